@@ -1,0 +1,1 @@
+"""Ground floor: errors, environment variables, units, world, process lifetime."""

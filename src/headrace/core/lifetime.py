@@ -1,0 +1,26 @@
+"""Processes that end when their parent does, whatever killed it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    The setting survives `exec` and is cleared by `fork`. Linux ties it to the parent's *thread*,
+    so a parent starts such children from a thread that lives as long as it does.
+
+    Args:
+        parent_pid: The parent as the caller knew it; where this process has already another
+            parent (the first died before this call), it ends at once.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if parent_pid is not None and os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)

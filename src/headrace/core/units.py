@@ -1,0 +1,49 @@
+"""Sizes and durations as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.core.errors import UsageError
+
+_SUFFIX_BYTES = {
+    "": 1, "b": 1,
+    "k": 1000, "kb": 1000, "m": 1000**2, "mb": 1000**2, "g": 1000**3, "gb": 1000**3,
+    "t": 1000**4, "tb": 1000**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
+}  # fmt: skip
+
+
+def parse_bytes(size: str | int) -> int:
+    """Return a size such as "128MiB", "1.5 GB" or 4096 in bytes; raises UsageError."""
+    if isinstance(size, int):
+        amount, suffix = float(size), ""
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+        suffix = match[2].lower() if match else "?"
+        if match is None or suffix not in _SUFFIX_BYTES:
+            raise UsageError(f"{size!r} is not a size. Write it as 128MiB, 1.5GB or 4096 (bytes).")
+        amount = float(match[1])
+    if amount < 0:
+        raise UsageError(f"{size!r} is negative; a size is 0 or more bytes.")
+    return int(amount * _SUFFIX_BYTES[suffix])
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size in bytes as text with a binary suffix and three digits: "1.21 GiB"."""
+    for suffix in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{size_bytes:.3g} {suffix}" if suffix != "B" else f"{size_bytes:.0f} B"
+        size_bytes /= 1024
+    return f"{size_bytes:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration in seconds as text: "0.42 s", "3 min 05 s", "2 h 07 min"."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
