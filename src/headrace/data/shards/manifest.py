@@ -1,0 +1,193 @@
+"""manifest.json: what a dataset is. Written last, so that a dataset exists whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self, get_args
+
+from headrace.core.errors import DatasetError
+from headrace.data.shards.columns import MemberKind
+from headrace.data.shards.part import BadFile
+
+MANIFEST_NAME = "manifest.json"
+INDEX_NAME = "index.arrow"
+FORMAT = "headrace-dataset"
+VERSION = 1
+
+Layout = Literal["tar", "objects"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """One record batch of the index: a shard, or a group of loose objects.
+
+    Attributes:
+        name: The shard's path; "" for a group of loose objects.
+        size_bytes: The shard's size; for a group the sum of its objects' sizes.
+        num_samples: Rows of the batch.
+        digest: A hash of the rows.
+        index_start: Where the batch's message begins in index.arrow.
+        index_bytes: The message's length.
+    """
+
+    name: str
+    size_bytes: int
+    num_samples: int
+    digest: str
+    index_start: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """One kind of member.
+
+    Attributes:
+        name: "jpg", "cls", "mask.png".
+        kind: How the index holds it; see columns.
+        templates: For loose objects: patterns whose wildcards the key fills, giving the path.
+    """
+
+    name: str
+    kind: MemberKind
+    templates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a dataset was made of.
+
+    Attributes:
+        kind: "class folders", "images", "pairs", "table", "tars".
+        url: Where it lay.
+        num_files: Its files.
+        size_bytes: Their size; 0 where it was not known beforehand.
+        num_ignored: Files that belong to no sample, such as a README.
+        ignored: The first few of them.
+    """
+
+    kind: str
+    url: str
+    num_files: int
+    size_bytes: int
+    num_ignored: int = 0
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A dataset.
+
+    Attributes:
+        fingerprint: A hash of names, sizes and checksums of all members.
+        layout: Whether members lie in tars or are objects of their own.
+        num_samples: Its samples.
+        num_members: Their files.
+        size_bytes: Bytes of all shards or loose objects.
+        extensions: The kinds of members.
+        classes: Class names by number, where members "cls" hold class numbers.
+        data_url: The folder that shard and object paths are relative to; "" for the dataset's own.
+        index_bytes: The size of index.arrow.
+        index_crc32c: Its CRC-32C.
+        source: What it was made of.
+        options: How it was packed; nothing that leaves the bytes the same.
+        num_recoded: How many files were changed while packing.
+        bad: Files that were left out.
+        shards: The index's record batches, in order.
+    """
+
+    fingerprint: str
+    layout: Layout
+    num_samples: int
+    num_members: int
+    size_bytes: int
+    extensions: tuple[Extension, ...]
+    classes: tuple[str, ...] = ()
+    data_url: str = ""
+    index_bytes: int
+    index_crc32c: int
+    source: Source
+    options: Mapping[str, Any] = field(default_factory=dict)
+    num_recoded: int = 0
+    bad: tuple[BadFile, ...] = ()
+    shards: tuple[ShardEntry, ...]
+
+    def to_json(self) -> bytes:
+        """Return the manifest as JSON, one line a shard."""
+        head = {"format": FORMAT, "version": VERSION} | {
+            each.name: _plain(getattr(self, each.name))
+            for each in fields(self)
+            if each.name != "shards"
+        }
+        shards = ",\n  ".join(json.dumps(asdict(shard)) for shard in self.shards)
+        text = json.dumps(head, indent=1, ensure_ascii=False, sort_keys=False)
+        return f'{text[:-2]},\n "shards": [\n  {shards}\n ]\n}}\n'.encode("utf-8", "replace")
+
+    @classmethod
+    def from_json(cls, data: bytes | memoryview, url: str) -> Self:
+        """Read a manifest.
+
+        Raises:
+            DatasetError: It is damaged, or of a newer version; the message names `url`.
+        """
+        where = f"{url}/{MANIFEST_NAME}"
+        try:
+            content = json.loads(bytes(data))
+            kind, version = content.pop("format"), content.pop("version")
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise DatasetError(f"{where} is no dataset's manifest ({error!r}).") from None
+        if kind != FORMAT or version != VERSION:
+            raise DatasetError(
+                f"{where} is {kind!r} version {version!r}; this Headrace reads {FORMAT!r} version "
+                f"{VERSION}. Install a newer Headrace, or pack the dataset again."
+            )
+        try:
+            manifest = cls(**_typed(content))
+            _check(manifest)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise DatasetError(
+                f"{where} is damaged ({error}). Restore it, or pack the dataset again."
+            ) from None
+        return manifest
+
+
+def fingerprint_of(layout: Layout, shards: Sequence[ShardEntry]) -> str:
+    """Return the dataset's fingerprint: 32 hexadecimal digits."""
+    content = [FORMAT, VERSION, layout]
+    rows = [[shard.name, shard.size_bytes, shard.num_samples, shard.digest] for shard in shards]
+    return hashlib.sha256(json.dumps([content, rows]).encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
+def _typed(content: dict[str, Any]) -> dict[str, Any]:
+    extensions = [
+        Extension(**(each | {"templates": tuple(each["templates"])}))
+        for each in content["extensions"]
+    ]
+    source = content["source"]
+    return content | {
+        "extensions": tuple(extensions),
+        "classes": tuple(content["classes"]),
+        "source": Source(**(source | {"ignored": tuple(source["ignored"])})),
+        "bad": tuple(BadFile(**bad) for bad in content["bad"]),
+        "shards": tuple(ShardEntry(**shard) for shard in content["shards"]),
+    }
+
+
+def _check(manifest: Manifest) -> None:
+    if manifest.layout not in get_args(Layout):
+        raise ValueError(f"layout {manifest.layout!r}")
+    if any(extension.kind not in get_args(MemberKind) for extension in manifest.extensions):
+        raise ValueError("an extension of an unknown kind")
+    if sum(shard.num_samples for shard in manifest.shards) != manifest.num_samples:
+        raise ValueError("the shards' samples do not add up")
+    if fingerprint_of(manifest.layout, manifest.shards) != manifest.fingerprint:
+        raise ValueError("its fingerprint is not that of its shards")
