@@ -1,0 +1,93 @@
+"""The object-store client for a location: endpoint, credentials, timeouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+from headrace.core.errors import UsageError
+from headrace.data.storage.aws import s3_settings
+from headrace.data.storage.config import StorageConfig
+from headrace.data.storage.urls import Location
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """The clients of one location; each has connections of its own.
+
+    Attributes:
+        reader: For everything but what follows; never retries by itself.
+        hedge: For second attempts: opens a fresh connection for each.
+        writer: For uploads, whose parts it retries by itself within the policy's deadline.
+        settings: What they were made from; compared to tell new credentials from old.
+    """
+
+    reader: ObjectStore
+    hedge: ObjectStore
+    writer: ObjectStore
+    settings: dict[str, Any]
+
+
+def connect(location: Location, config: StorageConfig) -> Connections:
+    """Return clients for `location`; nothing is sent yet.
+
+    Raises:
+        UsageError: Settings in the environment or in a profile that cannot be.
+    """
+    settings = read_settings(location)
+    client = _client_options(config)
+    once: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
+    return Connections(
+        reader=_open(location, settings, client, once),
+        hedge=_open(location, settings, {**client, "pool_max_idle_per_host": "0"}, once),
+        writer=_open(location, settings, client, _upload_retries(config)),
+        settings=settings,
+    )
+
+
+def read_settings(location: Location) -> dict[str, Any]:
+    """Return what endpoint and credentials the environment and profiles name right now."""
+    return s3_settings() if location.kind == "s3" else {}
+
+
+def _open(
+    location: Location, settings: dict[str, Any], client: ClientConfig, retry: RetryConfig
+) -> ObjectStore:
+    if location.kind == "s3":
+        return S3Store(
+            location.root,
+            config=settings,  # type: ignore[arg-type]  # names as in S3Config
+            client_options=client,
+            retry_config=retry,
+        )
+    raise UsageError(f"{location.url}: no client for this kind of URL.")
+
+
+def _client_options(config: StorageConfig) -> ClientConfig:
+    return {
+        # An endpoint that says http is meant; nothing falls back from https to http.
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=config.connect_timeout_s),
+        "read_timeout": timedelta(seconds=config.retry.stall_s),
+        "timeout": timedelta(seconds=config.retry.deadline_s),
+        "user_agent": "headrace",
+    }
+
+
+def _upload_retries(config: StorageConfig) -> RetryConfig:
+    policy = config.retry
+    return {
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=policy.first_wait_s),
+            "max_backoff": timedelta(seconds=policy.longest_wait_s),
+            "base": 2,
+        },
+    }

@@ -1,0 +1,145 @@
+"""What went wrong, said once: the object-store client's errors as ours.
+
+The client's own messages hold whole URLs (with presigned queries) and the server's answers (with
+key ids and strings to sign), so none of their text is passed on; only words from here and the
+server's status and error code are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.core.errors import (
+    CorruptError,
+    DeniedError,
+    NotFoundError,
+    StorageError,
+    StorageTimeoutError,
+    ThrottledError,
+)
+
+
+class Fault(Enum):
+    """The kinds of failure, and what becomes of each."""
+
+    NOT_FOUND = NotFoundError
+    DENIED = DeniedError
+    THROTTLED = ThrottledError
+    TIMED_OUT = StorageTimeoutError
+    CORRUPT = CorruptError
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    REFUSED = "refused"
+
+    @property
+    def error(self) -> type[StorageError]:
+        """What is raised for it: for the last three plain timeouts or refusals."""
+        if isinstance(self.value, type):
+            return self.value
+        return StorageError if self is Fault.REFUSED else StorageTimeoutError
+
+    @property
+    def passing(self) -> bool:
+        """Whether asking again may help."""
+        return self not in {Fault.NOT_FOUND, Fault.DENIED, Fault.REFUSED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One failed request.
+
+    Attributes:
+        fault: Which kind.
+        detail: What happened, in words that are safe to print.
+    """
+
+    fault: Fault
+    detail: str
+
+
+class WrongAnswerError(Exception):
+    """An answer that is not what was asked for; its text is safe to print."""
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_UNEXPECTED = re.compile(r"Requested (\d+\.\.\d+), got (\d+\.\.\d+)")
+_THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
+_DENIED_CODES = {
+    "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch", "TokenRefreshRequired",
+}  # fmt: skip
+_PASSING_CODES = {"RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted"}
+
+# Words in the client's own description of a failed transfer, and what they mean.
+_TRANSFER = (
+    ("/latest/api/token", Fault.DENIED, "no credentials were found, and the host offers none"),
+    ("/latest/meta-data", Fault.DENIED, "no credentials were found, and the host offers none"),
+    ("computeMetadata", Fault.DENIED, "no credentials were found, and the host offers none"),
+    ("dns error", Fault.UNREACHABLE, "the host name does not resolve"),
+    ("ConnectionRefused", Fault.UNREACHABLE, "nothing listens at the endpoint"),
+    ("NetworkUnreachable", Fault.UNREACHABLE, "the network is unreachable"),
+    ("HostUnreachable", Fault.UNREACHABLE, "the host is unreachable"),
+    ("certificate", Fault.REFUSED, "the server's certificate is not trusted"),
+    ("URL scheme is not allowed", Fault.REFUSED, "the endpoint is not https"),
+    ("BareRedirect", Fault.REFUSED, "the bucket is in another region; set AWS_REGION"),
+    ("NotPartial", Fault.REFUSED, "the server ignores ranges and sent the whole object"),
+    ("IncompleteBody", Fault.CORRUPT, "the answer was cut short"),
+    ("TimedOut", Fault.TIMED_OUT, "no answer in time"),
+    ("ConnectionReset", Fault.BROKEN, "the connection was reset"),
+    ("IncompleteMessage", Fault.BROKEN, "the connection was closed without an answer"),
+    ("ChannelClosed", Fault.BROKEN, "the connection was closed without an answer"),
+    ("BrokenPipe", Fault.BROKEN, "the connection was closed"),
+    ("HttpError", Fault.BROKEN, "the transfer failed"),
+    ("Header", Fault.CORRUPT, "the answer lacks a header that every store sends"),
+)
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """Return what an exception of the client, or of ours, means."""
+    if isinstance(error, WrongAnswerError):
+        return Failure(fault=Fault.CORRUPT, detail=str(error))
+    if isinstance(error, TimeoutError):
+        return Failure(fault=Fault.TIMED_OUT, detail="no answer in time")
+    text = str(error)
+    status = _STATUS.search(text)
+    if status:
+        return _from_status(int(status[1]), _CODE.search(text))
+    if isinstance(error, FileNotFoundError):
+        return Failure(fault=Fault.NOT_FOUND, detail="it does not exist")
+    unexpected = _UNEXPECTED.search(text)
+    if unexpected:
+        return Failure(
+            fault=Fault.CORRUPT,
+            detail=f"bytes {unexpected[1]} were asked for and {unexpected[2]} came",
+        )
+    for word, fault, detail in _TRANSFER:
+        if word in text:
+            return Failure(fault=fault, detail=detail)
+    return Failure(fault=Fault.REFUSED, detail=f"the client failed ({type(error).__name__})")
+
+
+def _from_status(status: int, found: re.Match[str] | None) -> Failure:
+    code = found[1] if found else ""
+    detail = f"the server answered {status} {code}".rstrip()
+    if status in {429, 503} or code in _THROTTLING_CODES:
+        fault = Fault.THROTTLED
+    elif status in {401, 403} or code in _DENIED_CODES:
+        fault = Fault.DENIED
+    elif status == 404:
+        fault, detail = Fault.NOT_FOUND, _missing(code)
+    elif status == 416:
+        fault, detail = Fault.CORRUPT, "the object is shorter than the range"
+    elif status == 412:
+        fault, detail = Fault.CORRUPT, "the object changed while it was read"
+    elif status >= 500 or status == 408 or code in _PASSING_CODES:
+        fault = Fault.BROKEN
+    else:
+        fault = Fault.REFUSED
+    return Failure(fault=fault, detail=detail)
+
+
+def _missing(code: str) -> str:
+    return "the bucket does not exist" if code == "NoSuchBucket" else "it does not exist"

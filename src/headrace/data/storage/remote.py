@@ -1,0 +1,155 @@
+"""A store behind a network: one set of rules over whichever client carries its requests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Literal, TypeVar
+
+from headrace.core.errors import StorageTimeoutError
+from headrace.data.storage.client import Client
+from headrace.data.storage.config import StorageConfig
+from headrace.data.storage.pieces import done_future
+from headrace.data.storage.process import is_leaf
+from headrace.data.storage.ranges import check_range, cut_ranges, plan_parts
+from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.urls import Location, check_path
+
+_T = TypeVar("_T")
+_GRACE_S = 30.0  # over the retry policy's deadline, before a wait is given up
+
+
+class RemoteStore:
+    """Objects below a URL of s3, gs, az or http; connects at the first request."""
+
+    def __init__(
+        self, location: Location, config: StorageConfig, client: Literal["auto", "direct"]
+    ) -> None:
+        self._location = location
+        self._config = config
+        self._choice = client
+        self._client: Client | None = None
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """The URL as given, without credentials and query."""
+        return self._location.url
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r})"
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[RemoteStore], tuple[Location, StorageConfig, Literal["auto", "direct"]]]:
+        return RemoteStore, (self._location, self._config, self._choice)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object below the folder `prefix`, sorted by path."""
+        folder = self._location.key(prefix.strip("/"))
+        cut = len(self._location.prefix) + 1 if self._location.prefix else 0
+        found = [
+            ObjectInfo(
+                path=info.path[cut:],
+                size_bytes=info.size_bytes,
+                etag=info.etag,
+                modified_s=info.modified_s,
+            )
+            for page in self._connected().list(folder, self._location.object_url(prefix))
+            for info in page
+            if not info.path.endswith("/")  # what consoles write to show an empty folder
+        ]
+        found.sort(key=lambda info: info.path)
+        yield from found
+
+    def head(self, path: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        key, target = self._named(path)
+        info = self._wait(self._connected().head(key, target), target)
+        return ObjectInfo(
+            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
+        )
+
+    def get(self, path: str) -> Buffer:
+        """Return a whole object; a long one comes in parts, in parallel."""
+        key, target = self._named(path)
+        # Without a limit of its own: each of its parts has one.
+        return self._connected().read_whole(key, target).result()
+
+    def get_range(self, path: str, start: int, length: int) -> Buffer:
+        """Return bytes [start, start + length) of an object."""
+        return self.get_ranges(path, [(start, length)])[0]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """Return several (start, length) ranges; neighbours travel in one request."""
+        for start, length in ranges:
+            check_range(start, length)
+        parts = plan_parts(
+            ranges,
+            coalesce_bytes=self._config.coalesce_bytes,
+            part_bytes=self._config.part_bytes,
+        )
+        futures = [self._read(path, part.start, part.length) for part in parts]
+        target = self._location.object_url(path)
+        return cut_ranges(ranges, parts, [self._wait(future, target) for future in futures])
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Begin reading a range; one longer than a part comes in one piece all the same."""
+        check_range(start, length)
+        if length == 0:
+            return done_future(lambda: memoryview(b""))
+        return self._read(path, start, length)
+
+    def put(self, path: str, data: PutData) -> None:
+        """Write an object; it appears whole or not at all."""
+        key, target = self._named(path)
+        self._connected().put(key, data, target)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; one that does not exist is no error."""
+        key, target = self._named(path)
+        self._wait(self._connected().delete(key, target), target)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._client is not None and self._pid == os.getpid():
+            self._client.close()
+        self._client = None
+
+    def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
+        key, target = self._named(path)
+        return self._connected().read(
+            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
+        )
+
+    def _named(self, path: str) -> tuple[str, str]:
+        check_path(path)
+        return self._location.key(path), self._location.object_url(path)
+
+    def _wait(self, future: Future[_T], target: str) -> _T:
+        limit_s = self._config.retry.deadline_s + _GRACE_S
+        try:
+            return future.result(limit_s)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+        raise StorageTimeoutError(
+            f"{target}: no answer for {limit_s:.0f} s. Check the host's load."
+        )
+
+    def _connected(self) -> Client:
+        # A forked child must not use what its parent connected; it makes its own way.
+        if self._client is None or self._pid != os.getpid():
+            self._client, self._pid = self._connect(), os.getpid()
+        return self._client
+
+    def _connect(self) -> Client:
+        if self._choice == "direct" or is_leaf():
+            from headrace.data.storage.direct import DirectClient
+
+            return DirectClient(self._location, self._config)
+        from headrace.data.storage.direct import DirectClient  # the helper comes next
+
+        return DirectClient(self._location, self._config)

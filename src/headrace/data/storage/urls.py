@@ -1,0 +1,139 @@
+"""URLs of stores: what they name, and how they are written where others can read them."""
+
+from __future__ import annotations
+
+import os.path
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from headrace.core.errors import UsageError
+
+Kind = Literal["local", "memory", "s3", "gs", "az", "http"]
+
+_KINDS: dict[str, Kind] = {
+    "file": "local", "memory": "memory", "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
+    "az": "az", "http": "http", "https": "http",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """What a URL names.
+
+    Attributes:
+        kind: Which sort of store.
+        root: The bucket, container, or server (scheme and host, for http); "" for local paths;
+            the name for memory.
+        prefix: The path below the root, without slashes at its ends; local: the folder, absolute.
+        url: The URL for messages: without user, password and query.
+        secret_url: http only: the URL with everything that was given. Never printed.
+    """
+
+    kind: Kind
+    root: str
+    prefix: str
+    url: str
+    secret_url: str = field(default="", repr=False)
+
+    def key(self, path: str) -> str:
+        """Return the path below the root of the object `path`."""
+        return f"{self.prefix}/{path}" if self.prefix and path else self.prefix or path
+
+    def object_url(self, path: str) -> str:
+        """Return the URL of the object `path`, for messages."""
+        return f"{self.url}/{path}" if path else self.url
+
+
+def parse_url(url: str) -> Location:
+    """Return what `url` names: a plain path, file://, s3://, gs://, az://, http(s):// or memory://.
+
+    Raises:
+        UsageError: An unknown scheme, no bucket, or a query where there can be none.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return _local(url)
+    kind = _KINDS.get(scheme.lower())
+    if kind is None:
+        raise UsageError(
+            f"{safe_url(url)}: no store is known for {scheme}://. Use a plain path, file://, "
+            "s3://, gs://, az://, http://, https:// or memory://."
+        )
+    if kind == "local":
+        return _local(unquote(rest.removeprefix("localhost")))
+    if kind == "http":
+        return _http(url)
+    root, _, prefix = rest.partition("/")
+    if not root and kind != "memory":
+        raise UsageError(f"{url} names no bucket. Write it as {scheme}://bucket/folder.")
+    if "@" in root or "?" in root:
+        raise UsageError(
+            f"{safe_url(url)}: the bucket's name holds '@' or '?'. Credentials and endpoints come "
+            "from the environment (such as AWS_ENDPOINT_URL), not from the URL."
+        )
+    prefix = prefix.strip("/")
+    shown = f"{scheme.lower()}://{root}/{prefix}".rstrip("/") if root else f"memory://{prefix}"
+    return Location(kind=kind, root=root, prefix=prefix, url=shown)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return the folder's URL and the object's name: ("s3://b/train", "0.tar").
+
+    The query of an http URL stays with the folder's URL, so that `open_store(folder).get(name)`
+    asks for exactly the URL that was given.
+    """
+    location = parse_url(url)
+    if location.kind == "http":
+        parts = urlsplit(url)
+        folder, _, name = parts.path.rstrip("/").rpartition("/")
+        return urlunsplit(parts._replace(path=folder)), unquote(name)
+    if not location.prefix:
+        raise UsageError(f"{location.url} names a whole bucket, not an object.")
+    folder, _, name = location.url.rpartition("/")
+    return folder or "/", name
+
+
+def join_url(url: str, path: str) -> str:
+    """Return the URL of `path` below `url`; the query of an http URL is kept."""
+    if parse_url(url).kind == "http":
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{path}"))
+    return f"{url.rstrip('/')}/{path}"
+
+
+def safe_url(url: str) -> str:
+    """Return `url` without user, password, query and fragment, for messages and logs."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme.lower() == "file":
+        return url
+    host, slash, path = rest.partition("/")
+    if scheme.lower() in {"http", "https"}:
+        path = path.partition("?")[0].partition("#")[0]
+        host, _, cut = host.partition("?")
+        slash, path = ("", "") if cut else (slash, path)
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _local(path: str) -> Location:
+    folder = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  (keeps links)
+    return Location(kind="local", root="", prefix=folder, url=folder)
+
+
+def _http(url: str) -> Location:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        raise UsageError(f"{safe_url(url)} names no host. Write it as https://host/folder.")
+    shown = safe_url(url).rstrip("/")
+    root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    prefix = unquote(parts.path).strip("/")
+    return Location(kind="http", root=root, prefix=prefix, url=shown, secret_url=url)
+
+
+def check_path(path: str) -> None:
+    """Raise UsageError for an object's path that would leave the store, or names no object."""
+    if not path or any(segment in {"", ".", ".."} for segment in path.split("/")):
+        raise UsageError(
+            f"{path!r} is no path of an object: it is relative to the store's URL, with names "
+            "between single slashes, and without '.' and '..'."
+        )
