@@ -1,0 +1,1 @@
+"""The loader: ShardDataset and DataLoader. See README.md beside this file for its life cycle."""

@@ -1,0 +1,110 @@
+"""A loader's arguments, checked and completed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import UsageError
+from headrace.core.world import World
+
+_BATCHES_AHEAD_PER_WORKER = 2  # as torch's prefetch_factor
+
+
+def batch_sizes(batch_size: int | None, global_batch: int | None, world: World) -> tuple[int, int]:
+    """Return (batch size of this rank, global batch size); raises UsageError."""
+    if global_batch is None:
+        size = 1 if batch_size is None else batch_size
+        if size < 1:
+            raise UsageError(f"batch_size={size}: a batch holds at least one sample.")
+        return size, size * world.size
+    if batch_size not in {None, 1}:
+        raise UsageError(
+            f"batch_size={batch_size} and global_batch={global_batch}: give one of them. "
+            f"global_batch stays the same at every world size; batch_size is per rank."
+        )
+    if global_batch < 1 or global_batch % world.size:
+        below = max(global_batch // world.size, 1) * world.size
+        raise UsageError(
+            f"global_batch={global_batch} is not divisible by the world size {world.size}. The "
+            f"nearest that are: {below} and {below + world.size}."
+        )
+    return global_batch // world.size, global_batch
+
+
+def check_exclusive(
+    *,
+    iterable: bool,
+    shuffle: bool,
+    drop_last: bool,
+    sampler: Iterable[Any] | None,
+    batch_sampler: Iterable[Any] | None,
+    batch_size: int | None,
+) -> None:
+    """Raise UsageError for arguments that exclude one another, as torch's DataLoader does."""
+    if iterable and (shuffle or sampler is not None or batch_sampler is not None):
+        raise UsageError(
+            "An iterable dataset decides its own order: shuffle, sampler and batch_sampler cannot "
+            "be given with it. Shuffle in the dataset, or use a map-style dataset."
+        )
+    if sampler is not None and shuffle:
+        raise UsageError("sampler and shuffle=True exclude one another: the sampler is the order.")
+    if batch_sampler is not None and (
+        batch_size not in {None, 1} or shuffle or sampler is not None or drop_last
+    ):
+        raise UsageError(
+            "batch_sampler excludes batch_size, shuffle, sampler and drop_last: it decides them."
+        )
+    if batch_size is None and drop_last:
+        raise UsageError("batch_size=None gives single samples: drop_last has nothing to drop.")
+
+
+def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
+    """Return how many worker processes to run; "auto" is this rank's share of the host's cores."""
+    if num_workers == "auto":
+        return max(1, usable_cores() // world.local_size)
+    if not isinstance(num_workers, int) or num_workers < 0:
+        raise UsageError(f"num_workers={num_workers!r}: give 0 or more, or 'auto'.")
+    return num_workers
+
+
+def resolve_prefetch(batches: int | None, factor: int | None, workers: int) -> int:
+    """Return how many batches are made ahead."""
+    if batches is not None and factor is not None:
+        raise UsageError("prefetch_batches and prefetch_factor exclude one another: give one.")
+    if (batches is not None and batches < 1) or (factor is not None and factor < 1):
+        raise UsageError("prefetch_batches and prefetch_factor are 1 or more.")
+    if batches is not None:
+        return batches
+    return max(workers, 1) * (factor or _BATCHES_AHEAD_PER_WORKER)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, within its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota_file = Path("/sys/fs/cgroup/cpu.max")
+    if quota_file.exists():
+        quota, period = quota_file.read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    return cores
+
+
+def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
+    """Return (fingerprint, samples, shard sizes or None) of a map-style dataset.
+
+    A dataset without a fingerprint of its own is known by its type and length.
+    """
+    samples = len(dataset)
+    if samples < 1:
+        raise UsageError(f"The dataset ({type(dataset).__name__}) is empty: nothing to load.")
+    fingerprint = getattr(dataset, "fingerprint", None)
+    if not isinstance(fingerprint, str):
+        return f"{type(dataset).__qualname__}:{samples}", samples, None
+    return fingerprint, samples, getattr(dataset, "shard_sizes", None)

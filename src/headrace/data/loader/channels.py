@@ -1,0 +1,136 @@
+"""What connects a loader with its workers: sockets, slots and a board, all without names.
+
+Orders go out as tickets over a socket that keeps message boundaries; all workers read the same
+one, so whoever is free takes the next. (An iterable dataset has one such socket a worker, because
+its batches come from that worker's own iterator.) Answers come back over one more. What is larger
+than a few numbers lies in the ticket's slot.
+
+The board says, in shared memory, which tickets each worker has taken and how far it is. It tells
+which batch a killed worker had, and which sample a stuck one is at.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HELD = 2  # a worker makes one batch and may have the reads of the next one under way
+BOARD_COLUMNS = HELD + 1  # the tickets it holds, and the samples done of the one at work
+NOBODY = -1
+
+_TICKET = struct.Struct("<qqq")  # ticket number, slot, payload bytes
+_ANSWER = struct.Struct("<qqqqqq")  # what, worker, ticket number, slot, offset, bytes
+
+
+class Answer(IntEnum):
+    """What became of a ticket."""
+
+    MADE = 0
+    FAILED = 1
+    EXHAUSTED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TicketMessage:
+    """Ticket `number`: make the order that lies in `slot`, in `slot`."""
+
+    number: int
+    slot: int
+    payload_bytes: int
+
+    def pack(self) -> bytes:
+        """Return the message's bytes."""
+        return _TICKET.pack(self.number, self.slot, self.payload_bytes)
+
+    @classmethod
+    def unpack(cls, message: bytes) -> TicketMessage:
+        """Return the message that `pack` made."""
+        return cls(*_TICKET.unpack(message))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMessage:
+    """What became of ticket `number`; `size_bytes` at `offset` of `slot` tell more."""
+
+    answer: Answer
+    worker: int
+    number: int
+    slot: int
+    offset: int
+    size_bytes: int
+
+    def pack(self) -> bytes:
+        """Return the message's bytes."""
+        return _ANSWER.pack(
+            self.answer, self.worker, self.number, self.slot, self.offset, self.size_bytes
+        )
+
+    @classmethod
+    def unpack(cls, message: bytes) -> AnswerMessage:
+        """Return the message that `pack` made."""
+        what, *rest = _ANSWER.unpack(message)
+        return cls(Answer(what), *rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """File descriptors that workers hold, as they are handed over at start.
+
+    Attributes:
+        tickets: Receiving ends of the ticket sockets: one, or one a worker.
+        answers: Sending end of the answer socket.
+        board: The board's anonymous file.
+        slots: The slots' anonymous files.
+        workers: How many workers there are.
+        rank: The rank they work for, for messages.
+    """
+
+    tickets: list[int]
+    answers: int
+    board: int
+    slots: list[int]
+    workers: int
+    rank: int
+
+    def descriptors(self) -> list[int]:
+        """Return all descriptors."""
+        return [*self.tickets, self.answers, self.board, *self.slots]
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads, for a command line."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> Ends:
+        """Return the ends that `to_json` told."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return (sender, receiver) of a socket that keeps message boundaries."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def new_board(workers: int) -> int:
+    """Return the descriptor of a board for that many workers."""
+    descriptor = os.memfd_create("headrace-board", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, workers * BOARD_COLUMNS * 8)
+    map_board(descriptor, workers)[:] = NOBODY
+    return descriptor
+
+
+def map_board(descriptor: int, workers: int) -> NDArray[np.int64]:
+    """Return the board as a shared int64[workers, 3]."""
+    pages = mmap.mmap(descriptor, workers * BOARD_COLUMNS * 8)
+    return np.frombuffer(pages, np.int64).reshape(workers, BOARD_COLUMNS)

@@ -1,0 +1,185 @@
+"""Samples to a batch, each copied straight to its place: torch's `default_collate`, without torch.
+
+The meaning is that of `torch.utils.data.default_collate`: arrays, tensors and numbers are stacked
+to tensors, dicts and sequences are collated by member, strings and bytes become lists. Where a
+sample holds something else (a type that the user has registered with torch, say), torch's own
+function is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.data.loader.wire import Arena, Placed, array_of, place
+
+
+class NotPlainError(TypeError):
+    """A sample holds something that this module does not collate; torch's function is asked."""
+
+
+class Column(Protocol):
+    """One member of the samples, gathered over the batch."""
+
+    def add(self, row: int, value: Any) -> None:
+        """Take the value of sample number `row`."""
+
+    def result(self) -> Any:
+        """Return the collated member."""
+
+
+def collate(samples: Iterator[Any], count: int, arena: Arena) -> Any:
+    """Collate `count` samples as they come, each written to its row in `arena` at once.
+
+    Raises:
+        NotPlainError: A sample holds a type only torch's `default_collate` may know.
+        ValueError, TypeError, KeyError: Samples do not agree in shape, type or members.
+    """
+    first = next(samples)
+    column = column_for(first, count, arena)
+    column.add(0, first)
+    row = 0
+    for row, sample in enumerate(samples, start=1):
+        column.add(row, sample)
+    if row + 1 != count:
+        raise ValueError(f"{count} samples were announced and {row + 1} came")
+    return column.result()
+
+
+_PLAIN_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}  # torch's dtypes for them
+
+
+def column_for(example: Any, count: int, arena: Arena) -> Column:
+    """Return the column that gathers values like `example`; raises NotPlainError."""
+    column: Column
+    torch = sys.modules.get("torch")
+    match example:
+        case np.ndarray():
+            column = _ArrayColumn(example, count, arena)
+        case np.generic():
+            column = _NumberColumn(example.dtype, count, arena)
+        case bool() | int() | float():
+            dtype = next(d for t, d in _PLAIN_NUMBERS.items() if isinstance(example, t))
+            column = _NumberColumn(np.dtype(dtype), count, arena)
+        case str() | bytes():
+            column = _ListColumn(count)
+        case dict() if type(example) is dict:
+            column = _DictColumn(example, count, arena)
+        case tuple() | list():
+            column = _SequenceColumn(example, count, arena)
+        case _ if torch is not None and isinstance(example, torch.Tensor):
+            column = _tensor_column(example, count, arena, torch)
+        case _:
+            raise NotPlainError(f"cannot place a {type(example).__name__}")
+    return column
+
+
+class _ArrayColumn:
+    def __init__(self, example: NDArray[Any], count: int, arena: Arena) -> None:
+        if example.dtype.kind not in "biufc":
+            raise NotPlainError(f"cannot place an array of {example.dtype}")
+        self._placed = place(arena, "tensor", example.dtype, (count, *example.shape))
+        self._rows = array_of(arena, self._placed)
+
+    def add(self, row: int, value: NDArray[Any]) -> None:
+        if value.shape != self._rows.shape[1:]:
+            raise ValueError(
+                f"sample {row} of the batch has an array of shape {value.shape} where sample 0 has "
+                f"{self._rows.shape[1:]}. Bring them to one size in the transform, or give a "
+                f"collate_fn that can batch arrays of different sizes."
+            )
+        if value.dtype != self._rows.dtype:
+            # torch promotes a stack of different dtypes; so the whole batch is left to it.
+            raise NotPlainError(f"dtypes {value.dtype} and {self._rows.dtype} in one batch")
+        self._rows[row] = value
+
+    def result(self) -> Placed:
+        return self._placed
+
+
+class _TensorColumn(_ArrayColumn):
+    def add(self, row: int, value: Any) -> None:
+        super().add(row, value.numpy())
+
+
+def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> Column:
+    plain = (
+        type(example) is torch.Tensor
+        and example.device.type == "cpu"
+        and example.layout is torch.strided
+        and not example.requires_grad
+        and example.dtype is not torch.bfloat16
+        and not example.is_quantized
+    )
+    if not plain:
+        raise NotPlainError(f"cannot place a {example.dtype} tensor of {type(example).__name__}")
+    return _TensorColumn(example.numpy(), count, arena)
+
+
+class _NumberColumn:
+    def __init__(self, dtype: np.dtype[Any], count: int, arena: Arena) -> None:
+        if dtype.kind not in "biufc":
+            raise NotPlainError(f"cannot place a number of {dtype}")
+        self._placed = place(arena, "tensor", dtype, (count,))
+        self._rows = array_of(arena, self._placed)
+
+    def add(self, row: int, value: Any) -> None:
+        kind = self._rows.dtype.kind
+        if (kind in "biu" and isinstance(value, (float, np.floating))) or not np.isscalar(value):
+            raise NotPlainError("numbers of different kinds in one batch")
+        self._rows[row] = value
+
+    def result(self) -> Placed:
+        return self._placed
+
+
+class _ListColumn:
+    def __init__(self, count: int) -> None:
+        self._values: list[Any] = [None] * count
+
+    def add(self, row: int, value: Any) -> None:
+        self._values[row] = value
+
+    def result(self) -> list[Any]:
+        return self._values
+
+
+class _DictColumn:
+    def __init__(self, example: Mapping[Any, Any], count: int, arena: Arena) -> None:
+        self._columns = {name: column_for(value, count, arena) for name, value in example.items()}
+
+    def add(self, row: int, value: Mapping[Any, Any]) -> None:
+        for name, column in self._columns.items():
+            if name not in value:
+                raise KeyError(
+                    f"sample {row} of the batch has no {name!r}; it has {sorted(map(str, value))}"
+                )
+            column.add(row, value[name])
+
+    def result(self) -> dict[Any, Any]:
+        return {name: column.result() for name, column in self._columns.items()}
+
+
+class _SequenceColumn:
+    def __init__(self, example: Sequence[Any], count: int, arena: Arena) -> None:
+        self._columns = [column_for(value, count, arena) for value in example]
+        # As torch does it: a tuple becomes a list, a named tuple stays one.
+        self._make: Callable[[list[Any]], Any] = getattr(type(example), "_make", list)
+        if self._make is list and type(example) not in {tuple, list}:
+            raise NotPlainError(f"cannot place a {type(example).__name__}")
+
+    def add(self, row: int, value: Sequence[Any]) -> None:
+        if len(value) != len(self._columns):
+            raise ValueError(
+                f"sample {row} of the batch has {len(value)} members, sample 0 has "
+                f"{len(self._columns)}"
+            )
+        for column, member in zip(self._columns, value, strict=True):
+            column.add(row, member)
+
+    def result(self) -> Any:
+        return self._make([column.result() for column in self._columns])

@@ -1,0 +1,91 @@
+"""Batches to their device: asynchronously, from pinned memory, then the transform there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from headrace.plan.seeds import batch_seed
+
+
+def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`."""
+    match batch:
+        case torch.Tensor():
+            return change(batch)
+        case dict():
+            return {name: map_tensors(value, change) for name, value in batch.items()}
+        case tuple() if hasattr(batch, "_fields"):
+            return type(batch)(*(map_tensors(value, change) for value in batch))
+        case list() | tuple():
+            return type(batch)(map_tensors(value, change) for value in batch)
+        case _:
+            return batch
+
+
+class DeviceFeed:
+    """Copies batches to a device and applies the transform there.
+
+    On CUDA a batch is copied into pinned memory and from there on a side stream, so that the copy
+    overlaps with the step at work; the consuming stream waits for it on the device, never here.
+
+    Args:
+        device: Where batches go; None leaves them where they are.
+        transform: Called with the batch on its device; draws from torch's global generators, which
+            are seeded by (seed, epoch, batch) for it and put back afterwards.
+        seed: The loader's seed.
+        pin_memory: Without a device: leave tensors in pinned memory, where there is CUDA.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | None,
+        transform: Callable[[Any], Any] | None,
+        seed: int,
+        *,
+        pin_memory: bool = False,
+    ) -> None:
+        self._device = torch.device(device) if device is not None else None
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._transform = transform
+        self._seed = seed
+        self._stream = (
+            torch.cuda.Stream(self._device)
+            if self._device is not None and self._device.type == "cuda"
+            else None
+        )
+        # Pinned sources of copies that may still be under way, with the event that ends each.
+        self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def __call__(self, batch: Any, epoch: int, number: int) -> Any:
+        """Return batch `number` of `epoch` on its device, transformed."""
+        if self._stream is not None:
+            batch = self._copy_on_side_stream(batch, self._stream)
+        elif self._device is not None:
+            batch = map_tensors(batch, lambda tensor: tensor.to(self._device))
+        elif self._pins:
+            batch = map_tensors(batch, lambda tensor: tensor.pin_memory())
+        if self._transform is None:
+            return batch
+        devices = [self._device] if self._stream is not None else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(batch_seed(self._seed, epoch, number))
+            return self._transform(batch)
+
+    def _copy_on_side_stream(self, batch: Any, stream: torch.cuda.Stream) -> Any:
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        pinned = map_tensors(batch, lambda tensor: tensor.pin_memory())
+        with torch.cuda.stream(stream):
+            moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+            event = torch.cuda.Event()
+            event.record(stream)
+        self._under_way.append((event, pinned))
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        # The caching allocator must not hand this memory out while the step's stream reads it.
+        map_tensors(moved, lambda tensor: tensor.record_stream(current))
+        return moved

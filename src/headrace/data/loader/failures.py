@@ -1,0 +1,80 @@
+"""An exception in a worker, brought to the caller with its sample and its traceback."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from headrace.core.errors import HeadraceError, WorkerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong while a batch was made.
+
+    Attributes:
+        summary: The exception's type and text.
+        traceback: The worker's traceback as text.
+        sample: Which sample it was, as far as that is known.
+        error: The pickled exception, or None where it cannot be pickled.
+    """
+
+    summary: str
+    traceback: str
+    sample: str
+    error: bytes | None
+
+    @classmethod
+    def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> Failure:
+        """Describe `error`, raised while sample `index` of `dataset` was made."""
+        try:
+            pickled = cloudpickle.dumps(error)
+            pickle.loads(pickled)
+        except Exception:  # noqa: BLE001 - an exception class may be anything; its text remains
+            pickled = None
+        return cls(
+            summary=f"{type(error).__name__}: {error}",
+            traceback=traceback,
+            sample=describe_sample(dataset, index),
+            error=pickled,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return bytes that `from_bytes` reads."""
+        return pickle.dumps((self.summary, self.traceback, self.sample, self.error))
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Failure:
+        """Return the failure that `to_bytes` told."""
+        summary, traceback, sample, error = pickle.loads(content)
+        return cls(summary=summary, traceback=traceback, sample=sample, error=error)
+
+    def in_caller(self, where: str) -> HeadraceError:
+        """Return what the caller raises: Headrace's own errors as they are, others as WorkerError.
+
+        Args:
+            where: Rank and worker, for the message.
+        """
+        cause = pickle.loads(self.error) if self.error is not None else None
+        if isinstance(cause, HeadraceError):
+            return cause
+        told = WorkerError(
+            f"{where}: {self.summary}\nwhile making {self.sample}.\n"
+            f"The worker's traceback:\n{self.traceback}"
+        )
+        told.__cause__ = cause
+        return told
+
+
+def describe_sample(dataset: Any, index: Any) -> str:
+    """Return what is known of a sample: its number, and its key and shard where the dataset tells.
+
+    A dataset tells through a method `describe(index) -> str`.
+    """
+    if index is None:
+        return "the batch"
+    describe = getattr(dataset, "describe", None)
+    return str(describe(index)) if describe is not None else f"sample {index}"

@@ -1,0 +1,138 @@
+"""The forkserver: a small process that has imported what the workers need, and forks them.
+
+The training process is never forked: it has threads, an accelerator, object-store clients. The
+forkserver is started fresh, is told the recipe, imports what the recipe needs once, and forks each
+worker in milliseconds; the workers share its memory. A worker that dies is forked again.
+
+It ends when the loader's end of its control connection closes, whatever ended the loader; the
+kernel ends the workers with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from headrace.core.lifetime import die_with_parent
+from headrace.data.loader.channels import Ends
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.making import Recipe
+from headrace.data.loader.worker import work
+
+
+class Forkserver:
+    """Serves one loader.
+
+    Requests are tuples: ("recipe", bytes), ("fork", worker number), ("end workers",). Reports are
+    tuples: ("ready",), ("failed", failure bytes), ("died", worker number, exit status),
+    ("ended workers",).
+    """
+
+    def __init__(self, control: Connection, ends: Ends) -> None:
+        self._control = control
+        self._ends = ends
+        self._recipe: Recipe | None = None
+        self._workers: dict[int, int] = {}  # process id -> worker number
+        self._wakeup, wakeup_sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_sender, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Answer requests until the loader is gone."""
+        while True:
+            for ready in wait([self._control, self._wakeup]):
+                if ready is self._control:
+                    self._answer(self._control.recv())
+                else:
+                    os.read(self._wakeup, 4096)
+                    self._report_deaths()
+
+    def _answer(self, request: tuple[str, Any]) -> None:
+        match request:
+            case ("recipe", content):
+                self._load(content)
+            case ("fork", number):
+                self._fork(number)
+            case _:
+                self._end_workers()
+                self._control.send(("ended workers",))
+
+    def _load(self, content: bytes) -> None:
+        self._recipe = None
+        try:
+            self._recipe = pickle.loads(content)
+        except Exception as error:  # noqa: BLE001 - importing user code may raise anything
+            failure = Failure.of(error, traceback.format_exc(), None, None)
+            self._control.send(("failed", failure.to_bytes()))
+            return
+        self._control.send(("ready",))
+
+    def _fork(self, number: int) -> None:
+        server = os.getpid()
+        child = os.fork()
+        if child:
+            self._workers[child] = number
+            return
+        status = 1
+        try:
+            die_with_parent(server)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            assert self._recipe is not None  # the loader asks for workers after the recipe
+            work(number, self._ends, self._recipe)
+            status = 0
+        except BaseException:  # noqa: BLE001 - a forked child must not return into the server
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _report_deaths(self) -> None:
+        for process_id, status in _ended_children():
+            number = self._workers.pop(process_id, None)
+            if number is not None:
+                self._control.send(("died", number, os.waitstatus_to_exitcode(status)))
+
+    def _end_workers(self) -> None:
+        for process_id in self._workers:
+            os.kill(process_id, signal.SIGKILL)
+        for process_id in list(self._workers):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process_id, 0)
+        self._workers.clear()
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    while True:
+        try:
+            process_id, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if process_id == 0:
+            return
+        yield process_id, status
+
+
+def main(control_descriptor: int, ends_json: str, module_path: list[str]) -> None:
+    """Serve the loader at the other end of `control_descriptor`, then exit.
+
+    Args:
+        control_descriptor: The control connection.
+        ends_json: The workers' ends, as `Ends.to_json` writes them.
+        module_path: The training process's `sys.path`, so that the same modules are found.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path[:] = module_path
+    control = Connection(control_descriptor)
+    # When the loader is gone, the kernel ends the workers as this process ends.
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        Forkserver(control, Ends.from_json(ends_json)).serve()

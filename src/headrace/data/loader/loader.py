@@ -1,0 +1,323 @@
+"""`headrace.DataLoader`: torch's arguments, our order, our workers."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset
+
+from headrace.core.world import current_world
+from headrace.data.loader.arguments import (
+    batch_sizes,
+    check_exclusive,
+    dataset_shape,
+    resolve_prefetch,
+    resolve_workers,
+)
+from headrace.data.loader.device import DeviceFeed
+from headrace.data.loader.executor import Executor
+from headrace.data.loader.inline import InlineExecutor
+from headrace.data.loader.making import Recipe
+from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders, SamplerOrders
+from headrace.data.loader.processes import ProcessExecutor
+from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.state import BatchCount, LoaderState, state_from_dict, state_to_dict
+from headrace.data.loader.stats import LoaderStats
+from headrace.data.loader.stream import BatchStream, Progress
+from headrace.plan.plan import Plan
+from headrace.plan.state import PlanState
+
+T = TypeVar("T")
+
+_LOADERS_MADE = itertools.count()  # the same on every rank: scripts make their loaders in order
+
+
+class DataLoader(Generic[T]):
+    """Batches of a dataset, in an order that is arithmetic, made by whoever is free.
+
+    Takes `torch.utils.data.DataLoader`'s arguments with their meaning, for any map-style or
+    iterable dataset. Without a sampler the plan decides which sample goes into which batch of which
+    rank, from the dataset's fingerprint, the seed, the epoch and the global batch size alone; so
+    the state is a position, and resuming is exact at any world size and number of workers. Batches
+    are the same, bit for bit, for any number of workers, for map-style datasets that draw from
+    Python's, NumPy's and torch's global generators.
+
+    Each `iter(loader)` begins the next epoch; the first one after `load_state_dict` goes on where
+    the state was taken.
+
+    Args:
+        dataset: Map-style (`__getitem__`, `__len__`) or iterable.
+        batch_size: Samples a batch on this rank; None gives samples as they are, uncollated.
+        shuffle: Shuffle anew each epoch.
+        seed: Decides the order and every sample's random draws.
+        num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
+            the host's cores.
+        drop_last: Drop the tail that does not fill a global batch, instead of splitting it.
+        collate_fn: List of samples to batch; torch's `default_collate` by default.
+        sampler: Yields this rank's indices, used as they are; excludes `shuffle`.
+        batch_sampler: Yields this rank's lists of indices, used as they are.
+        prefetch_batches: Batches made ahead; two a worker by default.
+        device: Where tensors are moved, asynchronously on CUDA.
+        global_batch: Samples a batch over all ranks, fixed across world sizes; excludes
+            `batch_size`.
+        device_transform: Called with each batch on its device, its generators seeded by batch.
+        executor: "processes", or an object with the methods of `Executor`.
+        rank, world: This rank and the world size; by default of the process group or torchrun.
+        timeout_s: Longest wait for one batch, in seconds.
+        lanes: How many samples in a row come from different parts of the dataset; about 64.
+        window: Samples of a lane that are shuffled together; about one shard by default.
+        worker_init_fn: Called with the worker's number when a worker starts.
+        prefetch_factor: torch's spelling of `prefetch_batches`: batches ahead for each worker.
+        timeout: torch's spelling of `timeout_s`; 0 leaves it.
+        generator: torch's spelling of `seed`: the seed is drawn from it.
+        pin_memory: Deliver tensors in pinned memory, where there is CUDA.
+        persistent_workers: Accepted; workers are kept as long as the dataset does not change.
+
+    Raises:
+        UsageError: Arguments that exclude one another, or numbers that do not fit.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], T] | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        prefetch_batches: int | None = None,
+        device: torch.device | str | None = None,
+        global_batch: int | None = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        executor: Literal["processes"] | Executor = "processes",
+        rank: int | None = None,
+        world: int | None = None,
+        timeout_s: float = 120.0,
+        lanes: int | None = None,
+        window: int | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        prefetch_factor: int | None = None,
+        timeout: float = 0,
+        generator: torch.Generator | None = None,
+        pin_memory: bool = False,
+        persistent_workers: bool = True,  # noqa: ARG002 - workers are kept in any case
+    ) -> None:
+        self.dataset = dataset
+        self.iterable = not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.collate_fn = collate_fn
+        self.worker_init_fn = worker_init_fn
+        self.timeout_s = timeout or timeout_s
+        self.seed = seed if generator is None else _drawn_seed(generator)
+        self.world = current_world(rank, world)
+        check_exclusive(
+            iterable=self.iterable,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            batch_size=batch_size,
+        )
+        self._single = batch_size is None and global_batch is None
+        self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
+        self.num_workers = resolve_workers(num_workers, self.world)
+        self._prefetch = resolve_prefetch(prefetch_batches, prefetch_factor, self.num_workers)
+        self._lanes, self._window = lanes, window
+        self._feed = DeviceFeed(device, device_transform, self.seed, pin_memory=pin_memory)
+        self._executor_given = None if isinstance(executor, str) else executor
+        self._number = next(_LOADERS_MADE)
+        self._stats = LoaderStats()
+        self._epoch = 0  # of the iteration at work, or of the one that comes next
+        self._progress: Progress | None = None  # of the newest iteration
+        self._resumed: LoaderState | None = None
+        self._idle: list[Executor] = []
+        weakref.finalize(self, _close_all, self._idle)
+        if self._planned:
+            for warning in self._plan(0).check(self.world.size):
+                warnings.warn(warning, stacklevel=2)
+        if self.num_workers and self._executor_given is None:
+            self._idle.append(self._new_executor())  # early, so that the first batch is soon there
+
+    def __iter__(self) -> Iterator[T]:
+        """Begin the next epoch, or go on where a loaded state stands."""
+        state, self._resumed = self._resumed, None
+        if state is not None:
+            self._epoch = state.epoch
+        elif self._progress is not None:
+            self._epoch += 1
+        executor = self._executor_given or (self._idle.pop() if self._idle else None)
+        executor = executor or self._new_executor()
+        try:
+            executor.start(self._recipe())
+        except BaseException:
+            executor.close()
+            raise
+        self._progress = Progress(self._orders(state))
+        return BatchStream(
+            self._progress,
+            executor,
+            feed=self._feed,
+            budget=self._budget(),
+            stats=self._stats,
+            timeout_s=self.timeout_s,
+            on_end=lambda: _give_back(executor, self._idle),
+        )
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has on this rank; TypeError where that is unknown."""
+        if self._planned:
+            return self._plan(0).num_batches(self.world.size)
+        if self.iterable:
+            samples = len(self.dataset)  # TypeError where the dataset has no length, as in torch
+            return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return len(self._given_batches())  # type: ignore[arg-type]  # TypeError, as in torch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch at work, or, before the first iteration, the one that comes next."""
+        return self._resumed.epoch if self._resumed is not None else self._epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this loader stands: under 1 KB, valid at any world size and worker count.
+
+        Taken inside the loop it speaks of the batches delivered so far; the batch just received
+        counts as delivered. Taken after the loop it is the next epoch's begin.
+        """
+        return state_to_dict(self._state())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict()` was taken.
+
+        Raises:
+            CheckpointError: It is damaged, or of a loader of another kind.
+            DatasetError: It belongs to another dataset.
+        """
+        state = state_from_dict(state_dict, planned=self._planned)
+        if isinstance(state, PlanState):
+            state.check_dataset(dataset_shape(self.dataset)[0])
+        self.seed = state.seed
+        self._resumed = state
+
+    def stats(self) -> LoaderStats:
+        """Return what was delivered and how long the script waited for it; it goes on counting."""
+        return self._stats
+
+    @property
+    def _planned(self) -> bool:
+        return not self.iterable and self.sampler is None and self.batch_sampler is None
+
+    def _state(self) -> LoaderState:
+        if self._resumed is not None:
+            return self._resumed
+        epoch, position = self._epoch, 0
+        if self._progress is not None:
+            finished = self._progress.finished
+            epoch += finished
+            position = 0 if finished else self._progress.position()
+            orders = self._progress.orders
+            if isinstance(orders, PlanOrders) and not finished:
+                return orders.plan.state_at(position)
+        if self._planned:
+            return self._plan(epoch).state_at(0)
+        return BatchCount(epoch=epoch, position=position, seed=self.seed)
+
+    def _plan(self, epoch: int) -> Plan:
+        fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
+        return Plan(
+            fingerprint=fingerprint,
+            num_samples=samples,
+            shard_sizes=shard_sizes,
+            seed=self.seed,
+            epoch=epoch,
+            global_batch=self.global_batch,
+            lanes=self._lanes,
+            window=self._window,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+        )
+
+    def _orders(self, state: LoaderState | None) -> Orders:
+        if isinstance(state, PlanState):
+            fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
+            plan = Plan.resume(
+                state,
+                fingerprint=fingerprint,
+                num_samples=samples,
+                shard_sizes=shard_sizes,
+                global_batch=self.global_batch,
+                drop_last=self.drop_last,
+            )
+        elif self._planned:
+            plan = self._plan(self._epoch)
+        else:
+            start = 0 if state is None else state.position
+            if self.iterable:
+                return IterableOrders(epoch=self._epoch, start=start)
+            batches = self._given_batches()
+            return SamplerOrders(
+                batches=batches, epoch=self._epoch, start=start, single=self._single
+            )
+        return PlanOrders(
+            plan=plan, rank=self.world.rank, world=self.world.size, single=self._single
+        )
+
+    def _given_batches(self) -> Iterable[Any]:
+        if self.batch_sampler is not None:
+            return self.batch_sampler
+        assert self.sampler is not None  # _planned is False and the dataset is not iterable
+        if self._single:
+            return self.sampler
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)  # type: ignore[arg-type]
+
+    def _recipe(self) -> Recipe:
+        return Recipe(
+            dataset=self.dataset,
+            collate_fn=self.collate_fn,
+            iterable=self.iterable,
+            batch_size=None if self._single else self.batch_size,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            epoch=self._epoch if self.iterable else 0,
+            worker_init_fn=self.worker_init_fn,
+        )
+
+    def _budget(self) -> BadSampleBudget:
+        rate = getattr(self.dataset, "max_bad_rate", 0.0)
+        return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
+
+    def _new_executor(self) -> Executor:
+        if self.num_workers == 0:
+            return InlineExecutor(self.world.rank)
+        return ProcessExecutor(
+            self.num_workers, self._prefetch, rank=self.world.rank, iterable=self.iterable
+        )
+
+
+def _drawn_seed(generator: torch.Generator) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def _give_back(executor: Executor, idle: list[Executor]) -> None:
+    """Keep one executor for the next iteration; others, of iterations side by side, are ended."""
+    executor.finish()
+    if idle:
+        executor.close()
+    else:
+        idle.append(executor)
+
+
+def _close_all(executors: list[Executor]) -> None:
+    for executor in executors:
+        executor.close()

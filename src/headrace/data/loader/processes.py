@@ -1,0 +1,213 @@
+"""Batches made by worker processes on this host, in reused shared-memory slots."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from typing import Any
+
+from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.data.loader.channels import HELD, Answer, AnswerMessage, TicketMessage
+from headrace.data.loader.executor import Made
+from headrace.data.loader.failures import Failure, describe_sample
+from headrace.data.loader.making import Order, Recipe
+from headrace.data.loader.slots import SlotPool
+from headrace.data.loader.workforce import Workforce
+from headrace.plan.dispatch import Dispatch, Ticket
+
+# Slots beyond those at work. A script holds the batch at hand while it asks for the next, and may
+# keep one more; with fewer free than are needed for the work under way, a batch is copied out.
+_SPARE_SLOTS = 3
+_LOOK_AGAIN_S = 0.5  # how often a wait looks for tickets that were lost without a trace
+_MAX_DEATHS_IN_A_ROW = 3  # times the number of workers
+
+
+class ProcessExecutor:
+    """Worker processes on this host.
+
+    Attributes:
+        workers: How many worker processes make batches.
+    """
+
+    def __init__(self, workers: int, prefetch_batches: int, *, rank: int, iterable: bool) -> None:
+        self.workers = workers
+        self._depth = max(prefetch_batches, workers)
+        self._rank = rank
+        self._slots = SlotPool(self._depth + _SPARE_SLOTS)
+        self._force = Workforce(
+            workers, self._slots.descriptors, rank=rank, queues=workers if iterable else 1
+        )
+        self._queues = workers if iterable else 1
+        self._clean = True
+        self._recipe: Recipe | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._dispatch = Dispatch()
+        self._orders: dict[int, Order] = {}
+        self._results: dict[int, AnswerMessage] = {}
+        self._missing: set[int] = set()
+        self._deaths_in_a_row = 0
+        self._submitted = 0
+
+    def start(self, recipe: Recipe) -> None:
+        """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
+        if not self._clean or recipe.iterable:  # an iterable's workers start each epoch anew
+            self._force.end_workers()
+            for ticket in self._dispatch.open_tickets():
+                self._slots.give(ticket.slot)
+            for answer in self._results.values():
+                self._slots.give(answer.slot)
+        self._reset()
+        self._recipe = recipe
+        self._clean = False
+        self._force.start(recipe)
+
+    def has_room(self) -> bool:
+        """Whether another order can be taken now."""
+        under_way = self._submitted - self._dispatch.next_delivery
+        return under_way < self._depth and self._slots.free_count() > 0
+
+    def submit(self, order: Order) -> None:
+        """Take the order of the next batch; only when there is room."""
+        slot = self._slots.take()
+        assert slot is not None  # the stream asks has_room() first
+        batch = self._submitted
+        self._submitted += 1
+        self._orders[batch] = order
+        self._send(self._dispatch.issue(batch, slot))
+
+    def _send(self, ticket: Ticket) -> None:
+        payload = pickle.dumps(self._orders[ticket.batch], pickle.HIGHEST_PROTOCOL)
+        self._slots.write(ticket.slot, payload)
+        message = TicketMessage(ticket.number, ticket.slot, len(payload))
+        self._force.send(message, ticket.batch % self._queues)
+
+    def next_made(self, timeout_s: float) -> Made:
+        """Return the next batch in order; raises as `Executor` says."""
+        deadline = time.monotonic() + timeout_s
+        while (ticket := self._dispatch.deliver()) is None:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise self._overdue(timeout_s)
+            answers, deaths = self._force.wait(min(remaining_s, _LOOK_AGAIN_S))
+            self._take_in(answers, deaths)
+            if not answers:
+                self._find_unseen()
+        return self._delivered(ticket)
+
+    def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
+        for answer in answers:
+            self._deaths_in_a_row = 0
+            self._note(answer)
+        if deaths:
+            self._replace_dead(deaths)
+
+    def _note(self, answer: AnswerMessage) -> None:
+        superfluous = self._dispatch.finish(answer.number)
+        if superfluous is not None:
+            self._slots.give(superfluous.slot)
+        else:
+            self._results[answer.number] = answer
+
+    def _delivered(self, ticket: Ticket) -> Made:
+        answer = self._results.pop(ticket.number)
+        del self._orders[ticket.batch]
+        if answer.answer is Answer.EXHAUSTED:
+            self._slots.give(answer.slot)
+            return Made(batch=ticket.batch, exhausted=True)
+        structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
+        if answer.answer is Answer.FAILED:
+            self._slots.give(answer.slot)
+            where = f"rank {self._rank}, worker {answer.worker}"
+            raise Failure.from_bytes(structure).in_caller(where)
+        content, bad = self._received(answer.slot, structure)
+        return Made(batch=ticket.batch, content=content, bad=tuple(bad))
+
+    def _received(self, slot: int, structure: bytes) -> Any:
+        under_way = self._submitted - self._dispatch.next_delivery
+        # The work under way must find free slots even if the script keeps every batch it gets.
+        if self._slots.free_count() + under_way >= self._depth:
+            return self._slots.lend(slot, structure)
+        return self._slots.copy_out(slot, structure)
+
+    def _replace_dead(self, deaths: list[tuple[int, int]]) -> None:
+        held = self._force.tickets_held()
+        for worker, status in deaths:
+            lost = self._dispatch.forget(held[worker])
+            self._raise_if_hopeless(worker, status, lost)
+            self._force.fork(worker)
+            self._send_again(lost)
+
+    def _find_unseen(self) -> None:
+        """Look for tickets that vanished with a worker before it could say that it had them.
+
+        One that is missing at two looks in a row is lost. A look takes the board first and the
+        answers after it, so that a ticket finished in between is not taken for missing.
+        """
+        held = set().union(*self._force.tickets_held().values())
+        unseen = self._dispatch.unseen(held, none_waiting=self._force.none_waiting())
+        answers, deaths = self._force.wait(0)
+        self._take_in(answers, deaths)
+        lost, self._missing = unseen & self._missing, unseen
+        self._send_again(self._dispatch.forget(lost))
+
+    def _send_again(self, lost: list[Ticket]) -> None:
+        for ticket in lost:
+            self._send(self._dispatch.issue(ticket.batch, ticket.slot))
+
+    def _raise_if_hopeless(self, worker: int, status: int, lost: list[Ticket]) -> None:
+        """Count deaths: a batch that kills every worker that tries it is the script's fault."""
+        assert self._recipe is not None
+        if self._recipe.iterable:
+            raise LoaderError(
+                f"rank {self._rank}: worker {worker} ended ({_how(status)}) in the middle of an "
+                f"iterable dataset, whose position died with it. Map-style datasets go on."
+            )
+        self._deaths_in_a_row += 1
+        if self._deaths_in_a_row < _MAX_DEATHS_IN_A_ROW * self.workers:
+            return
+        at = self._sample_at(lost[0], worker) if lost else "the start"
+        raise LoaderError(
+            f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making a "
+            f"batch, the last with {_how(status)} at {at}. SIGKILL often means that memory ran "
+            f"out; SIGSEGV is a crash in native code that the dataset calls."
+        )
+
+    def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
+        batch = self._dispatch.next_delivery
+        held = self._force.tickets_held()
+        for ticket in self._dispatch.tickets_for(batch):
+            for worker, numbers in held.items():
+                if ticket.number in numbers:
+                    return LoaderTimeoutError(
+                        f"rank {self._rank}: batch {batch} did not arrive within {timeout_s:g} s. "
+                        f"Worker {worker} is at {self._sample_at(ticket, worker)}. Raise timeout_s "
+                        f"if the work really takes that long."
+                    )
+        return LoaderTimeoutError(
+            f"rank {self._rank}: batch {batch} did not arrive within {timeout_s:g} s and no worker "
+            f"has begun it: all {self.workers} are still starting or busy with earlier batches."
+        )
+
+    def _sample_at(self, ticket: Ticket, worker: int) -> str:
+        order = self._orders[ticket.batch]
+        done = int(self._force.board[worker][HELD])
+        index = order.indices[done] if 0 <= done < len(order.indices) else None
+        assert self._recipe is not None
+        return describe_sample(self._recipe.dataset, index)
+
+    def finish(self) -> None:
+        """Forget what is under way: the iteration is over, or was left."""
+        if self._dispatch.next_delivery == self._submitted:
+            self._clean = True  # every order was delivered: the workers wait for the next
+
+    def close(self) -> None:
+        """End all workers and free all memory that no batch uses."""
+        self._force.close()
+        self._slots.close()
+
+
+def _how(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

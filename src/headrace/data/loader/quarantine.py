@@ -1,0 +1,118 @@
+"""Bad samples: written down by name, counted over all ranks, and a stop for all of them alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import TooManyBadSamplesError
+from headrace.core.world import World
+
+_LOG = logging.getLogger("headrace")
+FORGIVEN = 2  # a rate is judged from the third bad sample on
+
+
+def quarantine_file() -> Path:
+    """Return where bad samples are written down: the run folder, else the working folder."""
+    return Path(env.RUN_DIR.get(".") or ".") / "quarantine.jsonl"
+
+
+def write_records(records: Sequence[Mapping[str, Any]]) -> Path:
+    """Append quarantine records, one JSON object a line, whole lines whoever else appends."""
+    path = quarantine_file()
+    lines = "".join(json.dumps(dict(record), sort_keys=True) + "\n" for record in records)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, lines.encode())
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def too_many(bad: int, seen: int, max_bad_rate: float) -> bool:
+    """Whether `bad` samples among `seen` are more than the rate allows."""
+    return bad > FORGIVEN and bad > max_bad_rate * max(seen, 1)
+
+
+class BadSampleBudget:
+    """Counts the bad samples that were met, over all ranks, and says when to stop.
+
+    The rank that finds the budget exceeded, at batch g, sets the stop at batch g + 1 for everybody.
+    Ranks that exchange gradients are never more than one batch apart, so all of them see the stop
+    before they are given that batch, and raise the same error there: none waits for another.
+
+    Args:
+        name: Tells this loader's count from others' and is the same on every rank.
+        world: This rank's place.
+        max_bad_rate: Allowed share of bad samples.
+    """
+
+    def __init__(self, name: str, world: World, max_bad_rate: float) -> None:
+        self._name = name
+        self._world = world
+        self._max_bad_rate = max_bad_rate
+        self._bad_here = 0
+        self._stop: tuple[int, str] | None = None
+        self._warned = False
+
+    def note(self, records: Sequence[Mapping[str, Any]], batch: int, seen: int) -> None:
+        """Write down the bad samples of `batch`; `seen` samples were delivered over all ranks."""
+        if not records:
+            return
+        path = write_records([{**record, "rank": self._world.rank} for record in records])
+        if not self._warned:
+            self._warned = True
+            first = records[0]
+            _LOG.warning(
+                "rank %d: sample %s of %s is bad (%s) and was replaced by %s; all are listed in %s",
+                self._world.rank, first["key"], first["shard"], first["error"],
+                first["replacement_key"], path,
+            )  # fmt: skip
+        self._bad_here += len(records)
+        bad = self._add(len(records))
+        if too_many(bad, seen, self._max_bad_rate):
+            self._set_stop(
+                batch + 1,
+                f"{bad} of {seen} samples read so far are bad, more than the allowed "
+                f"{self._max_bad_rate:.2%}. They are listed in {path}, the last being "
+                f"{records[-1]['key']} of {records[-1]['shard']}. Repair or repack the dataset "
+                f"(`headrace data lint` names every fault), or raise max_bad_rate.",
+            )
+
+    def check(self, batch: int) -> None:
+        """Raise TooManyBadSamplesError if some rank has set a stop at or before `batch`."""
+        stop = self._agreed_stop()
+        if stop is not None and batch >= stop[0]:
+            raise TooManyBadSamplesError(stop[1])
+
+    def _store(self) -> Any:
+        """Return the process group's key-value store, or None outside of one."""
+        dist = sys.modules.get("torch.distributed")
+        if self._world.size == 1 or dist is None or not dist.is_initialized():
+            return None
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
+        return dist.PrefixStore(f"headrace/bad/{self._name}", store)
+
+    def _add(self, count: int) -> int:
+        store = self._store()
+        return self._bad_here if store is None else int(store.add("count", count))
+
+    def _set_stop(self, batch: int, text: str) -> None:
+        store = self._store()
+        if store is None:
+            self._stop = self._stop or (batch, text)
+        else:
+            store.compare_set("stop", "", json.dumps([batch, text]))  # the first rank's word holds
+
+    def _agreed_stop(self) -> tuple[int, str] | None:
+        store = self._store()
+        if store is not None and self._stop is None and store.check(["stop"]):
+            batch, text = json.loads(store.get("stop"))
+            self._stop = (batch, text)
+        return self._stop

@@ -1,0 +1,38 @@
+"""The global random generators of Python, NumPy and torch, seeded cheaply and put back."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global CPU generators of Python, NumPy and, where it is imported, torch.
+
+    `torch.default_generator.manual_seed` takes about 1 us where `torch.manual_seed` takes 84: the
+    latter also visits every accelerator.
+    """
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFF_FFFF)  # noqa: NPY002 - the generator that user code draws from
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Put the global CPU generators back as they were: inline work must not touch the model's."""
+    torch = sys.modules.get("torch")
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch_state = torch.get_rng_state() if torch is not None else None
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        if torch is not None and torch_state is not None:
+            torch.set_rng_state(torch_state)

@@ -1,0 +1,137 @@
+"""One iteration over a loader, from the first order to the last delivered batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.data.loader.device import DeviceFeed
+from headrace.data.loader.executor import Executor, Made
+from headrace.data.loader.making import Order
+from headrace.data.loader.orders import IterableOrders, Orders
+from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.stats import LoaderStats
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an iteration is; it outlives the iteration.
+
+    Attributes:
+        orders: What the iteration is made of.
+        delivered: How many batches the script has been given.
+        finished: The script was told that there are no more.
+    """
+
+    orders: Orders
+    delivered: int = 0
+    finished: bool = False
+
+    def position(self) -> int:
+        """Return the epoch's position after what was delivered so far."""
+        return self.orders.position_after(self.delivered)
+
+
+class BatchStream(Iterator[Any]):
+    """Gives orders out ahead, takes batches in order, and counts what was delivered."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        executor: Executor,
+        *,
+        feed: DeviceFeed,
+        budget: BadSampleBudget,
+        stats: LoaderStats,
+        timeout_s: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._ended = False
+        self._progress = progress
+        self._upcoming: Iterator[Order] = iter(progress.orders)
+        self._given: list[Order] = []
+        self._executor = executor
+        self._feed = feed
+        self._budget = budget
+        self._stats = stats
+        self._timeout_s = timeout_s
+        self._on_end = on_end
+        self._working = set(range(max(executor.workers, 1)))
+        # An iterable dataset cannot be told where to begin: what was delivered is made again.
+        orders = progress.orders
+        self._to_pass_over = orders.start if isinstance(orders, IterableOrders) else 0
+        self._began_ns = self._stepped_ns = time.monotonic_ns()
+        self._stats.first_batch_ns = 0
+        self._give_out()
+
+    def __next__(self) -> Any:
+        """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""
+        if self._ended:
+            raise StopIteration
+        asked_ns = time.monotonic_ns()
+        try:
+            batch = self._next_batch()
+        except BaseException:
+            self.end()
+            raise
+        finally:
+            self._account(asked_ns)
+        self._stats.batches += 1
+        return batch
+
+    def _next_batch(self) -> Any:
+        self._give_out()
+        while self._given:
+            made = self._executor.next_made(self._timeout_s)
+            order = self._given.pop(0)
+            self._give_out()
+            if made.exhausted:
+                self._note_exhausted(made.batch)
+                continue
+            if self._to_pass_over:
+                self._to_pass_over -= 1
+                continue
+            return self._deliver(order, made)
+        self._budget.check(self._progress.delivered)
+        self._progress.finished = True
+        raise StopIteration
+
+    def _deliver(self, order: Order, made: Made) -> Any:
+        number = self._progress.delivered
+        self._budget.check(number)
+        self._progress.delivered += 1
+        self._stats.samples += len(order.indices)
+        self._budget.note(made.bad, number, self._progress.position())
+        return self._feed(made.content, order.epoch, order.batch)
+
+    def _give_out(self) -> None:
+        while self._working and self._executor.has_room():
+            order = next(self._upcoming, None)
+            if order is None:
+                return
+            self._executor.submit(order)
+            self._given.append(order)
+
+    def _note_exhausted(self, batch: int) -> None:
+        """An iterable dataset's worker has no more; when none has, no more orders are given out."""
+        self._working.discard(batch % max(self._executor.workers, 1))
+
+    def _account(self, asked_ns: int) -> None:
+        now_ns = time.monotonic_ns()
+        self._stats.wait_ns += now_ns - asked_ns
+        self._stats.elapsed_ns += now_ns - self._stepped_ns
+        self._stepped_ns = now_ns
+        if not self._stats.first_batch_ns:
+            self._stats.first_batch_ns = now_ns - self._began_ns
+
+    def end(self) -> None:
+        """Stop: no more orders, and the executor is free for another iteration."""
+        if not self._ended:
+            self._ended = True
+            self._on_end()
+
+    def __del__(self) -> None:
+        """A loop that is left with `break` lets go of its stream: end it."""
+        self.end()

@@ -1,0 +1,153 @@
+"""How a batch travels between processes: arrays apart from the structure that holds them.
+
+A batch is any Python object. Its arrays and tensors are written into an arena (a slot of shared
+memory, or plain memory when the work is done inline) and its structure is pickled with a
+reference in the place of each. Pickle carries our own objects between our own processes; data
+from a dataset is never unpickled.
+
+This module works without torch. A worker that never imports torch makes batches of NumPy arrays,
+marked to become tensors, and the training process, which has torch, makes them so.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, final
+
+import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["tensor", "array"]
+
+ALIGNMENT = 64  # bytes: one cache line, and what vector instructions like best
+
+
+class Arena(Protocol):
+    """Memory that a batch's arrays are placed in, one after the other."""
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return the offset of `size_bytes` new bytes, aligned to 64."""
+
+    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
+        """Return those bytes as a writable uint8[size_bytes]."""
+
+
+@final
+class Placed:
+    """An array that lies in the arena already.
+
+    Attributes:
+        kind: What the reader makes of it: a torch tensor or a NumPy array.
+        dtype: A NumPy dtype's string, or "torch:NAME" for what NumPy does not have.
+        shape: The array's shape.
+        offset: Where it starts in the arena, in bytes.
+    """
+
+    __slots__ = ("dtype", "kind", "offset", "shape")
+
+    def __init__(self, kind: Kind, dtype: str, shape: tuple[int, ...], offset: int) -> None:
+        self.kind, self.dtype, self.shape, self.offset = kind, dtype, shape, offset
+
+
+def place(arena: Arena, kind: Kind, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Placed:
+    """Reserve room for an array of that dtype and shape; its bytes are the caller's to write."""
+    size_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return Placed(kind, dtype.str, shape, arena.reserve(size_bytes))
+
+
+def array_of(arena: Arena, placed: Placed) -> NDArray[Any]:
+    """Return the placed array as a writable NumPy view."""
+    dtype = np.dtype(placed.dtype)
+    size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
+    return arena.view(placed.offset, size_bytes).view(dtype).reshape(placed.shape)
+
+
+def encode(batch: object, arena: Arena) -> bytes:
+    """Write the arrays and tensors of `batch` into `arena`; return its pickled structure.
+
+    Raises:
+        pickle.PicklingError, TypeError, AttributeError: Something in the batch cannot be pickled.
+    """
+    try:
+        return _dump(_Encoder, batch, arena)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Classes that the script itself defines (`__main__`) travel by value.
+        return _dump(_CloudEncoder, batch, arena)
+
+
+def decode(structure: bytes, read: Callable[[Placed], Any]) -> Any:
+    """Rebuild a batch from its structure; `read` turns each placed array into what it is."""
+    return _Decoder(structure, read).load()
+
+
+def _dump(encoder: type[_Encoder | _CloudEncoder], batch: object, arena: Arena) -> bytes:
+    buffer = io.BytesIO()
+    encoder(buffer, arena).dump(batch)
+    return buffer.getvalue()
+
+
+def _placed_reference(obj: object, arena: Arena) -> tuple[str, str, tuple[int, ...], int] | None:
+    """Return the reference that stands for `obj` in the structure, or None for a plain object."""
+    if type(obj) is np.ndarray and obj.dtype.kind in "biufcSU" and obj.size:
+        obj = _copy_in(arena, "array", obj)
+    elif (torch := sys.modules.get("torch")) is not None and type(obj) is torch.Tensor:
+        obj = _tensor_in(arena, obj, torch)
+    if type(obj) is Placed:
+        return (obj.kind, obj.dtype, obj.shape, obj.offset)
+    return None
+
+
+def _copy_in(arena: Arena, kind: Kind, array: NDArray[Any]) -> Placed:
+    placed = place(arena, kind, array.dtype, array.shape)
+    np.copyto(array_of(arena, placed), array)
+    return placed
+
+
+def _tensor_in(arena: Arena, tensor: Any, torch: Any) -> Any:
+    plain = (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and tensor.numel() > 0
+    )
+    if not plain:
+        return tensor  # pickled as torch does it
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype is torch.bfloat16 or "float8" in str(tensor.dtype):
+        bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+        placed = _copy_in(arena, "tensor", bits.numpy())
+        return Placed("tensor", f"torch:{str(tensor.dtype).removeprefix('torch.')}",
+                      placed.shape, placed.offset)  # fmt: skip
+    return _copy_in(arena, "tensor", tensor.numpy())
+
+
+class _Encoder(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._arena = arena
+
+    def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
+        return _placed_reference(obj, self._arena)
+
+
+class _CloudEncoder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file)
+        self._arena = arena
+
+    def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
+        return _placed_reference(obj, self._arena)
+
+
+class _Decoder(pickle.Unpickler):
+    def __init__(self, structure: bytes, read: Callable[[Placed], Any]) -> None:
+        super().__init__(io.BytesIO(structure))
+        self._read = read
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._read(Placed(*pid))

@@ -1,0 +1,151 @@
+"""A worker: takes the next ticket, makes its batch, says so; until the loader is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from typing import Any
+
+from headrace.data.loader.channels import (
+    HELD,
+    NOBODY,
+    Answer,
+    AnswerMessage,
+    Ends,
+    TicketMessage,
+    map_board,
+)
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
+from headrace.data.loader.randomness import seed_generators
+from headrace.data.loader.slots import SlotArena, SlotMemory
+from headrace.plan.seeds import sample_seed
+
+
+class Worker:
+    """One worker process's side of the channels."""
+
+    def __init__(self, number: int, ends: Ends, recipe: Recipe) -> None:
+        self._number = number
+        self._ends = ends
+        self._recipe = recipe
+        self._tickets = socket.socket(fileno=os.dup(ends.tickets[number % len(ends.tickets)]))
+        self._answers = socket.socket(fileno=os.dup(ends.answers))
+        self._board = map_board(ends.board, ends.workers)[number]
+        self._slots = [SlotMemory(descriptor) for descriptor in ends.slots]
+        self._maker = BatchMaker(recipe, self._note_progress)
+
+    def run(self) -> None:
+        """Work until the loader closes its end."""
+        self._board[:] = NOBODY
+        use_one_thread()
+        tell_torch_who_works(self._number, self._ends.workers, self._recipe)
+        self._prepare()
+        held: deque[tuple[TicketMessage, Order]] = deque()
+        while True:
+            if not held and not self._take(held, wait=True):
+                return
+            if self._maker.looks_ahead:
+                while len(held) < HELD and self._take(held, wait=False):
+                    pass
+            self._work(*held[0])
+            held.popleft()
+            self._note_held(held)
+
+    def _prepare(self) -> None:
+        """Run the user's worker_init_fn; where it fails, each ticket is answered with its error."""
+        self._unprepared: Exception | None = None
+        if self._recipe.worker_init_fn is None:
+            return
+        try:
+            self._recipe.worker_init_fn(self._number)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
+            self._unprepared = error
+
+    def _take(self, held: deque[tuple[TicketMessage, Order]], *, wait: bool) -> bool:
+        try:
+            message = self._tickets.recv(64, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        if not message:
+            return False
+        ticket = TicketMessage.unpack(message)
+        # First of all say who has it: should this worker be killed, the ticket is not lost.
+        self._board[len(held)] = ticket.number
+        payload = self._slots[ticket.slot].reach(ticket.payload_bytes)[: ticket.payload_bytes]
+        order: Order = pickle.loads(payload.tobytes())
+        held.append((ticket, order))
+        if self._maker.looks_ahead:
+            self._maker.look_ahead(order)
+        return True
+
+    def _work(self, ticket: TicketMessage, order: Order) -> None:
+        self._note_progress(0)
+        arena = SlotArena(self._slots[ticket.slot])
+        try:
+            content, answer = self._made(order, arena), Answer.MADE
+        except Exhausted:
+            content, answer = b"", Answer.EXHAUSTED
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
+            content, answer = self._failure(error, order), Answer.FAILED
+        offset = arena.reserve(len(content))
+        arena.view(offset, len(content))[:] = bytearray(content)
+        self._answers.send(
+            AnswerMessage(
+                answer, self._number, ticket.number, ticket.slot, offset, len(content)
+            ).pack()
+        )
+
+    def _made(self, order: Order, arena: SlotArena) -> bytes:
+        if self._unprepared is not None:
+            raise self._unprepared
+        return self._maker.make(order, arena)
+
+    def _failure(self, error: Exception, order: Order) -> bytes:
+        done = int(self._board[HELD])
+        index = order.indices[done] if done < len(order.indices) else None
+        return Failure.of(error, traceback.format_exc(), self._recipe.dataset, index).to_bytes()
+
+    def _note_progress(self, samples_done: int) -> None:
+        self._board[HELD] = samples_done
+
+    def _note_held(self, held: deque[tuple[TicketMessage, Order]]) -> None:
+        for place in range(HELD):
+            self._board[place] = held[place][0].number if place < len(held) else NOBODY
+
+
+def work(number: int, ends: Ends, recipe: Recipe) -> None:
+    """Run worker `number` in this forked process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the loader's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    seed_generators(sample_seed(recipe.seed, recipe.epoch, number))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone
+        Worker(number, ends, recipe).run()
+
+
+def use_one_thread() -> None:
+    """Keep libraries that are loaded from starting threads of their own: workers are many."""
+    torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
+    if torch is not None:
+        torch.set_num_threads(1)
+    if cv2 is not None:
+        cv2.setNumThreads(0)
+
+
+def tell_torch_who_works(number: int, workers: int, recipe: Recipe) -> None:
+    """Let `torch.utils.data.get_worker_info()` answer as in torch's own workers."""
+    if recipe.iterable:
+        import torch.utils.data
+    torch: Any = sys.modules.get("torch")
+    if torch is None or "torch.utils.data" not in sys.modules:
+        return
+    torch_worker: Any = torch.utils.data._utils.worker  # noqa: SLF001 - torch offers no other way
+    torch_worker._worker_info = torch_worker.WorkerInfo(  # noqa: SLF001
+        id=number, num_workers=workers, seed=recipe.seed, dataset=recipe.dataset
+    )

@@ -1,0 +1,247 @@
+"""The forkserver and its workers, as the training process starts, asks and ends them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core import env
+from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.data.loader.channels import (
+    HELD,
+    NOBODY,
+    AnswerMessage,
+    Ends,
+    TicketMessage,
+    map_board,
+    new_board,
+    socket_pair,
+)
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.making import Recipe
+
+_START_DEADLINE_S = 120.0
+_BOOT = "from headrace.data.loader.forkserver import main; main({control}, {ends!r}, {path!r})"
+# One thread each: workers are as many as there are cores, and pools of threads cost memory.
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_LIVE: weakref.WeakSet[Workforce] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    for workforce in list(_LIVE):
+        workforce.leave_in_forked_child()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
+class Workforce:
+    """The worker processes of one loader, and the channels to them.
+
+    Attributes:
+        count: How many workers there are.
+        board: int64[workers, 3]: the tickets that each worker holds and its progress.
+    """
+
+    def __init__(self, count: int, slot_descriptors: list[int], *, rank: int, queues: int) -> None:
+        self.count = count
+        self._rank = rank
+        self._owner = os.getpid()
+        self._recipe_sent = b""  # its digest
+        self._running = False
+        self._tickets = [socket_pair() for _ in range(queues)]
+        worker_answers, self._answers = socket_pair()
+        self._answers.setblocking(False)
+        board_descriptor = new_board(count)
+        self.board: NDArray[np.int64] = map_board(board_descriptor, count)
+        ends = Ends(
+            tickets=[receiver.fileno() for _, receiver in self._tickets],
+            answers=worker_answers.fileno(),
+            board=board_descriptor,
+            slots=slot_descriptors,
+            workers=count,
+            rank=rank,
+        )
+        self._start_server(ends)
+        worker_answers.close()
+        os.close(board_descriptor)
+
+    def _start_server(self, ends: Ends) -> None:
+        ours, theirs = socket.socketpair()
+        path = [str(Path.cwd()) if entry == "" else entry for entry in sys.path]
+        code = _BOOT.format(control=theirs.fileno(), ends=ends.to_json(), path=path)
+        limits = {name: env.child_environment().get(name, "1") for name in _THREAD_LIMITS}
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[theirs.fileno(), *ends.descriptors()],
+            stdin=subprocess.DEVNULL,
+            env=env.child_environment(dict(limits)),
+        )
+        theirs.close()
+        self._control = Connection(ours.detach())
+        _LIVE.add(self)
+
+    def start(self, recipe: Recipe) -> None:
+        """Have all workers run with `recipe`; workers that already do are kept.
+
+        Raises:
+            LoaderError: The recipe cannot be pickled, or cannot be unpickled over there.
+        """
+        content = _pickled(recipe)
+        digest = hashlib.blake2b(content).digest()
+        if self._running and digest == self._recipe_sent:
+            return
+        self.end_workers()
+        if digest != self._recipe_sent:
+            self._control.send(("recipe", content))
+            report = self._report()
+            if report[0] == "failed":
+                failure = Failure.from_bytes(report[1])
+                raise failure.in_caller(f"rank {self._rank}, starting workers")
+            self._recipe_sent = digest
+        for number in range(self.count):
+            self.fork(number)
+        self._running = True
+
+    def fork(self, number: int) -> None:
+        """Start worker `number` (again)."""
+        self.board[number] = NOBODY
+        self._control.send(("fork", number))
+
+    def send(self, ticket: TicketMessage, queue: int) -> None:
+        """Hand a ticket to whoever reads that queue."""
+        self._tickets[queue][0].send(ticket.pack())
+
+    def wait(self, timeout_s: float) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
+        """Wait for news.
+
+        Returns:
+            Answers, and (worker, exit status) of workers that died; both empty after the timeout.
+        """
+        select.select([self._answers.fileno(), self._control.fileno()], [], [], timeout_s)
+        deaths: list[tuple[int, int]] = []
+        while self._control.poll(0):
+            report = self._report()
+            deaths.append((report[1], report[2]))
+        # Answers last: what a worker said before it died must be read with its death.
+        return self._read_answers(), deaths
+
+    def tickets_held(self) -> dict[int, set[int]]:
+        """Return, by worker, the numbers of the tickets that it holds."""
+        return {
+            worker: {int(number) for number in row[:HELD] if number != NOBODY}
+            for worker, row in enumerate(self.board)
+        }
+
+    def none_waiting(self) -> bool:
+        """Whether no ticket waits to be taken."""
+        receivers = [receiver for _, receiver in self._tickets]
+        return not select.select(receivers, [], [], 0)[0]
+
+    def end_workers(self) -> None:
+        """End all workers and throw away tickets and answers that are under way."""
+        if not self._running:
+            return
+        self._running = False
+        self._control.send(("end workers",))
+        while self._report()[0] != "ended workers":
+            pass  # a death reported before the answer: all are ended now anyway
+        for _, receiver in self._tickets:
+            _drain(receiver)
+        _drain(self._answers)
+        self.board[:] = NOBODY
+
+    def close(self) -> None:
+        """End the workers and the forkserver."""
+        if os.getpid() != self._owner:
+            return  # a forked child of the training process: the workers are not its own
+        _LIVE.discard(self)
+        self._control.close()  # the forkserver ends at the end of this connection, as after a kill
+        for sender, receiver in self._tickets:
+            sender.close()
+            receiver.close()
+        self._answers.close()
+        try:
+            self._server.wait(timeout=5)
+        except subprocess.TimeoutExpired:  # it is in the middle of importing the user's modules
+            self._server.kill()
+            self._server.wait()
+
+    def leave_in_forked_child(self) -> None:
+        """Close the connection in a forked child, or the forkserver would outlive the parent."""
+        self._control.close()
+
+    def _report(self) -> tuple[Any, ...]:
+        deadline = time.monotonic() + _START_DEADLINE_S
+        try:
+            if not self._control.poll(deadline - time.monotonic()):
+                raise LoaderTimeoutError(
+                    f"rank {self._rank}: the workers' forkserver (process {self._server.pid}) did "
+                    f"not answer within {_START_DEADLINE_S:.0f} s. It imports the modules that "
+                    f"dataset and transforms are defined in: look for slow work at import time."
+                )
+            report: tuple[Any, ...] = self._control.recv()
+        except (EOFError, ConnectionResetError):
+            status = self._server.wait(timeout=10)
+            raise LoaderError(
+                f"rank {self._rank}: the workers' forkserver ended with exit status {status}. "
+                f"Its last words are above; a status of -9 often means that memory ran out."
+            ) from None
+        return report
+
+    def _read_answers(self) -> list[AnswerMessage]:
+        answers: list[AnswerMessage] = []
+        while True:
+            try:
+                message = self._answers.recv(64)
+            except BlockingIOError:
+                return answers
+            if not message:  # every sender is gone; the forkserver's end tells of it
+                return answers
+            answers.append(AnswerMessage.unpack(message))
+
+
+def _pickled(recipe: Recipe) -> bytes:
+    try:
+        content: bytes = cloudpickle.dumps(recipe)
+    except Exception as error:
+        raise LoaderError(
+            f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
+            f"{_unpicklable_part(recipe)} ({type(error).__name__}: {error}). Open files, "
+            f"connections and locks lazily, in the worker, or use num_workers=0."
+        ) from error
+    return content
+
+
+def _unpicklable_part(recipe: Recipe) -> str:
+    parts = {"collate_fn": recipe.collate_fn, "worker_init_fn": recipe.worker_init_fn}
+    attributes = getattr(recipe.dataset, "__dict__", {})
+    parts |= {f"dataset.{name}": value for name, value in attributes.items()}
+    for name, value in parts.items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception:  # noqa: BLE001 - whatever it raises, this is the part that fails
+            return f"{name} is a {type(value).__name__}"
+    return f"dataset is a {type(recipe.dataset).__name__}"
+
+
+def _drain(receiver: socket.socket) -> None:
+    try:
+        while receiver.recv(64, socket.MSG_DONTWAIT):
+            pass
+    except BlockingIOError:
+        pass

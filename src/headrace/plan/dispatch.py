@@ -1,0 +1,92 @@
+"""Who makes which batch, and delivery in order. Pure bookkeeping: no processes, no clock.
+
+Batches are issued in order as tickets. Any worker may take the oldest ticket that nobody took; a
+batch whose worker died is issued again under a new ticket, and whichever ticket of a batch
+finishes first counts. Batches are delivered in order, whatever the order they finish in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """One order to make one batch.
+
+    Attributes:
+        number: Counts tickets; later tickets have larger numbers.
+        batch: Which batch to make, counted from the start of the iteration.
+        slot: Where the batch goes.
+    """
+
+    number: int
+    batch: int
+    slot: int
+
+
+class Dispatch:
+    """The open tickets and the finished batches of one iteration."""
+
+    def __init__(self) -> None:
+        self._next_ticket = 0
+        self._open: dict[int, Ticket] = {}
+        self._finished: dict[int, Ticket] = {}
+        self.next_delivery = 0
+
+    def issue(self, batch: int, slot: int) -> Ticket:
+        """Return a new ticket for `batch`, to be made in `slot`."""
+        ticket = Ticket(number=self._next_ticket, batch=batch, slot=slot)
+        self._next_ticket += 1
+        self._open[ticket.number] = ticket
+        return ticket
+
+    def finish(self, number: int) -> Ticket | None:
+        """Note that ticket `number` is made.
+
+        Returns:
+            The ticket where its batch is not needed any more (another ticket for it finished
+            first, or it was delivered), so that its slot can be freed; None where it counts.
+        """
+        ticket = self._open.pop(number)
+        if ticket.batch < self.next_delivery or ticket.batch in self._finished:
+            return ticket
+        self._finished[ticket.batch] = ticket
+        return None
+
+    def deliver(self) -> Ticket | None:
+        """Return the ticket of the next batch in order and step on, or None if not yet made."""
+        ticket = self._finished.pop(self.next_delivery, None)
+        if ticket is not None:
+            self.next_delivery += 1
+        return ticket
+
+    def unseen(self, held: set[int], *, none_waiting: bool) -> set[int]:
+        """Return the numbers of the tickets that no worker holds and that are not waiting either.
+
+        Args:
+            held: Numbers of the tickets that workers hold.
+            none_waiting: No ticket waits to be taken any more.
+
+        Such a ticket was taken by a worker that died before it could say so; or by a living one
+        that is about to say so, and then the next look does not return it. Tickets are taken
+        oldest first, so an older ticket than one that was taken is not waiting.
+        """
+        newest_taken = max(held, default=-1)
+        return {
+            number
+            for number in self._open
+            if number not in held and (none_waiting or number < newest_taken)
+        }
+
+    def forget(self, numbers: set[int]) -> list[Ticket]:
+        """Give up these tickets, of which some may be finished; return those that were open."""
+        return [self._open.pop(number) for number in sorted(numbers & self._open.keys())]
+
+    def open_tickets(self) -> list[Ticket]:
+        """Return the tickets that are neither finished nor lost, oldest first."""
+        return list(self._open.values())
+
+    def tickets_for(self, batch: int) -> list[Ticket]:
+        """Return the open tickets for `batch`."""
+        return [ticket for ticket in self._open.values() if ticket.batch == batch]
