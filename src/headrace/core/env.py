@@ -40,12 +40,18 @@ class Variable:
                 f"{self.name}={text!r} is not a whole number ({self.meaning}). Unset or correct it."
             ) from None
 
+    def set(self, value: str) -> None:
+        """Set the variable for this process and those it starts from now on."""
+        os.environ[self.name] = value
+
 
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
 LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of its host (torchrun)")
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
+OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
+PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
@@ -61,6 +67,56 @@ AWS_CONFIG_FILE = Variable("AWS_CONFIG_FILE", "where the AWS config file lies")
 AWS_SHARED_CREDENTIALS_FILE = Variable(
     "AWS_SHARED_CREDENTIALS_FILE", "where the AWS credentials file lies"
 )
+AWS_EC2_METADATA_DISABLED = Variable(
+    "AWS_EC2_METADATA_DISABLED", "true: do not ask the EC2 host for credentials"
+)
+AWS_CREDENTIALS = (
+    AWS_ACCESS_KEY_ID,
+    Variable("AWS_WEB_IDENTITY_TOKEN_FILE", "S3 credentials: token of a Kubernetes account"),
+    Variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "S3 credentials: where a container asks"),
+    Variable("AWS_CONTAINER_CREDENTIALS_FULL_URI", "likewise, a whole URL"),
+    Variable("AWS_SKIP_SIGNATURE", "S3: do not sign requests"),
+)
+GOOGLE_BASE_URL = Variable("GOOGLE_BASE_URL", "Cloud Storage endpoint other than Google's")
+STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "likewise, as Google's clients call it")
+GOOGLE_CREDENTIALS = (
+    Variable("GOOGLE_APPLICATION_CREDENTIALS", "Cloud Storage credentials: a file"),
+    Variable("GOOGLE_SERVICE_ACCOUNT", "likewise, a service account's file"),
+    Variable("GOOGLE_SERVICE_ACCOUNT_PATH", "likewise"),
+    Variable("GOOGLE_SERVICE_ACCOUNT_KEY", "likewise, the file's content"),
+    Variable("GOOGLE_BEARER_TOKEN", "Cloud Storage credentials: a token"),
+    Variable("GOOGLE_SKIP_SIGNATURE", "Cloud Storage: do not sign requests"),
+)
+AZURE_ENDPOINT = Variable("AZURE_STORAGE_ENDPOINT", "Blob Storage endpoint other than Azure's")
+AZURE_CREDENTIALS = (
+    Variable("AZURE_STORAGE_ACCOUNT_KEY", "Blob Storage credentials: the account's key"),
+    Variable("AZURE_STORAGE_ACCESS_KEY", "likewise"),
+    Variable("AZURE_STORAGE_MASTER_KEY", "likewise"),
+    Variable("AZURE_STORAGE_SAS_KEY", "Blob Storage credentials: a shared access signature"),
+    Variable("AZURE_STORAGE_SAS_TOKEN", "likewise"),
+    Variable("AZURE_STORAGE_TOKEN", "Blob Storage credentials: a token"),
+    Variable("AZURE_CLIENT_ID", "Blob Storage credentials: a service principal"),
+    Variable("AZURE_STORAGE_CLIENT_ID", "likewise"),
+    Variable(
+        "AZURE_FEDERATED_TOKEN_FILE", "Blob Storage credentials: token of a Kubernetes account"
+    ),
+    Variable("AZURE_USE_AZURE_CLI", "Blob Storage: take the token of `az login`"),
+    Variable("AZURE_STORAGE_USE_EMULATOR", "Blob Storage: the emulator on this host"),
+    Variable("AZURE_SKIP_SIGNATURE", "Blob Storage: do not sign requests"),
+)
+_CONNECTION_PREFIXES = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_", "AZURE_", "SSL_CERT_")
+_CONNECTION_NAMES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOME"}
+
+
+def connection_variables() -> tuple[tuple[str, str], ...]:
+    """Return every variable that decides how object stores are reached, sorted."""
+    return tuple(
+        sorted(
+            (name, value)
+            for name, value in os.environ.items()
+            if name.startswith(_CONNECTION_PREFIXES) or name.upper() in _CONNECTION_NAMES
+        )
+    )
 
 
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:

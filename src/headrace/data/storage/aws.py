@@ -1,15 +1,121 @@
-"""S3 settings."""
+"""S3 as the AWS tools find it: variables, then profiles of the shared files, then the host."""
 
 from __future__ import annotations
 
+import configparser
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from headrace.core import env
+from headrace.core.errors import UsageError
+
+_NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process")
 
 
-def s3_settings() -> dict[str, Any]:
-    """Return the client's settings beyond those that it reads from the environment itself."""
-    return {
-        "endpoint": env.AWS_ENDPOINT_URL_S3.get() or env.AWS_ENDPOINT_URL.get(),
-        "disable_bulk_delete": True,
+def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
+    """Return the S3 client's settings beyond those that it reads from the environment itself.
+
+    Args:
+        offered_by_host: Tells whether this host has credentials of its own (an instance role).
+
+    Raises:
+        UsageError: AWS_PROFILE names no profile, or one that needs boto3, which is missing.
+    """
+    profile = _read_profile()
+    found = {
+        "endpoint": _endpoint(profile),
+        "region": env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or profile.get("region"),
     }
+    settings: dict[str, Any] = {name: value for name, value in found.items() if value}
+    # Not every server of the protocol has bulk deletion, and we delete one object at a time.
+    settings["disable_bulk_delete"] = True
+    if any(variable.get() for variable in env.AWS_CREDENTIALS):
+        return settings
+    if "aws_access_key_id" in profile:
+        return settings | _keys(profile)
+    if any(name in profile for name in _NEEDS_BOTO3):
+        return settings | {"credential_provider": _boto3_provider()}
+    elsewhere = "amazonaws.com" not in settings.get("endpoint", "amazonaws.com")
+    disabled = (env.AWS_EC2_METADATA_DISABLED.get() or "").lower() == "true"
+    if elsewhere or disabled or not offered_by_host():
+        settings["skip_signature"] = True
+    return settings
+
+
+def _endpoint(profile: Mapping[str, str]) -> str | None:
+    return (
+        env.AWS_ENDPOINT_URL_S3.get()
+        or env.AWS_ENDPOINT_URL.get()
+        or profile.get("s3.endpoint_url")
+        or profile.get("endpoint_url")
+    )
+
+
+def _keys(profile: Mapping[str, str]) -> dict[str, str]:
+    names = {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token",
+    }
+    return {ours: profile[theirs] for theirs, ours in names.items() if theirs in profile}
+
+
+def _read_profile() -> dict[str, str]:
+    """Return the chosen profile's entries of both files; the credentials file comes first."""
+    name = env.AWS_PROFILE.get()
+    config = _parse(env.AWS_CONFIG_FILE.get() or "~/.aws/config")
+    credentials = _parse(env.AWS_SHARED_CREDENTIALS_FILE.get() or "~/.aws/credentials")
+    chosen = name or "default"
+    section = f"profile {chosen}"
+    entries: dict[str, str] = {}
+    for file, sections in ((config, (chosen, section)), (credentials, (chosen,))):
+        for candidate in sections:
+            if file.has_section(candidate):
+                entries.update(file[candidate])
+    if name and not entries:
+        raise UsageError(
+            f"AWS_PROFILE={name}: no such profile in ~/.aws/config or ~/.aws/credentials (or where "
+            "AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE point). Correct or unset it."
+        )
+    return entries | _s3_service(config, entries.get("services"))
+
+
+def _s3_service(config: configparser.ConfigParser, services: str | None) -> dict[str, str]:
+    """Return the endpoint that a profile's `services` section names for S3 alone."""
+    section = f"services {services}"
+    lines = config.get(section, "s3", fallback="").splitlines() if services else []
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name.strip() == "endpoint_url":
+            return {"s3.endpoint_url": value.strip()}
+    return {}
+
+
+def _parse(path: str) -> configparser.ConfigParser:
+    # No section is the default of others here, and a "%" in a secret is no reference.
+    parser = configparser.ConfigParser(default_section="", interpolation=None, strict=False)
+    file = Path(path).expanduser()
+    try:
+        parser.read_string(file.read_text())
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        # Named by its kind alone: the parser's message quotes the line, which may hold a secret.
+        raise UsageError(
+            f"{file} cannot be read as an AWS file ({type(error).__name__})."
+        ) from None
+    return parser
+
+
+def _boto3_provider() -> object:
+    if importlib.util.find_spec("boto3") is None:
+        raise UsageError(
+            "The AWS profile gets its credentials from a role, single sign-on or a program. "
+            "`pip install boto3`, which knows these ways, or export keys: "
+            '`eval "$(aws configure export-credentials --format env)"`.'
+        )
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    return Boto3CredentialProvider()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Protocol
@@ -27,7 +28,7 @@ class Client(Protocol):
         """Return what is known of an object; its path is the key."""
         ...
 
-    def list(self, prefix: str, target: str) -> Iterator[list[ObjectInfo]]:
+    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
         """Yield pages of the objects below a folder; paths are keys."""
         ...
 

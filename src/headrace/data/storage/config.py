@@ -38,8 +38,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """Settings of a store. Credentials are not among them: they come from where each cloud's
-    own tools find them.
+    """Settings of a store. Credentials come from where each cloud's own tools find them.
 
     Attributes:
         retry: When a failed request is tried again.

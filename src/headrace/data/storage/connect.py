@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
-from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+from obstore.store import S3Store
 
-from headrace.core.errors import UsageError
-from headrace.data.storage.aws import s3_settings
 from headrace.data.storage.config import StorageConfig
+from headrace.data.storage.settings import read_settings
 from headrace.data.storage.urls import Location
 
 if TYPE_CHECKING:
@@ -51,22 +51,22 @@ def connect(location: Location, config: StorageConfig) -> Connections:
     )
 
 
-def read_settings(location: Location) -> dict[str, Any]:
-    """Return what endpoint and credentials the environment and profiles name right now."""
-    return s3_settings() if location.kind == "s3" else {}
-
-
 def _open(
     location: Location, settings: dict[str, Any], client: ClientConfig, retry: RetryConfig
 ) -> ObjectStore:
+    options: dict[str, Any] = {"client_options": client, "retry_config": retry}
     if location.kind == "s3":
-        return S3Store(
-            location.root,
-            config=settings,  # type: ignore[arg-type]  # names as in S3Config
-            client_options=client,
-            retry_config=retry,
-        )
-    raise UsageError(f"{location.url}: no client for this kind of URL.")
+        return S3Store(location.root, **settings, **options)
+    if location.kind == "gs":
+        return GCSStore(location.root, **settings, **options)
+    if location.kind == "az":
+        return AzureStore(location.root, **settings, **options)
+    return HTTPStore(_server_url(location), **options)
+
+
+def _server_url(location: Location) -> str:
+    """Return the server with user and query, without the path: that is part of each key."""
+    return urlunsplit(urlsplit(location.secret_url)._replace(path="", fragment=""))
 
 
 def _client_options(config: StorageConfig) -> ClientConfig:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+import builtins
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 
 from headrace.core.errors import NotFoundError
 from headrace.data.storage.background import submit
 from headrace.data.storage.config import StorageConfig
-from headrace.data.storage.connect import Connections, connect, read_settings
+from headrace.data.storage.connect import connect
 from headrace.data.storage.fetch import (
     Listing,
     all_or_none,
@@ -24,7 +25,9 @@ from headrace.data.storage.fetch import (
 )
 from headrace.data.storage.pieces import pieces_of, regrouped
 from headrace.data.storage.process import enter_client
+from headrace.data.storage.ranges import split_span
 from headrace.data.storage.retry import Hedge, Retrier
+from headrace.data.storage.settings import read_settings
 from headrace.data.storage.store import Buffer, ObjectInfo, PutData
 from headrace.data.storage.upload import Upload, part_size
 from headrace.data.storage.urls import Location
@@ -32,6 +35,7 @@ from headrace.data.storage.urls import Location
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+_T = TypeVar("_T")
 _PARTS_AT_ONCE = 8  # of one object: some 400 MB/s where a connection gives 50
 
 
@@ -53,13 +57,15 @@ class DirectClient:
         self._turns = asyncio.Semaphore(config.in_flight)
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
-        """Read a range that is no longer than a part."""
+        """Read a range; one longer than a part comes in parts, in parallel."""
+        if length > self._config.part_bytes:
+            return submit(self._read_long(key, start, length, target))
 
         async def fetch(store: ObjectStore) -> Buffer:
             data = await obstore.get_range_async(store, key, start=start, length=length)
             return checked_range(memoryview(data), length)
 
-        return submit(self._in_turn(target, lambda: self._hedged(fetch)))
+        return submit(self._get(target, fetch))
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object: its first part, then, where there are more, the others in parallel."""
@@ -71,33 +77,39 @@ class DirectClient:
         async def fetch(store: ObjectStore) -> ObjectInfo:
             return info_of(await obstore.head_async(store, key))
 
-        return submit(self._in_turn(target, lambda: self._hedged(fetch)))
+        return submit(self._get(target, fetch))
 
-    def list(self, prefix: str, target: str) -> Iterator[list[ObjectInfo]]:
+    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
         """Yield pages; after a failure the listing goes on behind the last object that came."""
         listing = Listing(prefix, resumable=self._location.kind != "http")
-        while page := submit(
-            self._in_turn(target, lambda: listing.next_page(self._connections.reader))
-        ).result():
-            yield page
+
+        async def page() -> builtins.list[ObjectInfo]:
+            return await listing.next_page(self._connections.reader)
+
+        while found := submit(self._in_turn(target, page)).result():
+            yield found
 
     def put(self, key: str, data: PutData, target: str) -> None:
         """Write an object, in parts where it is longer than one."""
         part_bytes = part_size(data, self._config.part_bytes)
         groups = regrouped(pieces_of(data), part_bytes)
         first, second = next(groups, b""), next(groups, None)
-        if second is not None and self._location.kind == "http":
-            first, second = b"".join([first, second, *groups]), None
-        if second is None:
-            submit(self._in_turn(target, lambda: self._put_whole(key, first))).result()
+        if second is not None and self._location.kind != "http":
+            upload = Upload(self._connections.writer, key, part_bytes)
+            upload.run(
+                chain([first, second], groups), lambda send: self._retrier.run_once(target, send)
+            )
             return
-        upload = Upload(self._connections.writer, key, part_bytes)
-        upload.run(
-            chain([first, second], groups), lambda work: self._retrier.run_once(target, work)
-        )
+        # Plain web servers take no parts.
+        whole = first if second is None else b"".join([first, second, *groups])
+
+        async def send() -> None:
+            await obstore.put_async(self._connections.reader, key, whole, use_multipart=False)
+
+        submit(self._in_turn(target, send)).result()
 
     def delete(self, key: str, target: str) -> Future[None]:
-        """Remove an object."""
+        """Remove an object; one that does not exist is no error."""
 
         async def remove() -> None:
             await obstore.delete_async(self._connections.reader, key)
@@ -111,47 +123,69 @@ class DirectClient:
         return submit(work())
 
     def close(self) -> None:
-        """Let go of connections: new ones are made when they are needed."""
+        """Let go of connections: fresh ones are made when they are needed."""
         self._connections = connect(self._location, self._config)
 
-    async def _put_whole(self, key: str, data: bytes) -> None:
-        await obstore.put_async(self._connections.reader, key, data, use_multipart=False)
+    async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
+        whole = bytearray(length)
+
+        async def fetch(store: ObjectStore, first: int, size: int) -> Buffer:
+            data = await obstore.get_range_async(store, key, start=first, length=size)
+            return checked_range(memoryview(data), size)
+
+        await self._fill(whole, start, 0, target.partition(" (bytes ")[0], fetch)
+        return memoryview(whole).toreadonly()
 
     async def _read_whole(self, key: str, target: str) -> Buffer:
-        part_bytes = self._config.part_bytes
-
         async def fetch_first(store: ObjectStore) -> tuple[Buffer, int, str | None]:
-            return await first_part(store, key, part_bytes)
+            return await first_part(store, key, self._config.part_bytes)
 
-        data, size, etag = await self._in_turn(target, lambda: self._hedged(fetch_first))
+        async def fetch(store: ObjectStore, first: int, size: int) -> Buffer:
+            return await later_part(store, key, first, first + size, etag)
+
+        data, size, etag = await self._get(target, fetch_first)
         if len(data) == size:
             return data
         whole = bytearray(size)
         whole[: len(data)] = data
-        at_once = asyncio.Semaphore(_PARTS_AT_ONCE)
-
-        async def fill(start: int) -> None:
-            end = min(start + part_bytes, size)
-
-            async def fetch(store: ObjectStore) -> Buffer:
-                return await later_part(store, key, start, end, etag)
-
-            async with at_once:
-                named = f"{target} (bytes {start}-{end - 1})"
-                whole[start:end] = await self._in_turn(named, lambda: self._hedged(fetch))
-
-        await all_or_none([fill(start) for start in range(part_bytes, size, part_bytes)])
+        await self._fill(whole, 0, len(data), target, fetch)
         return memoryview(whole).toreadonly()
 
-    async def _in_turn(self, target: str, attempt: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _fill(
+        self,
+        whole: bytearray,
+        start: int,
+        filled: int,
+        target: str,
+        fetch: Callable[[ObjectStore, int, int], Coroutine[Any, Any, Buffer]],
+    ) -> None:
+        """Fill `whole`, which lies at `start` in its object, from its byte `filled` on."""
+        at_once = asyncio.Semaphore(_PARTS_AT_ONCE)
+
+        async def fill(offset: int, size: int) -> None:
+            first = start + offset
+            named = f"{target} (bytes {first}-{first + size - 1})"
+            async with at_once:
+                part = await self._get(named, lambda store: fetch(store, first, size))
+            whole[offset : offset + size] = part
+
+        spans = split_span(filled, len(whole), self._config.part_bytes)
+        await all_or_none([fill(offset, size) for offset, size in spans])
+
+    async def _get(
+        self, target: str, fetch: Callable[[ObjectStore], Coroutine[Any, Any, _T]]
+    ) -> _T:
+        async def attempt() -> _T:
+            connections = self._connections
+            return await self._hedge.run(
+                lambda: fetch(connections.reader), lambda: fetch(connections.hedge)
+            )
+
+        return await self._in_turn(target, attempt)
+
+    async def _in_turn(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         async with self._turns:
             return await self._retrier.run(target, attempt)
-
-    async def _hedged(self, fetch: Callable[[ObjectStore], Coroutine[Any, Any, Any]]) -> Any:
-        connections = self._connections
-        return await self._hedge.run(
-            lambda: fetch(connections.reader), lambda: fetch(connections.hedge)
-        )
 
     def _reconnect(self) -> bool:
         """Connect anew where the credentials have changed since; tell whether they had."""

@@ -22,28 +22,33 @@ from headrace.core.errors import (
 
 
 class Fault(Enum):
-    """The kinds of failure, and what becomes of each."""
+    """The kinds of failure."""
 
-    NOT_FOUND = NotFoundError
-    DENIED = DeniedError
-    THROTTLED = ThrottledError
-    TIMED_OUT = StorageTimeoutError
-    CORRUPT = CorruptError
+    NOT_FOUND = "not found"
+    DENIED = "denied"
+    THROTTLED = "throttled"
+    TIMED_OUT = "timed out"
+    CORRUPT = "corrupt"
     UNREACHABLE = "unreachable"
     BROKEN = "broken"
     REFUSED = "refused"
 
     @property
-    def error(self) -> type[StorageError]:
-        """What is raised for it: for the last three plain timeouts or refusals."""
-        if isinstance(self.value, type):
-            return self.value
-        return StorageError if self is Fault.REFUSED else StorageTimeoutError
-
-    @property
     def passing(self) -> bool:
         """Whether asking again may help."""
         return self not in {Fault.NOT_FOUND, Fault.DENIED, Fault.REFUSED}
+
+
+ERRORS: dict[Fault, type[StorageError]] = {
+    Fault.NOT_FOUND: NotFoundError,
+    Fault.DENIED: DeniedError,
+    Fault.THROTTLED: ThrottledError,
+    Fault.TIMED_OUT: StorageTimeoutError,
+    Fault.CORRUPT: CorruptError,
+    Fault.UNREACHABLE: StorageTimeoutError,
+    Fault.BROKEN: StorageTimeoutError,
+    Fault.REFUSED: StorageError,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,18 +112,21 @@ def describe_failure(error: BaseException) -> Failure:
     status = _STATUS.search(text)
     if status:
         return _from_status(int(status[1]), _CODE.search(text))
-    if isinstance(error, FileNotFoundError):
-        return Failure(fault=Fault.NOT_FOUND, detail="it does not exist")
+    return _from_words(text) or Failure(
+        fault=Fault.NOT_FOUND if isinstance(error, FileNotFoundError) else Fault.REFUSED,
+        detail=f"the client failed ({type(error).__name__})",
+    )
+
+
+def _from_words(text: str) -> Failure | None:
     unexpected = _UNEXPECTED.search(text)
     if unexpected:
-        return Failure(
-            fault=Fault.CORRUPT,
-            detail=f"bytes {unexpected[1]} were asked for and {unexpected[2]} came",
-        )
+        detail = f"bytes {unexpected[1]} were asked for and {unexpected[2]} came"
+        return Failure(fault=Fault.CORRUPT, detail=detail)
     for word, fault, detail in _TRANSFER:
         if word in text:
             return Failure(fault=fault, detail=detail)
-    return Failure(fault=Fault.REFUSED, detail=f"the client failed ({type(error).__name__})")
+    return None
 
 
 def _from_status(status: int, found: re.Match[str] | None) -> Failure:
@@ -134,6 +142,8 @@ def _from_status(status: int, found: re.Match[str] | None) -> Failure:
         fault, detail = Fault.CORRUPT, "the object is shorter than the range"
     elif status == 412:
         fault, detail = Fault.CORRUPT, "the object changed while it was read"
+    elif status in {501, 505}:
+        fault, detail = Fault.REFUSED, f"{detail}: it cannot do this"
     elif status >= 500 or status == 408 or code in _PASSING_CODES:
         fault = Fault.BROKEN
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import stat
@@ -78,7 +79,7 @@ class LocalStore:
         """Return bytes [start, start + length) of a file."""
         return self.get_ranges(path, [(start, length)])[0]
 
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file; each is one read, for none costs one."""
         with self._translated(path), _opened(self._file(path)) as descriptor:
             return [self._range(path, descriptor, start, length) for start, length in ranges]
@@ -151,7 +152,7 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
 def _walk(
     folder: str, path: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path, status) of every file below `folder`, unsorted; `above` breaks loops of links."""
+    """Yield (path, status) of every file, unsorted; `above` breaks loops of links."""
     try:
         here = os.stat(folder)  # noqa: PTH116
         entries = os.scandir(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import threading
 import time
@@ -70,7 +71,7 @@ class MemoryStore:
             )
         return memoryview(data)[start : start + length]
 
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of an object."""
         return [self.get_range(path, start, length) for start, length in ranges]
 

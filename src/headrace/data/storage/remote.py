@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from headrace.data.storage.client import Client
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.pieces import done_future
 from headrace.data.storage.process import is_leaf
-from headrace.data.storage.ranges import check_range, cut_ranges, plan_parts
+from headrace.data.storage.ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import Buffer, ObjectInfo, PutData
 from headrace.data.storage.urls import Location, check_path
 
@@ -81,21 +82,21 @@ class RemoteStore:
         """Return bytes [start, start + length) of an object."""
         return self.get_ranges(path, [(start, length)])[0]
 
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges; neighbours travel in one request."""
         for start, length in ranges:
             check_range(start, length)
-        parts = plan_parts(
+        spans = plan_spans(
             ranges,
             coalesce_bytes=self._config.coalesce_bytes,
-            part_bytes=self._config.part_bytes,
+            most_bytes=self._config.part_bytes,
         )
-        futures = [self._read(path, part.start, part.length) for part in parts]
+        futures = [self._read(path, start, length) for start, length in spans]
         target = self._location.object_url(path)
-        return cut_ranges(ranges, parts, [self._wait(future, target) for future in futures])
+        return cut_ranges(ranges, spans, [self._wait(future, target) for future in futures])
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Begin reading a range; one longer than a part comes in one piece all the same."""
+        """Begin reading a range and return at once; many may be in flight."""
         check_range(start, length)
         if length == 0:
             return done_future(lambda: memoryview(b""))

@@ -12,7 +12,13 @@ from obstore.exceptions import BaseError
 
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.storage.config import RetryPolicy
-from headrace.data.storage.failures import Failure, Fault, WrongAnswerError, describe_failure
+from headrace.data.storage.failures import (
+    ERRORS,
+    Failure,
+    Fault,
+    WrongAnswerError,
+    describe_failure,
+)
 
 _T = TypeVar("_T")
 
@@ -147,7 +153,7 @@ def _translated(failure: Failure, target: str, attempts: int, waited_s: float) -
     if failure.fault.passing:
         plural = "attempt" if attempts == 1 else "attempts"
         detail = f"{detail} ({attempts} {plural} in {waited_s:.1f} s)"
-    return failure.fault.error(f"{target}: {detail}. {_REMEDIES[failure.fault]}")
+    return ERRORS[failure.fault](f"{target}: {detail}. {_REMEDIES[failure.fault]}")
 
 
 _REMEDIES = {

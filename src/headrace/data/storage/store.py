@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Store(Protocol):
         """Return bytes [start, start + length) of an object."""
         ...
 
-    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of an object, in the order given.
 
         Neighbours travel in one request.

@@ -50,7 +50,7 @@ class Upload:
         self._store = store
         self._key = key
         self._part_bytes = part_bytes
-        self._parts: asyncio.Queue[bytes | None | _AbandonedError] = asyncio.Queue(_WAITING_PARTS)
+        self._parts: asyncio.Queue[bytes | _AbandonedError | None] = asyncio.Queue(_WAITING_PARTS)
 
     def run(self, parts: Iterator[bytes], run_once: RunOnce) -> None:
         """Send `parts`; returns when the object is there.
@@ -89,7 +89,7 @@ class Upload:
             while not self._parts.empty():
                 self._parts.get_nowait()
 
-    async def _offer(self, part: bytes | None | _AbandonedError) -> None:
+    async def _offer(self, part: bytes | _AbandonedError | None) -> None:
         if not self._taken:
             await self._parts.put(part)
 
