@@ -14,9 +14,15 @@ _MOST_SAMPLES = 2**62
 
 
 def check_counts(
-    *, num_samples: int, global_batch: int, lanes: int, window: int, epoch: int, start: int
+    *,
+    num_samples: int,
+    global_batch: int,
+    lanes: int | None,
+    window: int | None,
+    epoch: int,
+    start: int,
 ) -> None:
-    """Raise UsageError where a number of a plan is out of its range."""
+    """Raise UsageError where a number of a plan is out of its range; None is always inside."""
     if not 1 <= num_samples <= _MOST_SAMPLES:
         raise UsageError(
             f"The dataset has {num_samples} samples; a plan needs 1 to {_MOST_SAMPLES}. "
@@ -24,7 +30,7 @@ def check_counts(
         )
     least = {"global_batch": (global_batch, 1), "lanes": (lanes, 1), "window": (window, 1)}
     for name, (number, smallest) in {**least, "epoch": (epoch, 0)}.items():
-        if number < smallest:
+        if number is not None and number < smallest:
             raise UsageError(f"{name}={number}: it must be at least {smallest}.")
     if not 0 <= start <= num_samples:
         raise UsageError(

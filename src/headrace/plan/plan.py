@@ -75,11 +75,6 @@ class Plan:
         drop_last: bool = False,
         start: int = 0,
     ) -> None:
-        sizes = checks.checked_shard_sizes(shard_sizes, num_samples)
-        if lanes is None:
-            lanes = lanes_for(max(global_batch, 1))
-        if window is None:
-            window = default_window(num_samples, num_samples if sizes is None else len(sizes))
         checks.check_counts(
             num_samples=num_samples,
             global_batch=global_batch,
@@ -88,6 +83,11 @@ class Plan:
             epoch=epoch,
             start=start,
         )
+        sizes = checks.checked_shard_sizes(shard_sizes, num_samples)
+        if lanes is None:
+            lanes = lanes_for(global_batch)
+        if window is None:
+            window = default_window(num_samples, num_samples if sizes is None else len(sizes))
         self.fingerprint = fingerprint
         self.num_samples = int(num_samples)
         self.seed = int(seed)
