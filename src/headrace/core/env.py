@@ -97,9 +97,7 @@ AZURE_CREDENTIALS = (
     Variable("AZURE_STORAGE_TOKEN", "Blob Storage credentials: a token"),
     Variable("AZURE_CLIENT_ID", "Blob Storage credentials: a service principal"),
     Variable("AZURE_STORAGE_CLIENT_ID", "likewise"),
-    Variable(
-        "AZURE_FEDERATED_TOKEN_FILE", "Blob Storage credentials: token of a Kubernetes account"
-    ),
+    Variable("AZURE_FEDERATED_TOKEN_FILE", "Blob Storage credentials: a token's file"),
     Variable("AZURE_USE_AZURE_CLI", "Blob Storage: take the token of `az login`"),
     Variable("AZURE_STORAGE_USE_EMULATOR", "Blob Storage: the emulator on this host"),
     Variable("AZURE_SKIP_SIGNATURE", "Blob Storage: do not sign requests"),

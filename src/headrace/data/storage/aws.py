@@ -100,13 +100,13 @@ def _parse(path: str) -> configparser.ConfigParser:
     try:
         parser.read_string(file.read_text())
     except FileNotFoundError:
-        pass
+        return parser
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
-        # Named by its kind alone: the parser's message quotes the line, which may hold a secret.
-        raise UsageError(
-            f"{file} cannot be read as an AWS file ({type(error).__name__})."
-        ) from None
-    return parser
+        kind = type(error).__name__
+    else:
+        return parser
+    # Out here and by its kind alone: the parser's message quotes the line, which may be a secret.
+    raise UsageError(f"{file} cannot be read as an AWS file ({kind}). Correct it.")
 
 
 def _boto3_provider() -> object:

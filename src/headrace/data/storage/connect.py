@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from obstore.store import S3Store
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.settings import read_settings
