@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 MemberKind = Literal["range", "object", "value"]
+ColumnCode = Literal["B", "H", "i", "I", "q"]
 
 LARGEST_MEMBER_BYTES = 2**32 - 1
 
@@ -37,7 +38,7 @@ class Column:
 
     name: str
     type: pa.DataType
-    code: str
+    code: ColumnCode
     absent: int
 
 

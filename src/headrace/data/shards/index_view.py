@@ -1,0 +1,114 @@
+"""One record batch of the index, read row by row without Arrow objects for each value."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from headrace.data.shards.columns import COLUMNS, ColumnCode
+from headrace.data.shards.globs import Glob
+from headrace.data.shards.manifest import Extension
+from headrace.data.shards.members import Member, checksum
+
+_WIDTH_BYTES: dict[ColumnCode, int] = {"B": 1, "H": 2, "i": 4, "I": 4, "q": 8}
+
+
+class IndexView:
+    """Rows of one shard.
+
+    Args:
+        batch: The record batch; its memory stays in use as long as the view does.
+        extensions: The dataset's kinds of members.
+        globs: For each extension, its templates.
+        path: The shard's path; "" for loose objects.
+    """
+
+    __slots__ = ("_columns", "_extensions", "_globs", "_key_ends", "_keys", "_path")
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        extensions: Sequence[Extension],
+        globs: Sequence[Sequence[Glob]],
+        path: str,
+    ) -> None:
+        _, ends, text = batch.column("key").buffers()
+        self._key_ends = _cast(ends, "i")
+        self._keys = _cast(text, "B")
+        self._extensions = extensions
+        self._globs = globs
+        self._path = path
+        self._columns = tuple(
+            tuple(
+                _cast(batch.column(f"{extension.name}.{column.name}").buffers()[1], column.code)
+                for column in COLUMNS[extension.kind]
+            )
+            for extension in extensions
+        )
+
+    def key(self, row: int) -> str:
+        """Return a row's key."""
+        return str(self._keys[self._key_ends[row] : self._key_ends[row + 1]], "utf-8")
+
+    def find(self, key: str) -> int | None:
+        """Return the row with this key, or None."""
+        wanted = key.encode()
+        text = self._keys.tobytes()
+        start = text.find(wanted)
+        while start >= 0:
+            row = _row_that_starts_at(self._key_ends, start)
+            if row is not None and self._key_ends[row + 1] == start + len(wanted):
+                return row
+            start = text.find(wanted, start + 1)
+        return None
+
+    def members(self, row: int, key: str) -> tuple[Member, ...]:
+        """Return a row's members."""
+        members = []
+        for number, extension in enumerate(self._extensions):
+            columns = self._columns[number]
+            first = columns[0][row]
+            if first == COLUMNS[extension.kind][0].absent:
+                continue
+            if extension.kind == "value":
+                members.append(_value_member(extension.name, first))
+                continue
+            ranged = extension.kind == "range"
+            members.append(
+                Member(
+                    extension=extension.name,
+                    path=self._path if ranged else self._globs[number][first].expand(key),
+                    offset=first if ranged else 0,
+                    size_bytes=columns[1][row],
+                    crc32c=columns[2][row],
+                )
+            )
+        return tuple(members)
+
+
+def _value_member(extension: str, value: int) -> Member:
+    data = str(value).encode()
+    return Member(
+        extension=extension,
+        path="",
+        offset=0,
+        size_bytes=len(data),
+        crc32c=checksum(data),
+        data=data,
+    )
+
+
+def _cast(buffer: pa.Buffer | None, code: ColumnCode) -> memoryview[int]:
+    if buffer is None or buffer.size == 0:
+        return memoryview(b"").cast(code)
+    view = memoryview(buffer).cast("B")
+    width = _WIDTH_BYTES[code]
+    return view[: len(view) // width * width].cast(code)
+
+
+def _row_that_starts_at(ends: memoryview[int], start: int) -> int | None:
+    # Empty keys share their start with the next row; the last of them is the one with text.
+    row = bisect_right(ends, start) - 1
+    return row if row + 1 < len(ends) and ends[row] == start else None
