@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import typer
 
-from headrace.cli import data
+from headrace.cli import data, run
 from headrace.core.errors import HeadraceError
 
-VERBS: tuple[Callable[[typer.Typer], None], ...] = (data.register,)
+VERBS: tuple[Callable[[typer.Typer], None], ...] = (run.register, data.register)
 
 
 def build_app() -> typer.Typer:

@@ -1,0 +1,1 @@
+"""How a job starts, survives and ends."""

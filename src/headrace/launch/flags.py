@@ -1,0 +1,138 @@
+"""The command line of `headrace run` where torchrun is needed: read by torchrun's own parser."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch.distributed import run as torchrun
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.launch.rank import rank_command
+from headrace.launch.scripts import check_script
+
+_SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
+_HOW = "Write it as: headrace run [torchrun's flags] script.py [arguments]."
+_OWN_LOGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
+             "duplicate_stderr_filters")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrunJob:
+    """What a command line asks of torchrun.
+
+    Attributes:
+        args: torchrun's own parsed flags; the script in them is still the user's.
+        ranks_here: Ranks on this host.
+        world_size: Ranks on all hosts, of the largest world that is asked for.
+        keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
+        shutdown_s: How long torchrun waits for ranks it asked to stop.
+    """
+
+    args: argparse.Namespace
+    ranks_here: int
+    world_size: int
+    keeps_own_logs: bool
+    shutdown_s: int
+
+
+def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
+    """Return the job of a command line with torchrun's flags, in any of its spellings.
+
+    Raises:
+        UsageError: A flag that does not exist (the nearest is named), a value that cannot be, or
+            a script that cannot be run.
+    """
+    parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
+    parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
+    parser.add_argument("--name", help="The run's name: its folder is runs/NAME.")
+    args, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
+    if not args.module:
+        check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
+    ranks_here = _ranks_here(args.nproc_per_node)
+    args.nproc_per_node = str(ranks_here)
+    shutdown_s = getattr(args, "shutdown_timeout", None)
+    return TorchrunJob(
+        args=args,
+        ranks_here=ranks_here,
+        world_size=ranks_here * _hosts(args.nnodes),
+        keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
+        shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
+    )
+
+
+def tie_ranks(args: argparse.Namespace) -> None:
+    """Have torchrun start each rank so that it ends when torchrun does; changes `args`."""
+    if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
+        return
+    script = [args.training_script, *args.training_script_args]
+    if not args.no_python:
+        python = env.PYTHON_EXEC.get() or sys.executable
+        script = [python, "-u", *(["-m"] if args.module else []), *script]
+    program, *arguments = rank_command(sys.executable, script)
+    args.no_python, args.module = True, False
+    args.training_script, args.training_script_args = program, arguments
+
+
+def threads_per_rank(ranks_here: int) -> int:
+    """Return how many CPU threads a rank may use so that the ranks share this host's cores."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if "training_script" in message:
+            message = "No script is named"
+        raise UsageError(f"{message}. {_HOW}")
+
+    def spellings(self) -> list[str]:
+        return list(self._option_string_actions)
+
+
+def _no_such_flag(flag: str, spellings: Sequence[str]) -> str:
+    name = flag.partition("=")[0]
+
+    def likeness(spelling: str) -> float:
+        # What was typed may also be cut short: --nprocs is like the start of --nproc-per-node.
+        return max(
+            difflib.SequenceMatcher(None, name, candidate).ratio()
+            for candidate in (spelling, spelling[: len(name)])
+        )
+
+    nearest = max(spellings, key=likeness)
+    near = f" Did you mean {nearest}?" if likeness(nearest) > 0.6 else ""
+    return f"There is no flag {name}.{near} {_HOW}"
+
+
+def _ranks_here(nproc_per_node: str) -> int:
+    if nproc_per_node == "auto":  # torchrun's auto means a rank a core where there is no device
+        return torch.accelerator.device_count() or 1
+    try:
+        ranks = int(torchrun.determine_local_world_size(nproc_per_node))
+    except ValueError as error:
+        raise UsageError(
+            f"--nproc-per-node {nproc_per_node}: {str(error).rstrip('.')}. Give a number, or auto "
+            "for one rank on each device."
+        ) from error
+    if ranks < 1:
+        raise UsageError(f"--nproc-per-node {nproc_per_node}: a job has one rank or more.")
+    return ranks
+
+
+def _hosts(nnodes: str) -> int:
+    try:
+        fewest, most = torchrun.parse_min_max_nnodes(nnodes)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"--nnodes {nnodes}: write a number, or MIN:MAX.") from error
+    if not 1 <= fewest <= most:
+        raise UsageError(f"--nnodes {nnodes}: at least one host, and MIN no more than MAX.")
+    return int(most)

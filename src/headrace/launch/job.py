@@ -1,0 +1,134 @@
+"""`headrace run`: one job on this host, from its command line to its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core import env
+from headrace.launch.failure import describe_end
+from headrace.launch.own_flags import DirectJob, direct_job
+from headrace.launch.rank import rank_command
+from headrace.launch.scripts import check_script
+from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.tee import Tee
+from headrace.records.run_folder import RunFolder, open_run_folder
+
+_GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
+_TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
+
+
+def run_job(argv: Sequence[str]) -> int:
+    """Run a script and return its exit code, that of the first failing rank, or 128 + a signal.
+
+    One process and no flag of torchrun's: the script runs directly, and RANK is not set.
+    Otherwise torchrun runs it, in a process of its own. Every process ends when this one does.
+
+    Args:
+        argv: torchrun's flags and ours (--run-dir, --name), the script, and its arguments.
+
+    Raises:
+        UsageError: Wrong flags, or a script that cannot be run.
+        LaunchError: The run's folder is broken.
+    """
+    direct = direct_job(argv)
+    return _run_torchrun(argv) if direct is None else _run_directly(direct, argv)
+
+
+def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
+    if not job.module:
+        check_script(job.script)
+    folder = open_run_folder(run_dir=job.run_dir, name=job.name, script=job.script)
+    attempt = folder.start_attempt(
+        command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
+    )
+    sys.stderr.write(f"headrace: run folder {folder.path}\n")
+    python = env.PYTHON_EXEC.get() or sys.executable
+    script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
+    log = folder.logs(attempt.number) / "rank-0.stderr"
+    with signals_held() as held:
+        child = subprocess.Popen(
+            rank_command(sys.executable, script),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env.child_environment({env.RUN_DIR.name: str(folder.path)}),
+        )
+        assert child.stdout is not None
+        assert child.stderr is not None
+        tees = (
+            Tee(child.stdout, sys.stdout.buffer, log.with_name("rank-0.stdout")),
+            Tee(child.stderr, sys.stderr.buffer, log),
+        )
+        returncode = wait_for(child, held, own_session=False, grace_s=lambda: _GRACE_S)
+        for tee in tees:
+            tee.close()
+        if returncode != 0:
+            sys.stderr.write(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
+        folder.end_attempt(attempt.number, exit_code_of(returncode))
+    return exit_code_of(returncode)
+
+
+def _run_torchrun(argv: Sequence[str]) -> int:
+    reading, writing = os.pipe()
+    announcement = _Announcement(reading)
+    # -u: what the ranks say is shown at once, also into a pipe.
+    own = [sys.executable, "-u", "-P", "-m", "headrace.launch.torchrun"]
+    with signals_held() as held:
+        child = subprocess.Popen(
+            [*own, "--parent", str(os.getpid()), "--announce", str(writing), "--", *argv],
+            pass_fds=[writing],
+            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+        )
+        os.close(writing)
+        returncode = wait_for(
+            child,
+            held,
+            own_session=True,
+            grace_s=lambda: announcement.shutdown_s() + _TORCHRUN_EXTRA_S,
+        )
+        if returncode < 0:
+            sys.stderr.write(f"headrace: torchrun itself was {describe_end(returncode)}\n")
+        announced = announcement.read()
+        if announced is not None:
+            announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
+    return exit_code_of(returncode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Announced:
+    folder: RunFolder
+    attempt: int
+    shutdown_s: float
+
+
+class _Announcement:
+    """What the torchrun process tells once it has read its flags; nothing before that."""
+
+    def __init__(self, reading_fd: int) -> None:
+        self._fd = reading_fd
+        os.set_blocking(reading_fd, False)
+        self._announced: _Announced | None = None
+
+    def read(self) -> _Announced | None:
+        if self._announced is None:
+            try:
+                line = os.read(self._fd, 64 * 1024)
+            except BlockingIOError:
+                return None
+            if line.endswith(b"\n"):
+                told = json.loads(line)
+                self._announced = _Announced(
+                    folder=RunFolder(Path(told["run_dir"])),
+                    attempt=told["attempt"],
+                    shutdown_s=told["shutdown_s"],
+                )
+        return self._announced
+
+    def shutdown_s(self) -> float:
+        announced = self.read()
+        return _GRACE_S if announced is None else announced.shutdown_s

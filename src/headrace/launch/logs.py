@@ -1,0 +1,71 @@
+"""Where the ranks' output goes: one file a rank and stream, named by global rank."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
+
+from headrace.launch.follow import Follower
+
+Stream = Literal["stdout", "stderr"]
+
+
+class RunLogs(LogsSpecs):
+    """Gives torchrun the log files of a run, and shows them on the terminal as they grow.
+
+    Args:
+        folder: The attempt's logs folder. Restarts by torchrun get `restart-1`, ... below it.
+        world_size: With more than one rank every line shown says whose it is.
+        shown: Local ranks to show; None shows all.
+    """
+
+    def __init__(self, folder: Path, *, world_size: int, shown: frozenset[int] | None) -> None:
+        super().__init__(log_dir=str(folder))
+        self._folder = folder
+        self._world_size = world_size
+        self._shown = shown
+        self._follower = Follower()
+        self._current = folder
+
+    @property
+    def root_log_dir(self) -> str:
+        """The attempt's logs folder."""
+        return str(self._folder)
+
+    def path(self, rank: int, stream: Stream) -> Path:
+        """Return a rank's log file, of the latest restart."""
+        return self._current / f"rank-{rank}.{stream}"
+
+    def close(self) -> None:
+        """Show what is left of every file, and stop."""
+        self._follower.close()
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files of the ranks that are about to start; torchrun calls this.
+
+        Args:
+            envs: Each local rank's environment, which gets the path of its error file.
+        """
+        self._follower.finish_files()
+        restart = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
+        self._current = self._folder if restart == "0" else self._folder / f"restart-{restart}"
+        self._current.mkdir(exist_ok=True)
+        files: dict[str, Any] = {"stdouts": {}, "stderrs": {}, "error_files": {}}
+        for local_rank, environment in envs.items():
+            rank = int(environment["RANK"])
+            error_file = str(self._current / f"rank-{rank}.error.json")
+            environment["TORCHELASTIC_ERROR_FILE"] = error_file
+            files["error_files"][local_rank] = error_file
+            files["stdouts"][local_rank] = str(self.path(rank, "stdout"))
+            files["stderrs"][local_rank] = str(self.path(rank, "stderr"))
+            if self._shown is None or local_rank in self._shown:
+                self._show(rank)
+        return LogsDest(**files)
+
+    def _show(self, rank: int) -> None:
+        prefix = f"[rank {rank}] " if self._world_size > 1 else ""
+        self._follower.follow(self.path(rank, "stdout"), prefix, sys.stdout.buffer)
+        self._follower.follow(self.path(rank, "stderr"), prefix, sys.stderr.buffer)

@@ -1,0 +1,80 @@
+"""The flags of `headrace run` that are not torchrun's, and when torchrun is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+
+OWN_FLAGS = {"--run-dir": "run_dir", "--run_dir": "run_dir", "--name": "name"}
+_TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectJob:
+    """One script in one process, without torchrun.
+
+    Attributes:
+        run_dir: The run's folder, if told.
+        name: The run's name, if told.
+        module: The script is a module's name.
+        script: The script or module.
+        arguments: What it gets.
+    """
+
+    run_dir: str | None
+    name: str | None
+    module: bool
+    script: str
+    arguments: tuple[str, ...]
+
+
+def direct_job(argv: Sequence[str]) -> DirectJob | None:
+    """Return the job of a command line without any flag of torchrun's, and None for others.
+
+    Args:
+        argv: What follows `headrace run`.
+
+    Raises:
+        UsageError: There is no script, or a flag of ours has no value.
+    """
+    own, rest = _split_own_flags(argv)
+    if rest and rest[0] == "--":
+        rest = rest[1:]
+    if not rest:
+        raise UsageError(
+            "headrace run needs a script: headrace run [torchrun's flags] script.py [arguments]."
+        )
+    module = rest[0] in {"-m", "--module"}
+    script = rest[1:] if module else rest
+    if _torchrun_is_configured() or not script or script[0].startswith("-"):
+        return None
+    return DirectJob(
+        run_dir=own.get("run_dir"),
+        name=own.get("name"),
+        module=module,
+        script=script[0],
+        arguments=tuple(script[1:]),
+    )
+
+
+def _split_own_flags(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    own: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        flag, equals, value = rest[0].partition("=")
+        if flag not in OWN_FLAGS:
+            break
+        if not equals:
+            if len(rest) < 2:
+                raise UsageError(f"{flag} needs a value: {flag} {OWN_FLAGS[flag].upper()}.")
+            value = rest[1]
+        own[OWN_FLAGS[flag]] = value
+        rest = rest[1 if equals else 2 :]
+    return own, rest
+
+
+def _torchrun_is_configured() -> bool:
+    return any(name.startswith(_TORCHRUN_PREFIX) for name in env.child_environment())

@@ -1,0 +1,86 @@
+"""One child process: signals are passed on to it, and it is outlived."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
+
+
+@contextmanager
+def signals_held() -> Iterator[frozenset[signal.Signals]]:
+    """Hold back the signals that `wait_for` passes on, so that none comes between two lines.
+
+    A child that starts meanwhile inherits this and must unblock them itself (rank.py and
+    torchrun.py do). What the user's shell ignores (nohup) stays ignored. What comes after the
+    child's end is dropped: all that is left is to write down how it ended.
+    """
+    held = frozenset(
+        wanted
+        for wanted in (*_STOPPING, *_PASSED_ON)
+        if signal.getsignal(wanted) is not signal.SIG_IGN
+    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*held, signal.SIGCHLD})
+    try:
+        yield held
+    finally:
+        while signal.sigtimedwait({*held, signal.SIGCHLD}, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def wait_for(
+    child: subprocess.Popen[bytes],
+    held: frozenset[signal.Signals],
+    *,
+    own_session: bool,
+    grace_s: Callable[[], float],
+) -> int:
+    """Wait until `child` ended, passing signals on to it; return its code, -n for signal n.
+
+    After the first signal that asks it to stop, the child has `grace_s()` seconds; then, or at a
+    second ctrl-C, it is killed.
+
+    Args:
+        child: Started in this thread while signals were held.
+        held: What `signals_held` gave.
+        own_session: The child leads a session of its own. Otherwise it shares the terminal and
+            has already got what the terminal sends, such as ctrl-C.
+        grace_s: Asked once, when the first such signal comes.
+    """
+    deadline: float | None = None
+    while child.poll() is None:
+        left_s = 3600.0 if deadline is None else max(0.0, deadline - time.monotonic())
+        caught = signal.sigtimedwait({*held, signal.SIGCHLD}, left_s)
+        if caught is None:
+            if deadline is not None:
+                _kill(child, own_session=own_session)
+                deadline = None
+        elif caught.si_signo in _STOPPING and deadline is not None:
+            if caught.si_signo == signal.SIGINT:
+                _kill(child, own_session=own_session)
+        elif caught.si_signo != signal.SIGCHLD:
+            if own_session or caught.si_code != _SI_KERNEL:
+                child.send_signal(caught.si_signo)
+            if caught.si_signo in _STOPPING:
+                deadline = time.monotonic() + grace_s()
+    return child.returncode
+
+
+def exit_code_of(returncode: int) -> int:
+    """Return a process's code as a shell tells it: signal n is 128 + n."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def _kill(child: subprocess.Popen[bytes], *, own_session: bool) -> None:
+    if own_session:
+        os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()

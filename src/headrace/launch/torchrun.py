@@ -1,0 +1,174 @@
+"""The process in which torchrun runs: its own parser, its own agent, the first failure's code.
+
+`python -m headrace.launch.torchrun --parent PID --announce FD -- argv...` is started by
+`headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
+exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
+where signal n stopped it, and else with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import elastic_launch
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError, LaunchError, UsageError
+from headrace.core.lifetime import die_with_parent
+from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
+from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
+from headrace.launch.logs import RunLogs
+from headrace.launch.supervise import exit_code_of
+from headrace.records.run_folder import open_run_folder
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a job under torchrun and return the exit code."""
+    parent_pid, announce_fd, argv = int(arguments[1]), int(arguments[3]), arguments[5:]
+    die_with_parent(parent_pid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        job = parse_torchrun_flags(argv)
+        logs = _begin(job, argv, announce_fd)
+        return _run(job, logs)
+    except HeadraceError as error:
+        sys.stderr.write(f"headrace: {error}\n")
+        return error.exit_code
+
+
+def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> Path:
+    args = job.args
+    folder = open_run_folder(run_dir=args.run_dir, name=args.name, script=args.training_script)
+    attempt = folder.start_attempt(
+        command=["headrace", "run", *argv],
+        argv=[args.training_script, *args.training_script_args],
+        world_size=job.world_size,
+    )
+    announcement = {
+        "run_dir": str(folder.path),
+        "attempt": attempt.number,
+        "shutdown_s": job.shutdown_s,
+    }
+    os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
+    os.close(announce_fd)
+    env.RUN_DIR.set(str(folder.path))
+    sys.stderr.write(f"headrace: run folder {folder.path}\n")
+    return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number)
+
+
+def _run(job: TorchrunJob, logs_folder: Path) -> int:
+    args = job.args
+    args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
+    _choose_threads(job)
+    _choose_local_rendezvous(args)
+    tie_ranks(args)
+    try:
+        config, entrypoint, arguments = torchrun.config_from_args(args)
+    except (ValueError, AssertionError, OSError) as error:
+        raise UsageError(f"torchrun cannot use these flags: {error}.") from error
+    logs = None
+    if not job.keeps_own_logs:
+        shown = frozenset(map(int, filter(None, args.local_ranks_filter.split(","))))
+        logs = RunLogs(logs_folder, world_size=job.world_size, shown=shown or None)
+        config.logs_specs = logs
+    try:
+        elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
+    except ChildFailedError as error:
+        return _report(error, logs)
+    except SignalException as error:
+        return 128 + error.sigval
+    except (RuntimeError, ValueError, OSError) as error:
+        raise _broken(error) from error
+    finally:
+        if logs is not None:
+            logs.close()
+    return 0
+
+
+def _choose_threads(job: TorchrunJob) -> None:
+    # Without it torchrun gives each rank one thread, whatever the host has, and warns at length.
+    if job.ranks_here < 2 or env.OMP_NUM_THREADS.get() is not None:
+        return
+    threads = threads_per_rank(job.ranks_here)
+    env.OMP_NUM_THREADS.set(str(threads))
+    sys.stderr.write(
+        f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
+        "cores shared among them); set it yourself to choose otherwise\n"
+    )
+
+
+def _choose_local_rendezvous(args: argparse.Namespace) -> None:
+    # As torch.distributed.run.run does: jobs on one host get a free port of their own.
+    _, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    told = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port is not None
+    if args.standalone or (not told and most_hosts == 1):
+        args.rdzv_backend = "c10d"
+        args.rdzv_endpoint = "localhost:0"
+        args.rdzv_id = str(uuid.uuid4())
+    if args.master_port is None:
+        args.master_port = 29500
+
+
+def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
+    for failure in error.failures.values():
+        _end_leftovers(failure)
+    first = first_failure(
+        [
+            RankFailure(
+                rank=rank,
+                returncode=failure.exitcode,
+                seen_s=failure.timestamp,
+                last_words_s=last_write_s(logs.path(rank, "stderr")) if logs else 0.0,
+            )
+            for rank, failure in error.failures.items()
+        ]
+    )
+    message = failure_message(
+        first,
+        total=len(error.failures),
+        log=logs.path(first.rank, "stderr") if logs else None,
+        traceback=_recorded_traceback(error.failures[first.rank]),
+    )
+    if logs is not None:
+        logs.close()  # what the ranks said comes before what is said about them
+    sys.stderr.write(message)
+    return exit_code_of(first.returncode)
+
+
+def _end_leftovers(failure: ProcessFailure) -> None:
+    # A rank leads a process group of its own. What is left in it of a rank that was killed, such
+    # as its data workers, would keep memory and ports.
+    try:
+        os.killpg(failure.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _recorded_traceback(failure: ProcessFailure) -> str | None:
+    # Scripts decorated with torch's @record leave their traceback in a file of their own.
+    message = failure.error_file_data.get("message")
+    if not isinstance(message, dict):
+        return None
+    recorded = message.get("extraInfo", {}).get("py_callstack")
+    return recorded if isinstance(recorded, str) else None
+
+
+def _broken(error: Exception) -> LaunchError:
+    return LaunchError(
+        f"torchrun could not run the job: {type(error).__name__}: {error}. Check the rendezvous "
+        "flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts reach each other."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

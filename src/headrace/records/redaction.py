@@ -1,0 +1,36 @@
+"""Command lines as they may be kept: without passwords, keys and presigned queries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+HIDDEN = "***"
+
+_SECRET_NAME = re.compile(
+    r"token|secret|passw|credential|signature|(?:api|access|private)[-_]?key", re.IGNORECASE
+)
+_USER_IN_URL = re.compile(r"(\w+://)[^/@\s]*@")
+_QUERY_IN_URL = re.compile(r"(\w+://[^?\s]*)\?\S*")
+
+
+def redact(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line's arguments without what looks like a secret.
+
+    Hidden are the user part and the query of every URL, and the values of options and
+    assignments whose name speaks of a token, secret, password, credential or key
+    (`--api-key X`, `--api-key=X`, `API_KEY=X`).
+    """
+    kept: list[str] = []
+    hide_next = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        is_option = argument.startswith("-")
+        if hide_next and not is_option:
+            kept.append(HIDDEN)
+        elif equals and "://" not in name and _SECRET_NAME.search(name):
+            kept.append(f"{name}={HIDDEN}")
+        else:
+            kept.append(_QUERY_IN_URL.sub(r"\1", _USER_IN_URL.sub(r"\1", argument)))
+        hide_next = is_option and not equals and _SECRET_NAME.search(name) is not None
+    return tuple(kept)

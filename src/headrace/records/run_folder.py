@@ -1,0 +1,173 @@
+"""A run is a folder: `run.json`, which tells its attempts, and `logs/`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import LaunchError, UsageError
+from headrace.records.redaction import redact
+
+RUNS_FOLDER = "runs"
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of a run's script.
+
+    Attributes:
+        number: 1 for the first start of the run, 2 for the next.
+        command: The command line as it was typed, secrets hidden.
+        argv: The script and its arguments, secrets hidden.
+        world_size: How many ranks were asked for.
+        started_s: When it began, in seconds since 1970 (UTC).
+        ended_s: When it ended; None while it runs, or where nothing was left to say so.
+        exit_code: What `headrace run` exited with; None likewise.
+        versions: Of Python and the packages that matter.
+    """
+
+    number: int
+    command: tuple[str, ...]
+    argv: tuple[str, ...]
+    world_size: int
+    started_s: float
+    ended_s: float | None = None
+    exit_code: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run's folder on local disk.
+
+    Attributes:
+        path: The folder, absolute.
+    """
+
+    path: Path
+
+    def logs(self, attempt: int) -> Path:
+        """Return the folder of an attempt's logs, which exists from its start on."""
+        return self.path / "logs" / f"attempt-{attempt}"
+
+    def attempts(self) -> tuple[Attempt, ...]:
+        """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
+        try:
+            run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            return tuple(_attempt_from(entry) for entry in run["attempts"])
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LaunchError(
+                f"{self.path / 'run.json'} cannot be read: {error}. Mend it, or take another "
+                "folder with --run-dir or --name."
+            ) from error
+
+    def start_attempt(
+        self, *, command: Sequence[str], argv: Sequence[str], world_size: int
+    ) -> Attempt:
+        """Write down that an attempt begins, make its logs folder, and return it."""
+        before = self.attempts()
+        attempt = Attempt(
+            number=len(before) + 1,
+            command=redact(command),
+            argv=redact(argv),
+            world_size=world_size,
+            started_s=time.time(),
+            versions=_versions(),
+        )
+        self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
+        self._write((*before, attempt))
+        return attempt
+
+    def end_attempt(self, number: int, exit_code: int) -> None:
+        """Write down how an attempt ended."""
+        self._write(
+            tuple(
+                replace(attempt, ended_s=time.time(), exit_code=exit_code)
+                if attempt.number == number
+                else attempt
+                for attempt in self.attempts()
+            )
+        )
+
+    def _write(self, attempts: Sequence[Attempt]) -> None:
+        run = {
+            "version": _FORMAT_VERSION,
+            "name": self.path.name,
+            "attempts": [asdict(attempt) for attempt in attempts],
+        }
+        draft = self.path / f"run.json.{os.getpid()}.tmp"
+        draft.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+        draft.replace(self.path / "run.json")
+
+
+def open_run_folder(*, run_dir: str | None, name: str | None, script: str) -> RunFolder:
+    """Return the folder of a run, made where it does not exist.
+
+    A folder that holds a run already takes the next attempt of that run.
+
+    Args:
+        run_dir: The folder itself.
+        name: Instead: the folder's name below `runs/`.
+        script: Gives the name where neither is told: `runs/<script>-<date>-<time>`.
+
+    Raises:
+        UsageError: The name is none, the folder holds something else, or cannot be made.
+    """
+    if run_dir is not None and name is not None:
+        raise UsageError("--run-dir names the folder itself and --name one below runs/: give one.")
+    if name is not None and (not name or name != Path(name).name or name.startswith(".")):
+        raise UsageError(f"--name {name!r}: a run's name is a plain folder name, such as 'base-2'.")
+    try:
+        if run_dir is None and name is None:
+            return RunFolder(_new_folder(script))
+        path = Path(run_dir).expanduser() if run_dir is not None else Path(RUNS_FOLDER, name or "")
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / "run.json").exists() and any(path.iterdir()):
+            raise UsageError(
+                f"{path} holds files but no run.json, so it is no run's folder. "
+                "Give an empty or a new one."
+            )
+    except OSError as error:
+        raise UsageError(
+            f"The run's folder cannot be made: {error}. Give another with --run-dir."
+        ) from error
+    return RunFolder(path.resolve())
+
+
+def _new_folder(script: str) -> Path:
+    stem = f"{Path(script).stem.lstrip('.') or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    runs = Path(RUNS_FOLDER)
+    runs.mkdir(exist_ok=True)
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = runs / f"{stem}{suffix}"
+        try:
+            path.mkdir()
+        except FileExistsError:  # another run began in the same second
+            continue
+        return path.resolve()
+    raise UsageError(f"{runs / stem} and 999 more exist. Name this run with --name.")
+
+
+def _attempt_from(entry: dict[str, Any]) -> Attempt:
+    known = {**entry, "command": tuple(entry["command"]), "argv": tuple(entry["argv"])}
+    return Attempt(**known)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in ("headrace", "torch"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,116 @@
+"""Whatever is killed, nothing of the job is left, and the code says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobs import alive, attempts_of, descendants, eventually, pids_in, started
+
+# Each rank starts a child of its own, as a data worker would be, in its process group.
+RANK = """
+import os, pathlib, signal, subprocess, sys
+rank = os.environ.get("RANK", "0")
+if "stubborn" in sys.argv:
+    def stay(number, frame):
+        pathlib.Path(f"stayed-{rank}").touch()
+    signal.signal(signal.SIGINT, stay)
+    signal.signal(signal.SIGTERM, stay)
+if "polite" in sys.argv:
+    def leave(number, frame):
+        pathlib.Path(f"signal-{rank}").write_text(str(number))
+        sys.exit(0)
+    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGTERM, leave)
+if "child" in sys.argv:
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    pathlib.Path(f"pid-{rank}-child").write_text(f"{child.pid}\\n")
+pathlib.Path(f"pid-{rank}").write_text(f"{os.getpid()}\\n")
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(RANK)
+    return tmp_path
+
+
+def all_gone(pids: list[int]) -> None:
+    eventually(lambda: not any(map(alive, pids)), f"the end of {pids}")
+
+
+def test_kill_9_of_the_launcher_leaves_no_process(folder: Path):
+    with started(folder, "--nproc-per-node", "2", "train.py") as job:
+        ranks = pids_in(folder, 2)
+        everyone = descendants(job.pid)
+        assert set(ranks) < set(everyone)
+        job.kill()
+        all_gone([job.pid, *everyone])
+
+
+def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
+    with started(folder, "--nproc-per-node", "2", "--run-dir", "r", "train.py") as job:
+        ranks = pids_in(folder, 2)
+        (torchrun,) = set(descendants(job.pid)) - set(ranks)
+        os.kill(torchrun, signal.SIGKILL)
+        assert job.wait(timeout=60) == 137
+        all_gone([torchrun, *ranks])
+    assert "torchrun itself was killed by SIGKILL" in (folder / "terminal").read_text()
+    assert attempts_of(folder / "r")[0]["exit_code"] == 137
+
+
+def test_kill_9_of_a_rank_ends_the_others_and_what_it_had_started(folder: Path):
+    with started(folder, "--nproc-per-node", "2", "train.py", "child") as job:
+        pids = pids_in(folder, 4)
+        rank_1 = int((folder / "pid-1").read_text())
+        os.kill(rank_1, signal.SIGKILL)
+        assert job.wait(timeout=60) == 137
+        all_gone(pids)
+    assert "rank 1 failed first: killed by SIGKILL" in (folder / "terminal").read_text()
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_the_ranks_once_and_is_the_code(folder: Path, sent: int, code: int):
+    with started(folder, "--nproc-per-node", "2", "train.py", "polite") as job:
+        ranks = pids_in(folder, 2)
+        job.send_signal(sent)
+        assert job.wait(timeout=60) == code
+        all_gone(ranks)
+    assert [(folder / f"signal-{rank}").read_text() for rank in range(2)] == [str(int(sent))] * 2
+
+
+def test_ranks_that_do_not_leave_are_killed_after_their_grace(folder: Path):
+    flags = ["--nproc-per-node", "2", "--shutdown-timeout", "1", "train.py", "stubborn"]
+    with started(folder, *flags) as job:
+        ranks = pids_in(folder, 2)
+        job.terminate()
+        assert job.wait(timeout=60) == 143
+        all_gone(ranks)
+
+
+def test_a_script_run_directly_ends_with_the_launcher(folder: Path):
+    with started(folder, "train.py") as job:
+        (script,) = pids_in(folder, 1)
+        job.kill()
+        all_gone([job.pid, script])
+
+
+def test_a_script_run_directly_gets_signals_and_a_second_ctrl_c_kills(folder: Path):
+    with started(folder, "--run-dir", "r", "train.py", "polite") as job:
+        pids_in(folder, 1)
+        job.terminate()
+        assert job.wait(timeout=60) == 0  # it left in its own way, with a code of its own
+    (folder / "pid-0").unlink()
+    with started(folder, "--run-dir", "r", "train.py", "stubborn") as job:
+        (script,) = pids_in(folder, 1)
+        job.send_signal(signal.SIGINT)
+        eventually((folder / "stayed-0").exists, "the first ctrl-C at the script")
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=60) == 137
+        all_gone([script])
+    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 137]

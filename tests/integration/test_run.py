@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs import attempts_of, run
+
+DIRECT = """
+import json, multiprocessing, os, sys
+
+def square(n):
+    return n * n
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        squares = pool.map(square, [1, 2, 3])
+    told = {"argv": sys.argv[1:], "rank": os.environ.get("RANK"), "squares": squares,
+            "run_dir": os.environ["HEADRACE_RUN_DIR"], "typed": sys.stdin.read()}
+    print(json.dumps(told))
+    print("to stderr", file=sys.stderr)
+    sys.exit(7)
+"""
+
+TWO_RANKS = """
+import json, os, pathlib, signal, sys, time
+
+rank, restart = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+names = ["WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"]
+print(json.dumps({name: os.environ[name] for name in names} | {"rank": rank}), flush=True)
+print(f"restart {restart}", file=sys.stderr)
+if restart == 0 or "fail" in sys.argv:
+    if rank == 1:
+        raise SystemExit(9) if restart == 0 else ValueError("the cause")
+    signal.pause()
+"""
+
+
+def test_without_torchrun_the_script_runs_directly(tmp_path: Path):
+    (tmp_path / "train.py").write_text(DIRECT)
+    ended = run(tmp_path, "--name", "base", "train.py", "--name", "x", stdin="yes\n")
+    assert ended.returncode == 7
+    told = json.loads(ended.stdout)
+    folder = tmp_path / "runs" / "base"
+    assert told == {
+        "argv": ["--name", "x"],
+        "rank": None,
+        "squares": [1, 4, 9],
+        "run_dir": str(folder),
+        "typed": "yes\n",
+    }
+    assert "to stderr" in ended.stderr
+    assert "train.py: exit code 7" in ended.stderr
+    assert (folder / "logs" / "attempt-1" / "rank-0.stdout").read_text() == ended.stdout
+    (attempt,) = attempts_of(folder)
+    assert attempt["command"] == ["headrace", "run", "--name=base", "train.py", "--name", "x"]
+    assert (attempt["world_size"], attempt["exit_code"]) == (1, 7)
+
+
+def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
+    (tmp_path / "train.py").write_text(TWO_RANKS)
+    flags = [
+        "--nproc_per_node=2",
+        "--max-restarts",
+        "1",
+        "--run-dir",
+        "here",
+        "--shutdown-timeout=5",
+    ]
+    ended = run(tmp_path, *flags, "train.py", "fail")
+    assert ended.returncode == 1  # of the ValueError, after the restart that 9 led to
+    logs = tmp_path / "here" / "logs" / "attempt-1"
+    for rank in range(2):
+        told = json.loads((logs / "restart-1" / f"rank-{rank}.stdout").read_text())
+        assert (told["rank"], told["WORLD_SIZE"], told["LOCAL_RANK"]) == (rank, "2", str(rank))
+        assert (logs / f"rank-{rank}.stderr").read_text() == "restart 0\n"
+        assert ended.stdout.count(f"[rank {rank}] {{") == 2
+    assert ended.stderr.count("OMP_NUM_THREADS") == 1
+    tail = ended.stderr[ended.stderr.index("headrace: rank 1 failed first: exit code 1") :]
+    assert "ValueError: the cause" in tail
+    assert str(logs / "restart-1" / "rank-1.stderr") in tail
+    (attempt,) = attempts_of(tmp_path / "here")
+    assert (attempt["world_size"], attempt["exit_code"]) == (2, 1)
+
+
+def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "train.py").write_text(TWO_RANKS)
+    ended = run(tmp_path, "--nproc-per-node", "2", "--tee", "1:3", "-m", "pkg.train")
+    assert ended.returncode == 9
+    assert "[default1]:restart 0" in ended.stderr  # what torchrun is told about output, it does
+
+
+def test_one_rank_under_torchrun_speaks_without_a_prefix(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import os; print('rank', os.environ['RANK'])")
+    ended = run(tmp_path, "train.py", PET_NPROC_PER_NODE="auto")
+    assert (ended.returncode, ended.stdout) == (0, "rank 0\n")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert attempts_of(folder)[0]["exit_code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["absent.py"], "headrace: There is no script absent.py"),
+        (["--nprocs", "2", "train.py"], "headrace: There is no flag --nprocs. Did you mean"),
+        ([], "headrace: headrace run needs a script"),
+    ],
+)
+def test_wrong_use_is_one_message_and_leaves_no_run(tmp_path: Path, arguments, message: str):
+    ended = run(tmp_path, *arguments)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(message)
+    assert len(ended.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_is_ours_before_the_script_and_the_script_s_after_it(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
+    assert "Example: headrace run" in run(tmp_path, "--help").stdout
+    assert run(tmp_path, "train.py", "--help").stdout == "['--help']\n"

@@ -1,0 +1,104 @@
+"""Real `headrace run` processes for the tests: started, watched through /proc, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 60.0
+
+
+def headrace(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "headrace.cli.main", *arguments]
+
+
+def run(
+    folder: Path, *arguments: str, timeout_s: float = DEADLINE_S, stdin: str = "", **extra: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        headrace("run", *arguments),
+        cwd=folder,
+        env=clean_environment(**extra),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / "terminal").open("wb") as terminal:
+        job = subprocess.Popen(
+            headrace("run", *arguments),
+            cwd=folder,
+            env=clean_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            yield job
+        finally:
+            for pid in [*descendants(job.pid), job.pid]:
+                if alive(pid):
+                    os.kill(pid, signal.SIGKILL)
+            job.wait()
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    dropped = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS", "HEADRACE_RUN_DIR"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return kept | extra
+
+
+def eventually(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """Look until `condition` is met and return what it gave; fails at the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {timeout_s} s: {what}")
+        time.sleep(0.02)
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [found for child in map(int, children) for found in (child, *descendants(child))]
+
+
+def pids_in(folder: Path, count: int) -> list[int]:
+    """The pids that a job's processes wrote into files pid-*, once all are there."""
+
+    def written() -> list[int]:
+        texts = [file.read_text() for file in sorted(folder.glob("pid-*"))]
+        complete = len(texts) == count and all(text.endswith("\n") for text in texts)
+        return [int(text) for text in texts] if complete else []
+
+    pids: list[int] = eventually(written, f"{count} pid files in {folder}")
+    return pids
+
+
+def attempts_of(run_folder: Path) -> list[dict[str, Any]]:
+    attempts: list[dict[str, Any]] = json.loads((run_folder / "run.json").read_text())["attempts"]
+    return attempts

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from headrace.core.errors import UsageError
+from headrace.launch.flags import parse_torchrun_flags, threads_per_rank, tie_ranks
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.touch()
+    return str(path)
+
+
+def test_every_value_flag_of_torchrun_is_taken_in_every_spelling(script: str):
+    values = {int: "3", float: "0.5"}
+    for action in get_args_parser()._actions:
+        if not action.option_strings or action.nargs == 0 or action.dest == "nnodes":
+            continue
+        value = next(iter(action.choices)) if action.choices else values.get(action.type, "2")
+        for spelling in action.option_strings:
+            job = parse_torchrun_flags([spelling, value, script])
+            expected = [value] if isinstance(getattr(job.args, action.dest), list) else value
+            assert str(getattr(job.args, action.dest)) == str(expected)
+
+
+def test_our_own_flags_stand_among_torchruns_and_end_at_the_script(script: str):
+    job = parse_torchrun_flags(
+        ["--nproc-per-node=2", "--name", "a", "--standalone", script, "--name", "b"]
+    )
+    assert job.args.name == "a"
+    assert job.args.training_script_args == ["--name", "b"]
+    assert job.ranks_here == job.world_size == 2
+
+
+def test_the_world_counts_all_hosts(script: str):
+    job = parse_torchrun_flags(["--nnodes", "1:3", "--nproc-per-node", "4", script])
+    assert (job.ranks_here, job.world_size) == (4, 12)
+
+
+def test_auto_means_devices_or_one(script: str):
+    import torch
+
+    job = parse_torchrun_flags(["--nproc_per_node", "auto", script])
+    assert job.ranks_here == (torch.accelerator.device_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nprocs", "2", "SCRIPT"], r"no flag --nprocs\. Did you mean --nproc"),
+        (["--max-restart-count", "2", "SCRIPT"], r"Did you mean --max-restarts\?"),
+        (["--nproc-per-node", "many", "SCRIPT"], "--nproc-per-node many: Unsupported"),
+        (["--nproc-per-node", "gpus", "SCRIPT"], "--nproc-per-node gpus"),
+        (["--nproc-per-node", "0", "SCRIPT"], "one rank or more"),
+        (["--nnodes", "a:b", "SCRIPT"], "MIN:MAX"),
+        (["--nnodes", "3:2", "SCRIPT"], "MIN no more than MAX"),
+        (["--max-restarts", "x", "SCRIPT"], "invalid int value: 'x'"),
+        (["--standalone"], "No script is named"),
+        (["--standalone", "absent.py"], "no script absent.py"),
+    ],
+)
+def test_wrong_use_is_one_sentence_with_the_remedy(argv, message, script: str):
+    with pytest.raises(UsageError, match=message):
+        parse_torchrun_flags([script if word == "SCRIPT" else word for word in argv])
+
+
+def test_ranks_are_started_through_the_wrapper(script: str):
+    args = parse_torchrun_flags(["--nproc-per-node", "2", script, "-x"]).args
+    tie_ranks(args)
+    assert args.no_python
+    assert args.training_script == sys.executable
+    assert args.training_script_args[-4:] == [sys.executable, "-u", script, "-x"]
+
+
+def test_a_module_stays_one(script: str):
+    args = parse_torchrun_flags(["--nproc-per-node", "2", "-m", "pkg.train"]).args
+    tie_ranks(args)
+    assert not args.module
+    assert args.training_script_args[-4:] == [sys.executable, "-u", "-m", "pkg.train"]
+
+
+def test_output_that_the_user_directs_is_left_to_torchrun(script: str):
+    assert parse_torchrun_flags(["--tee", "3", script]).keeps_own_logs
+    assert not parse_torchrun_flags(["--log-dir", "x", script]).keeps_own_logs
+
+
+def test_ranks_share_the_cores():
+    assert threads_per_rank(1) >= threads_per_rank(2) >= threads_per_rank(10**6) == 1

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.launch.failure import (
+    RankFailure,
+    describe_end,
+    failure_message,
+    first_failure,
+    last_traceback,
+)
+from headrace.launch.follow import Follower
+from headrace.launch.own_flags import direct_job
+from headrace.launch.rank import rank_command
+from headrace.launch.scripts import check_script
+from headrace.launch.supervise import exit_code_of
+from headrace.launch.tee import Tee
+
+
+def failure(rank: int, returncode: int, last_words_s: float, seen_s: int = 100) -> RankFailure:
+    return RankFailure(rank=rank, returncode=returncode, seen_s=seen_s, last_words_s=last_words_s)
+
+
+def test_the_first_failure_is_the_cause_not_its_followers():
+    cause, follower = failure(1, 3, 50.0), failure(0, 1, 50.2)
+    assert first_failure([follower, cause]) is cause
+
+
+def test_a_rank_that_torchrun_stopped_is_no_cause():
+    stopped, cause = failure(0, -signal.SIGTERM, 10.0), failure(1, 3, 50.0)
+    assert first_failure([stopped, cause]) is cause
+    assert first_failure([stopped]) is stopped
+
+
+def test_a_rank_that_torchrun_killed_after_its_grace_is_no_cause():
+    stubborn, cause = failure(0, -signal.SIGKILL, 10.0, seen_s=130), failure(1, 3, 50.0)
+    assert first_failure([stubborn, cause]) is cause
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words", "code"),
+    [
+        (3, "exit code 3", 3),
+        (-9, "killed by SIGKILL, often for want of memory (exit code 137)", 137),
+        (-11, "killed by SIGSEGV (exit code 139)", 139),
+    ],
+)
+def test_an_end_in_words_and_as_a_shell_tells_it(returncode, words, code):
+    assert describe_end(returncode) == words
+    assert exit_code_of(returncode) == code
+
+
+def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path):
+    script = "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError(7) from error"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    log = tmp_path / "log"
+    log.write_text("Traceback (most recent call last):\n  an older one\nOldError\nepoch 2\n")
+    with log.open("a") as file:
+        file.write(ended.stderr)
+    found = last_traceback(log)
+    assert found.startswith("Traceback")
+    assert "ZeroDivisionError" in found
+    assert found.endswith("KeyError: 7")
+    assert "OldError" not in found
+
+
+def test_without_a_traceback_the_last_lines_are_told(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    assert last_traceback(log).splitlines() == [f"line {number}" for number in range(90, 100)]
+    assert last_traceback(tmp_path / "none") == ""
+
+
+def test_a_long_traceback_is_cut_in_its_middle(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_text(
+        "Traceback (most recent call last):\n" + "".join(f"  {n}\n" for n in range(500)) + "End\n"
+    )
+    lines = last_traceback(log).splitlines()
+    assert len(lines) == 41
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == "End"
+
+
+def test_the_failure_message_names_rank_code_and_log(tmp_path: Path):
+    log = tmp_path / "rank-1.stderr"
+    log.write_text("Traceback (most recent call last):\nValueError: boo\n")
+    message = failure_message(failure(1, 3, 0.0), total=2, log=log)
+    assert message.splitlines()[0] == "headrace: rank 1 failed first: exit code 3"
+    assert "ValueError: boo" in message
+    assert str(log) in message.splitlines()[-1]
+
+
+def test_lines_of_two_files_never_mix_and_say_whose_they_are(tmp_path: Path):
+    shown = io.BytesIO()
+    follower = Follower()
+    for rank, text in enumerate([b"a\nb\rc\r\nhalf", b"x\n"]):
+        (tmp_path / str(rank)).write_bytes(text)
+        follower.follow(tmp_path / str(rank), f"[{rank}] ", shown)
+    follower.close()
+    assert sorted(shown.getvalue().splitlines(keepends=True)) == sorted(
+        [b"[0] a\n", b"[0] b\r", b"[0] c\r\n", b"[0] half\n", b"[1] x\n"]
+    )
+
+
+def test_without_a_prefix_bytes_pass_as_they_are(tmp_path: Path):
+    shown = io.BytesIO()
+    follower = Follower()
+    (tmp_path / "log").write_bytes(b"10%\r20%\rno end")
+    follower.follow(tmp_path / "log", "", shown)
+    follower.follow(tmp_path / "never made", "", shown)
+    follower.close()
+    assert shown.getvalue() == b"10%\r20%\rno end"
+
+
+def test_a_tee_shows_and_keeps_the_same_bytes_and_outlives_its_terminal(tmp_path: Path):
+    shown = io.BytesIO()
+    command = [sys.executable, "-c", "import sys; sys.stdout.buffer.write(bytes(range(256)) * 999)"]
+    for terminal in (shown, _closed()):
+        child = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        tee = Tee(child.stdout, terminal, tmp_path / "log")
+        child.wait()
+        tee.close(timeout_s=30)
+        assert (tmp_path / "log").read_bytes() == bytes(range(256)) * 999
+    assert shown.getvalue() == bytes(range(256)) * 999
+
+
+def _closed() -> io.BytesIO:
+    stream = io.BytesIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("argv", "module", "script", "arguments"),
+    [
+        (["t.py"], False, "t.py", ()),
+        (["t.py", "--name", "x"], False, "t.py", ("--name", "x")),
+        (["--name=a", "t.py", "--nproc-per-node", "2"], False, "t.py", ("--nproc-per-node", "2")),
+        (["--run_dir", "d", "-m", "pkg.train", "-v"], True, "pkg.train", ("-v",)),
+        (["--", "t.py"], False, "t.py", ()),
+    ],
+)
+def test_without_torchruns_flags_the_script_runs_directly(argv, module, script, arguments):
+    job = direct_job(argv)
+    assert job is not None
+    assert (job.module, job.script, job.arguments) == (module, script, arguments)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--nproc-per-node", "2", "t.py"], ["--name", "a", "--standalone", "t.py"], ["-r3"]]
+)
+def test_with_torchruns_flags_torchrun_runs_it(argv):
+    assert direct_job(argv) is None
+
+
+def test_with_torchruns_variables_torchrun_runs_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PET_NPROC_PER_NODE", "2")
+    assert direct_job(["t.py"]) is None
+
+
+@pytest.mark.parametrize("argv", [[], ["--name"], ["--name", "x"]])
+def test_a_command_line_without_a_script_is_wrong_use(argv):
+    with pytest.raises(UsageError, match=r"script|value"):
+        direct_job(argv)
+
+
+def test_a_script_that_cannot_run_is_told_with_the_remedy(tmp_path: Path):
+    (tmp_path / "train.py").touch()
+    with pytest.raises(UsageError, match=r"no script .*trian\.py.* Did you mean .*train\.py\?"):
+        check_script(str(tmp_path / "trian.py"))
+    with pytest.raises(UsageError, match="folder without a __main__"):
+        check_script(str(tmp_path))
+    with pytest.raises(UsageError, match=r"chmod \+x"):
+        check_script(str(tmp_path / "train.py"), runs_itself=True)
+    check_script(str(tmp_path / "train.py"))
+
+
+def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: Path):
+    pid_file = tmp_path / "pid"
+    script = (
+        f"import os, pathlib, sys; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))"
+    )
+    child = subprocess.Popen(
+        rank_command(sys.executable, [sys.executable, "-c", f"{script}; sys.exit(5)"])
+    )
+    assert child.wait() == 5
+    assert int(pid_file.read_text()) == child.pid
+
+
+def test_the_rank_wrapper_says_what_cannot_be_started():
+    ended = subprocess.run(
+        rank_command(sys.executable, ["/no/such/program"]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 127
+    assert "/no/such/program cannot be started: No such file" in ended.stderr

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import LaunchError, UsageError
+from headrace.records.redaction import redact
+from headrace.records.run_folder import open_run_folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(folder):
+    return folder.start_attempt(command=["headrace", "run", "t.py"], argv=["t.py"], world_size=2)
+
+
+def test_an_attempt_is_told_from_its_start_to_its_end():
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    attempt = start(folder)
+    assert folder.logs(attempt.number).is_dir()
+    (running,) = folder.attempts()
+    assert (running.number, running.ended_s, running.exit_code) == (1, None, None)
+    assert {"python", "torch"} <= set(running.versions)
+    folder.end_attempt(attempt.number, 3)
+    (ended,) = folder.attempts()
+    assert ended.exit_code == 3
+    assert ended.ended_s is not None
+    assert ended.ended_s >= ended.started_s
+    assert json.loads((folder.path / "run.json").read_text())["name"] == "base"
+
+
+def test_a_run_that_is_started_again_has_a_second_attempt():
+    start(open_run_folder(run_dir="mine", name=None, script="t.py"))
+    again = start(open_run_folder(run_dir="mine", name=None, script="t.py"))
+    assert again.number == 2
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own():
+    paths = {open_run_folder(run_dir=None, name=None, script="a/t.py").path for _ in range(3)}
+    assert len(paths) == 3
+    assert all(path.parent.name == "runs" and path.name.startswith("t-") for path in paths)
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", ".hidden"])
+def test_a_name_is_a_plain_folder_name(name: str):
+    with pytest.raises(UsageError, match="plain folder name"):
+        open_run_folder(run_dir=None, name=name, script="t.py")
+
+
+def test_a_folder_of_something_else_is_left_alone(here: Path):
+    (here / "data").mkdir()
+    (here / "data" / "file").touch()
+    with pytest.raises(UsageError, match=r"holds files but no run\.json"):
+        open_run_folder(run_dir="data", name=None, script="t.py")
+    with pytest.raises(UsageError, match="cannot be made"):
+        open_run_folder(run_dir="data/file", name=None, script="t.py")
+    with pytest.raises(UsageError, match="give one"):
+        open_run_folder(run_dir="x", name="y", script="t.py")
+
+
+def test_a_broken_run_json_is_told(here: Path):
+    folder = open_run_folder(run_dir="r", name=None, script="t.py")
+    (here / "r" / "run.json").write_text('{"attempts": [{}]}')
+    with pytest.raises(LaunchError, match=r"run\.json cannot be read"):
+        start(folder)
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        (["--api-key", "abc", "t.py"], ("--api-key", "***", "t.py")),
+        (["--hf_token=abc"], ("--hf_token=***",)),
+        (["WANDB_API_KEY=abc"], ("WANDB_API_KEY=***",)),
+        (["--data=https://u:p@h/a?X-Sig=1"], ("--data=https://h/a",)),
+        (["s3://b/k?versionId=1", "--lr=0.1"], ("s3://b/k", "--lr=0.1")),
+        (["--token", "--next", "x"], ("--token", "--next", "x")),
+        (["--monkey", "3", "--keyboard=1"], ("--monkey", "3", "--keyboard=1")),
+    ],
+)
+def test_no_secret_of_a_command_line_is_kept(typed, kept):
+    assert redact(typed) == kept
