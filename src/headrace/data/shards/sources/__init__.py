@@ -1,0 +1,1 @@
+"""What can be packed or indexed: class folders, pairs, tables of URLs; each gives one table."""

@@ -1,0 +1,131 @@
+"""A tree of images whose first folder is the class: root/class/.../x.jpg. Or images alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace.core.errors import DatasetError
+from headrace.data.shards.manifest import Source
+from headrace.data.shards.names import extension_of, stem_of
+from headrace.data.shards.sources.listing import Ignored, StringColumn, list_files
+from headrace.data.shards.sources.samples import (
+    IMAGE_EXTENSIONS,
+    FileColumn,
+    SampleTable,
+    listing_hash,
+    number_classes,
+    refuse_shared_stems,
+)
+from headrace.data.storage import Store
+
+
+def list_class_folders(store: Store, known_classes: Sequence[str] = ()) -> SampleTable:
+    """List a tree of class folders; images that lie in no folder make a dataset without classes.
+
+    Args:
+        store: The tree.
+        known_classes: Class names by number; empty to number the folders in sorted order.
+
+    Raises:
+        DatasetError: No image, images both in and beside class folders, an unknown class, or two
+            files with one key.
+    """
+    listing = _Listing()
+    for info in list_files(store):
+        listing.add(info.path, info.size_bytes, info.etag)
+    listing.check(store.url)
+    classes, numbers = number_classes(listing.classes, known_classes, store.url)
+    table = SampleTable(
+        url=store.url,
+        stems=listing.stems.array(),
+        images=FileColumn(
+            paths=listing.paths.array(),
+            sizes=np.array(listing.sizes, dtype=np.int64),
+            templates=tuple(listing.templates),
+            template_ids=np.array(listing.template_ids, dtype=np.uint16),
+        ),
+        labels=listing.labels(numbers),
+        classes=classes,
+        source=Source(
+            kind="class folders" if classes else "images",
+            url=store.url,
+            num_files=len(listing.sizes),
+            size_bytes=sum(listing.sizes),
+            num_ignored=listing.ignored.count,
+            ignored=tuple(listing.ignored.examples),
+        ),
+        fingerprint=listing.hash.hexdigest(),
+    ).sorted_by_stem()
+    refuse_shared_stems(table)
+    return table
+
+
+class _Listing:
+    """The tree as it is being listed."""
+
+    def __init__(self) -> None:
+        self.stems = StringColumn()
+        self.paths = StringColumn()
+        self.sizes: array[int] = array("q")
+        self.templates: dict[str, int] = {}
+        self.template_ids: array[int] = array("H")
+        self.classes: list[str] = []  # in the order met; each listed folder is met once
+        self.ignored = Ignored()
+        self.hash = listing_hash()
+        self._class_ids: array[int] = array("i")
+        self._class_numbers: dict[str, int] = {}
+        self._loose: list[str] = []
+        self._tars = 0
+
+    def add(self, path: str, size_bytes: int, etag: str) -> None:
+        if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
+            self.ignored.add(path)
+            self._tars += path.endswith(".tar")
+            return
+        stem = stem_of(path)
+        template = f"**{path[len(stem) :]}"
+        self.stems.append(stem)
+        self.paths.append(path)
+        self.sizes.append(size_bytes)
+        self.template_ids.append(self.templates.setdefault(template, len(self.templates)))
+        self._class_ids.append(self._class_of(path))
+        self.hash.update(f"{path}\0{size_bytes}\0{etag}\n".encode())
+
+    def check(self, url: str) -> None:
+        if not self.sizes and self._tars:
+            raise DatasetError(
+                f"{url} holds {self._tars} tar files and no images: those are shards already. "
+                f"Index them where they are: `headrace data index {url}`."
+            )
+        if not self.sizes:
+            examples = ", ".join(self.ignored.examples)
+            beside = f"; it holds {self.ignored.count} other files ({examples})"
+            raise DatasetError(
+                f"{url} holds no images{beside if examples else ', or does not exist'}. Expected "
+                "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."
+            )
+        if self.classes and self._loose:
+            raise DatasetError(
+                f"{url}: {len(self._loose)} images lie beside the class folders, such as "
+                f"{self._loose[0]}, so their class is unknown. Move them into a class folder, or "
+                "pack the class folders alone."
+            )
+
+    def labels(self, numbers: dict[str, int]) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
+        if not self.classes:
+            return None
+        order = np.array([numbers[name] for name in self.classes], dtype=np.int32)
+        return order[np.array(self._class_ids, dtype=np.int64)]
+
+    def _class_of(self, path: str) -> int:
+        name, slash, _ = path.partition("/")
+        if not slash:
+            self._loose.append(path)
+            return -1
+        number = self._class_numbers.setdefault(name, len(self.classes))
+        if number == len(self.classes):
+            self.classes.append(name)
+        return number

@@ -1,0 +1,76 @@
+"""Which kind of source lies at a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import UsageError
+from headrace.data.shards.sources.class_folders import list_class_folders
+from headrace.data.shards.sources.pairs import CITYSCAPES_FOLDERS, cityscapes_globs, list_pairs
+from headrace.data.shards.sources.samples import SampleTable
+from headrace.data.shards.sources.tables import TABLE_SUFFIXES, list_table
+from headrace.data.storage import Store, join_url, open_store, safe_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """How to read a source.
+
+    Attributes:
+        split: One split of several: a folder of class folders, or of Cityscapes' trees.
+        image_glob: For pairs: which files are images.
+        mask_glob: For pairs: which files are masks.
+        classes: Class names by number; empty to number what occurs in sorted order.
+    """
+
+    split: str | None = None
+    image_glob: str | None = None
+    mask_glob: str | None = None
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.image_glob is None) != (self.mask_glob is None):
+            raise UsageError("--image-glob and --mask-glob go together: give both, or neither.")
+        if self.split is not None and self.image_glob is not None:
+            raise UsageError("--split goes without --image-glob: write the split into the pattern.")
+        if self.split is not None and ("/" in self.split or self.split in {"", ".", ".."}):
+            raise UsageError(f"--split {self.split!r} is not the name of a folder.")
+
+
+def list_source(url: str, options: SourceOptions) -> SampleTable:
+    """List the samples at `url`: a table, pairs, Cityscapes' trees, class folders or images.
+
+    Raises:
+        DatasetError: There is nothing to pack, or something does not fit; see each kind.
+        UsageError: The options do not fit the source.
+        StorageError: It cannot be listed.
+    """
+    if safe_url(url).lower().endswith(TABLE_SUFFIXES):
+        if options.split or options.image_glob:
+            raise UsageError(
+                f"{safe_url(url)} is a table: --split and --image-glob do not apply to it. Filter "
+                "its rows instead."
+            )
+        return list_table(url, options.classes)
+    store = open_store(url)
+    if options.image_glob is not None and options.mask_glob is not None:
+        _refuse_classes(options.classes)
+        return list_pairs(store, options.image_glob, options.mask_glob)
+    if all(holds(store, folder) for folder in CITYSCAPES_FOLDERS):
+        _refuse_classes(options.classes)
+        return list_pairs(store, *cityscapes_globs(options.split))
+    if options.split is not None:
+        url = join_url(url, options.split)
+        store = open_store(url)
+    return list_class_folders(store, options.classes)
+
+
+def holds(store: Store, folder: str) -> bool:
+    """Return whether a store holds anything below a folder."""
+    return next(store.list(folder), None) is not None
+
+
+def _refuse_classes(classes: Sequence[str]) -> None:
+    if classes:
+        raise UsageError("--classes-from goes with class folders and tables; masks have no names.")
