@@ -40,10 +40,9 @@ _PARTS_AT_ONCE = 8  # of one object: some 400 MB/s where a connection gives 50
 
 
 class DirectClient:
-    """Requests through obstore in this process.
+    """Requests through obstore in this process, which must not fork after.
 
     Raises:
-        ForkedClientError: This process was forked from one that made such requests.
         UsageError: The connection's settings cannot be.
     """
 

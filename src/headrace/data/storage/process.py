@@ -41,11 +41,12 @@ def is_leaf() -> bool:
 
 
 def enter_client() -> None:
-    """Note that this process is about to call the object-store client.
+    """Note that this process is about to call the object-store client."""
+    _State.called = True
 
-    Raises:
-        ForkedClientError: It is a forked child of one that did.
-    """
+
+def refuse_after_fork() -> None:
+    """Raise ForkedClientError in a forked child of a process that called the client."""
     if _State.parent_called:
         raise ForkedClientError(
             f"Process {os.getpid()} was forked from one that had already called an object store, "
@@ -53,7 +54,6 @@ def enter_client() -> None:
             "'forkserver' method (DataLoader: multiprocessing_context='forkserver'), or do not "
             "call declare_leaf() or open_store(client='direct') before forking."
         )
-    _State.called = True
 
 
 def _after_fork_in_child() -> None:

@@ -12,7 +12,7 @@ from headrace.core.errors import StorageTimeoutError
 from headrace.data.storage.client import Client
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.pieces import done_future
-from headrace.data.storage.process import is_leaf
+from headrace.data.storage.process import is_leaf, refuse_after_fork
 from headrace.data.storage.ranges import check_range, cut_ranges, plan_spans
 from headrace.data.storage.store import Buffer, ObjectInfo, PutData
 from headrace.data.storage.urls import Location, check_path
@@ -147,10 +147,11 @@ class RemoteStore:
         return self._client
 
     def _connect(self) -> Client:
+        refuse_after_fork()
         if self._choice == "direct" or is_leaf():
             from headrace.data.storage.direct import DirectClient
 
             return DirectClient(self._location, self._config)
-        from headrace.data.storage.direct import DirectClient  # the helper comes next
+        from headrace.data.storage.helper_client import HelperClient
 
-        return DirectClient(self._location, self._config)
+        return HelperClient(self._location, self._config)

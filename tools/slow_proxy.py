@@ -1,0 +1,415 @@
+"""A TCP proxy before an HTTP/1.1 server: adds latency, caps rates, makes faults on demand.
+
+It stands for the distance to a bucket in benchmarks, and for a bad day of it in tests. It costs
+little of the machine it shares with them: bodies pass through the kernel (splice), and a small
+answer costs one sleep. From Python:
+
+    with slow_proxy(server.endpoint, latency_ms=30, rate_mb=50) as proxy:
+        os.environ["AWS_ENDPOINT_URL"] = proxy.endpoint
+        ...
+        proxy.counts()  # {"requests": 500, "connections": 8, "stall": 3, ...}
+
+From a shell, until ctrl-C; the first line is its address:
+
+    python tools/slow_proxy.py --target 127.0.0.1:9000 --latency-ms 30 --rate-mb 50
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headrace.core.env import child_environment
+from headrace.core.lifetime import die_with_parent
+
+_COUNTS_PATH = "/-/counts"
+_PIPE_BYTES = 2**20
+_PACE_BYTES = 2**18  # between two sleeps of a capped connection
+_MOST_HEADER_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Which share of requests suffers what; the shares add up to at most 1.
+
+    Request n suffers what (seed, n) says, so a run can be repeated.
+
+    Attributes:
+        busy: Answered 503 SlowDown without asking the server.
+        stall: Answered `stall_s` late.
+        reset: The connection is reset instead of an answer.
+        short_body: The headers are right, half the body is missing, the connection closes.
+        cut_range: Half the body, and a Content-Length that says so; Content-Range is left as is.
+        flip: One bit of the body is changed.
+        stall_s: How late a stalled answer is, seconds.
+        methods: Only requests of these methods suffer.
+        at_most: No more than so many requests suffer.
+        seed: Start of the sequence.
+    """
+
+    busy: float = 0.0
+    stall: float = 0.0
+    reset: float = 0.0
+    short_body: float = 0.0
+    cut_range: float = 0.0
+    flip: float = 0.0
+    stall_s: float = 5.0
+    methods: tuple[str, ...] = ("GET",)
+    at_most: int = 10**9
+    seed: int = 0
+
+    def of(self, number: int, method: str) -> str:
+        """Return what request `number` suffers, "" for nothing."""
+        draw = random.Random(self.seed * 1_000_003 + number).random()
+        for name in ("busy", "stall", "reset", "short_body", "cut_range", "flip"):
+            draw -= getattr(self, name)
+            if draw < 0:
+                return name if method in self.methods else ""
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowProxy:
+    """A running proxy.
+
+    Attributes:
+        endpoint: Its address, "http://127.0.0.1:PORT".
+        pid: Its process.
+    """
+
+    endpoint: str
+    pid: int
+
+    def counts(self) -> dict[str, int]:
+        """Return how many requests and connections came, and how many suffered each fault."""
+        with urllib.request.urlopen(self.endpoint + _COUNTS_PATH, timeout=10) as answer:
+            counts: dict[str, int] = json.load(answer)
+        return counts
+
+
+@contextmanager
+def slow_proxy(
+    target: str, *, latency_ms: float = 0.0, rate_mb: float = 0.0, faults: Faults | None = None
+) -> Iterator[SlowProxy]:
+    """Run a proxy before `target` in a process of its own, until the block ends.
+
+    Args:
+        target: "http://HOST:PORT" or "HOST:PORT".
+        latency_ms: Added to each request.
+        rate_mb: Most MB (10^6 bytes) a second of a connection's answers; 0 for no limit.
+        faults: What goes wrong.
+
+    Yields:
+        The proxy, ready for requests.
+    """
+    address = urlsplit(target).netloc or target
+    command = [
+        sys.executable, str(Path(__file__).resolve()), "--target", address,
+        "--latency-ms", str(latency_ms), "--rate-mb", str(rate_mb), "--parent", str(os.getpid()),
+        "--faults", json.dumps(asdict(faults or Faults())),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment())
+    try:
+        assert process.stdout is not None
+        endpoint = process.stdout.readline().decode().strip()
+        if not endpoint:
+            raise RuntimeError(f"The proxy ended with status {process.wait()}.")
+        yield SlowProxy(endpoint=endpoint, pid=process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class _ClosedError(Exception):
+    """One side closed the connection."""
+
+
+class _Proxy:
+    """Listens, and gives each connection a thread."""
+
+    def __init__(
+        self, target: tuple[str, int], latency_s: float, rate: float, faults: Faults
+    ) -> None:
+        self.target = target
+        self.latency_s = latency_s
+        self.rate = rate
+        self._faults = faults
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter(requests=0, connections=0)
+
+    def serve(self, listener: socket.socket) -> None:
+        """Accept connections for ever."""
+        while True:
+            client, _ = listener.accept()
+            with self._lock:
+                self.counts["connections"] += 1
+            threading.Thread(target=_Connection(self, client).run, daemon=True).start()
+
+    def next_fault(self, method: str) -> str:
+        """Count a request and return what it suffers."""
+        with self._lock:
+            number = self.counts["requests"]
+            self.counts["requests"] += 1
+            fault = self._faults.of(number, method)
+            if not fault or self.counts["faults"] >= self._faults.at_most:
+                return ""
+            self.counts["faults"] += 1
+            self.counts[fault] += 1
+            return fault
+
+    @property
+    def stall_s(self) -> float:
+        """How late a stalled answer is."""
+        return self._faults.stall_s
+
+
+class _Connection:
+    """One client's connection, and ours to the server."""
+
+    def __init__(self, proxy: _Proxy, client: socket.socket) -> None:
+        self._proxy = proxy
+        self._client = _Side(client)
+        self._server: _Side | None = None
+
+    def run(self) -> None:
+        """Pass requests and answers on until one side closes."""
+        try:
+            while True:
+                self._pass_one()
+        except (_ClosedError, OSError):
+            pass
+        finally:
+            self._client.close()
+            if self._server is not None:
+                self._server.close()
+
+    def _pass_one(self) -> None:
+        request = self._client.read_header()
+        began = time.monotonic()
+        method, path = request.first_line.split(" ")[:2]
+        if path == _COUNTS_PATH:
+            self._client.answer("200 OK", json.dumps(self._proxy.counts).encode())
+            return
+        fault = self._proxy.next_fault(method)
+        if fault == "reset":
+            self._client.reset()
+            raise _ClosedError
+        if fault == "stall":
+            time.sleep(self._proxy.stall_s)
+        if request.value("expect"):
+            self._client.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request = request.without("expect")
+        if fault == "busy":
+            self._client.swallow(request.body_bytes())
+            body = (
+                b"<Error><Code>SlowDown</Code><Message>Please reduce your rate.</Message></Error>"
+            )
+            self._client.answer("503 Slow Down", body)
+            return
+        if self._server is None:
+            self._server = _Side(socket.create_connection(self._proxy.target))
+        self._server.socket.sendall(request.text)
+        self._client.pour(self._server, request.body_bytes(), rate=0.0, pause_s=0.0)
+        self._pass_answer(self._server, method, fault, began)
+
+    def _pass_answer(self, server: _Side, method: str, fault: str, began: float) -> None:
+        answer = server.read_header()
+        status = int(answer.first_line.split(" ")[1])
+        empty = method == "HEAD" or status in {204, 304}
+        pause_s = max(0.0, began + self._proxy.latency_s - time.monotonic())
+        if answer.value("transfer-encoding").lower() == "chunked" and not empty:
+            time.sleep(pause_s)
+            self._client.socket.sendall(answer.text)
+            server.pour_chunks(self._client)
+            return
+        length = 0 if empty else answer.body_bytes()
+        if fault in {"short_body", "cut_range", "flip"} and length and status < 300:
+            time.sleep(pause_s)
+            self._spoil(server, answer, length, fault)
+        elif not length:
+            time.sleep(pause_s)
+            self._client.socket.sendall(answer.text)
+        else:
+            server.pour(
+                self._client, length, rate=self._proxy.rate, pause_s=pause_s, first=answer.text
+            )
+        if answer.value("connection").lower() == "close":
+            raise _ClosedError
+
+    def _spoil(self, server: _Side, answer: _Header, length: int, fault: str) -> None:
+        body = bytearray(server.read(length))
+        if fault == "flip":
+            body[length // 2] ^= 1
+        else:
+            del body[length // 2 :]
+        if fault == "cut_range":
+            answer = answer.without("content-length").with_line(f"Content-Length: {len(body)}")
+        self._client.socket.sendall(answer.text + body)
+        if fault == "short_body":
+            raise _ClosedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """First line and header lines of a request or an answer."""
+
+    first_line: str
+    lines: tuple[str, ...]
+
+    @property
+    def text(self) -> bytes:
+        return "\r\n".join([self.first_line, *self.lines, "", ""]).encode("latin-1")
+
+    def value(self, name: str) -> str:
+        for line in self.lines:
+            key, _, value = line.partition(":")
+            if key.lower() == name:
+                return value.strip()
+        return ""
+
+    def body_bytes(self) -> int:
+        return int(self.value("content-length") or 0)
+
+    def without(self, name: str) -> _Header:
+        kept = tuple(line for line in self.lines if line.partition(":")[0].lower() != name)
+        return replace(self, lines=kept)
+
+    def with_line(self, line: str) -> _Header:
+        return replace(self, lines=(*self.lines, line))
+
+
+class _Side:
+    """A socket with what was read from it beyond a header."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._ahead = b""
+        self._pipe: tuple[int, int] | None = None
+
+    def read_header(self) -> _Header:
+        while b"\r\n\r\n" not in self._ahead:
+            if len(self._ahead) > _MOST_HEADER_BYTES:
+                raise _ClosedError
+            self._ahead += self._receive(_MOST_HEADER_BYTES)
+        text, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
+        first_line, *lines = text.decode("latin-1").split("\r\n")
+        return _Header(first_line, tuple(lines))
+
+    def read(self, length: int) -> bytes:
+        while len(self._ahead) < length:
+            self._ahead += self._receive(length)
+        data, self._ahead = self._ahead[:length], self._ahead[length:]
+        return data
+
+    def swallow(self, length: int) -> None:
+        while length:
+            length -= len(self.read(min(length, _PIPE_BYTES)))
+
+    def pour(
+        self, to: _Side, length: int, *, rate: float, pause_s: float, first: bytes = b""
+    ) -> None:
+        """Pass `first` and `length` bytes on, after `pause_s`, at no more than `rate` bytes/s."""
+        while length or first:
+            size = min(length, _PACE_BYTES if rate else _PIPE_BYTES)
+            pause_s += size / rate if rate else 0.0
+            if pause_s:
+                time.sleep(pause_s)
+            sent_at = time.monotonic()
+            ahead, self._ahead = self._ahead[:size], self._ahead[size:]
+            if first or ahead:
+                to.socket.sendall(first + ahead)
+            self._splice(to, size - len(ahead))
+            length -= size
+            first = b""
+            pause_s = sent_at - time.monotonic() if rate else 0.0
+            pause_s = max(pause_s, -_PACE_BYTES / rate) if rate else 0.0
+
+    def pour_chunks(self, to: _Side) -> None:
+        """Pass a chunked body on."""
+        size = 1
+        while size:
+            while b"\r\n" not in self._ahead:
+                self._ahead += self._receive(_MOST_HEADER_BYTES)
+            size = int(self._ahead.partition(b"\r\n")[0].partition(b";")[0], 16)
+            line = len(self._ahead.partition(b"\r\n")[0]) + 2
+            to.socket.sendall(self.read(line + size + 2))
+
+    def answer(self, status: str, body: bytes) -> None:
+        header = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.socket.sendall(header.encode() + body)
+
+    def reset(self) -> None:
+        """Close so that the other end sees a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def close(self) -> None:
+        self.socket.close()
+        for descriptor in self._pipe or ():
+            os.close(descriptor)
+        self._pipe = None
+
+    def _receive(self, size: int) -> bytes:
+        data = self.socket.recv(size)
+        if not data:
+            raise _ClosedError
+        return data
+
+    def _splice(self, to: _Side, length: int) -> None:
+        if length and self._pipe is None:
+            self._pipe = os.pipe()
+            with suppress(PermissionError):  # the user's pipes have a limit in all
+                fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        while length:
+            assert self._pipe is not None
+            moved = os.splice(self.socket.fileno(), self._pipe[1], length)
+            if not moved:
+                raise _ClosedError
+            length -= moved
+            while moved:
+                moved -= os.splice(self._pipe[0], to.socket.fileno(), moved)
+
+
+def main() -> None:
+    """Run a proxy until ctrl-C."""
+    parser = argparse.ArgumentParser(description="A slow and faulty proxy before an HTTP server.")
+    parser.add_argument("--target", required=True, metavar="HOST:PORT")
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    parser.add_argument("--rate-mb", type=float, default=0.0, help="MB/s a connection; 0: no limit")
+    parser.add_argument("--faults", default="{}", help="JSON, the fields of Faults")
+    parser.add_argument("--parent", type=int, default=0, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.parent:
+        die_with_parent(arguments.parent)
+    host, _, port = arguments.target.rpartition(":")
+    proxy = _Proxy(
+        (host, int(port)),
+        arguments.latency_ms / 1000,
+        arguments.rate_mb * 1e6,
+        Faults(**json.loads(arguments.faults)),
+    )
+    with socket.create_server(("127.0.0.1", arguments.port), backlog=256) as listener:
+        print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        with suppress(KeyboardInterrupt):
+            proxy.serve(listener)
+
+
+if __name__ == "__main__":
+    main()
