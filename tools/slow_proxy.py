@@ -17,31 +17,29 @@ From a shell, until ctrl-C; the first line is its address:
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import random
 import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from http_sides import ClosedError, Header, Side
 
 from headrace.core.env import child_environment
 from headrace.core.lifetime import die_with_parent
 
 _COUNTS_PATH = "/-/counts"
-_PIPE_BYTES = 2**20
-_PACE_BYTES = 2**18  # between two sleeps of a capped connection
-_MOST_HEADER_BYTES = 2**16
+_BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +96,12 @@ class SlowProxy:
 
     def counts(self) -> dict[str, int]:
         """Return how many requests and connections came, and how many suffered each fault."""
-        with urllib.request.urlopen(self.endpoint + _COUNTS_PATH, timeout=10) as answer:
-            counts: dict[str, int] = json.load(answer)
+        connection = HTTPConnection(urlsplit(self.endpoint).netloc, timeout=10)
+        try:
+            connection.request("GET", _COUNTS_PATH)
+            counts: dict[str, int] = json.load(connection.getresponse())
+        finally:
+            connection.close()
         return counts
 
 
@@ -134,10 +136,6 @@ def slow_proxy(
     finally:
         process.kill()
         process.communicate()
-
-
-class _ClosedError(Exception):
-    """One side closed the connection."""
 
 
 class _Proxy:
@@ -184,15 +182,15 @@ class _Connection:
 
     def __init__(self, proxy: _Proxy, client: socket.socket) -> None:
         self._proxy = proxy
-        self._client = _Side(client)
-        self._server: _Side | None = None
+        self._client = Side(client)
+        self._server: Side | None = None
 
     def run(self) -> None:
         """Pass requests and answers on until one side closes."""
         try:
             while True:
                 self._pass_one()
-        except (_ClosedError, OSError):
+        except (ClosedError, OSError):
             pass
         finally:
             self._client.close()
@@ -209,7 +207,7 @@ class _Connection:
         fault = self._proxy.next_fault(method)
         if fault == "reset":
             self._client.reset()
-            raise _ClosedError
+            raise ClosedError
         if fault == "stall":
             time.sleep(self._proxy.stall_s)
         if request.value("expect"):
@@ -223,12 +221,12 @@ class _Connection:
             self._client.answer("503 Slow Down", body)
             return
         if self._server is None:
-            self._server = _Side(socket.create_connection(self._proxy.target))
+            self._server = Side(socket.create_connection(self._proxy.target))
         self._server.socket.sendall(request.text)
         self._client.pour(self._server, request.body_bytes(), rate=0.0, pause_s=0.0)
         self._pass_answer(self._server, method, fault, began)
 
-    def _pass_answer(self, server: _Side, method: str, fault: str, began: float) -> None:
+    def _pass_answer(self, server: Side, method: str, fault: str, began: float) -> None:
         answer = server.read_header()
         status = int(answer.first_line.split(" ")[1])
         empty = method == "HEAD" or status in {204, 304}
@@ -250,9 +248,9 @@ class _Connection:
                 self._client, length, rate=self._proxy.rate, pause_s=pause_s, first=answer.text
             )
         if answer.value("connection").lower() == "close":
-            raise _ClosedError
+            raise ClosedError
 
-    def _spoil(self, server: _Side, answer: _Header, length: int, fault: str) -> None:
+    def _spoil(self, server: Side, answer: Header, length: int, fault: str) -> None:
         body = bytearray(server.read(length))
         if fault == "flip":
             body[length // 2] ^= 1
@@ -262,128 +260,7 @@ class _Connection:
             answer = answer.without("content-length").with_line(f"Content-Length: {len(body)}")
         self._client.socket.sendall(answer.text + body)
         if fault == "short_body":
-            raise _ClosedError
-
-
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """First line and header lines of a request or an answer."""
-
-    first_line: str
-    lines: tuple[str, ...]
-
-    @property
-    def text(self) -> bytes:
-        return "\r\n".join([self.first_line, *self.lines, "", ""]).encode("latin-1")
-
-    def value(self, name: str) -> str:
-        for line in self.lines:
-            key, _, value = line.partition(":")
-            if key.lower() == name:
-                return value.strip()
-        return ""
-
-    def body_bytes(self) -> int:
-        return int(self.value("content-length") or 0)
-
-    def without(self, name: str) -> _Header:
-        kept = tuple(line for line in self.lines if line.partition(":")[0].lower() != name)
-        return replace(self, lines=kept)
-
-    def with_line(self, line: str) -> _Header:
-        return replace(self, lines=(*self.lines, line))
-
-
-class _Side:
-    """A socket with what was read from it beyond a header."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._ahead = b""
-        self._pipe: tuple[int, int] | None = None
-
-    def read_header(self) -> _Header:
-        while b"\r\n\r\n" not in self._ahead:
-            if len(self._ahead) > _MOST_HEADER_BYTES:
-                raise _ClosedError
-            self._ahead += self._receive(_MOST_HEADER_BYTES)
-        text, _, self._ahead = self._ahead.partition(b"\r\n\r\n")
-        first_line, *lines = text.decode("latin-1").split("\r\n")
-        return _Header(first_line, tuple(lines))
-
-    def read(self, length: int) -> bytes:
-        while len(self._ahead) < length:
-            self._ahead += self._receive(length)
-        data, self._ahead = self._ahead[:length], self._ahead[length:]
-        return data
-
-    def swallow(self, length: int) -> None:
-        while length:
-            length -= len(self.read(min(length, _PIPE_BYTES)))
-
-    def pour(
-        self, to: _Side, length: int, *, rate: float, pause_s: float, first: bytes = b""
-    ) -> None:
-        """Pass `first` and `length` bytes on, after `pause_s`, at no more than `rate` bytes/s."""
-        while length or first:
-            size = min(length, _PACE_BYTES if rate else _PIPE_BYTES)
-            pause_s += size / rate if rate else 0.0
-            if pause_s:
-                time.sleep(pause_s)
-            sent_at = time.monotonic()
-            ahead, self._ahead = self._ahead[:size], self._ahead[size:]
-            if first or ahead:
-                to.socket.sendall(first + ahead)
-            self._splice(to, size - len(ahead))
-            length -= size
-            first = b""
-            pause_s = sent_at - time.monotonic() if rate else 0.0
-            pause_s = max(pause_s, -_PACE_BYTES / rate) if rate else 0.0
-
-    def pour_chunks(self, to: _Side) -> None:
-        """Pass a chunked body on."""
-        size = 1
-        while size:
-            while b"\r\n" not in self._ahead:
-                self._ahead += self._receive(_MOST_HEADER_BYTES)
-            size = int(self._ahead.partition(b"\r\n")[0].partition(b";")[0], 16)
-            line = len(self._ahead.partition(b"\r\n")[0]) + 2
-            to.socket.sendall(self.read(line + size + 2))
-
-    def answer(self, status: str, body: bytes) -> None:
-        header = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.socket.sendall(header.encode() + body)
-
-    def reset(self) -> None:
-        """Close so that the other end sees a reset."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    def close(self) -> None:
-        self.socket.close()
-        for descriptor in self._pipe or ():
-            os.close(descriptor)
-        self._pipe = None
-
-    def _receive(self, size: int) -> bytes:
-        data = self.socket.recv(size)
-        if not data:
-            raise _ClosedError
-        return data
-
-    def _splice(self, to: _Side, length: int) -> None:
-        if length and self._pipe is None:
-            self._pipe = os.pipe()
-            with suppress(PermissionError):  # the user's pipes have a limit in all
-                fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        while length:
-            assert self._pipe is not None
-            moved = os.splice(self.socket.fileno(), self._pipe[1], length)
-            if not moved:
-                raise _ClosedError
-            length -= moved
-            while moved:
-                moved -= os.splice(self._pipe[0], to.socket.fileno(), moved)
+            raise ClosedError
 
 
 def main() -> None:
