@@ -67,6 +67,7 @@ class Source:
         size_bytes: Their size; 0 where it was not known beforehand.
         num_ignored: Files that belong to no sample, such as a README.
         ignored: The first few of them.
+        listing: A hash of paths, sizes and entity tags as they were listed, or of the table.
     """
 
     kind: str
@@ -75,6 +76,7 @@ class Source:
     size_bytes: int
     num_ignored: int = 0
     ignored: tuple[str, ...] = ()
+    listing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -49,10 +50,12 @@ class PackOptions:
     def described(self) -> dict[str, Any]:
         """Return what decides the bytes, as the manifest keeps it."""
         source = {key: value for key, value in asdict(self.source).items() if value}
-        return {
+        described = {
             "shard_bytes": self.shard_bytes,
             "seed": None if self.keep_order else self.seed,
             "keep_order": self.keep_order,
             **({"recoding": self.recoding} if self.recoding else {}),
             **({"source": source} if source else {}),
         }
+        # As JSON gives it back, so that it can be compared with a manifest's.
+        return dict(json.loads(json.dumps(described)))

@@ -56,8 +56,8 @@ def list_class_folders(store: Store, known_classes: Sequence[str] = ()) -> Sampl
             size_bytes=sum(listing.sizes),
             num_ignored=listing.ignored.count,
             ignored=tuple(listing.ignored.examples),
+            listing=listing.hash.hexdigest(),
         ),
-        fingerprint=listing.hash.hexdigest(),
     ).sorted_by_stem()
     refuse_shared_stems(table)
     return table

@@ -65,8 +65,8 @@ def list_pairs(store: Store, image_glob: str, mask_glob: str) -> SampleTable:
             size_bytes=images.size_bytes + masks.size_bytes,
             num_ignored=ignored.count,
             ignored=tuple(ignored.examples),
+            listing=state.hexdigest(),
         ),
-        fingerprint=state.hexdigest(),
     )
 
 

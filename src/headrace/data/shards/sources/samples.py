@@ -92,7 +92,6 @@ class SampleTable:
         classes: Names of the classes by number; empty where the labels came as numbers.
         notes: large_string[n], JSON objects; None where there are none.
         source: What the manifest says of all this.
-        fingerprint: A hash of everything listed.
     """
 
     url: str
@@ -103,7 +102,6 @@ class SampleTable:
     classes: tuple[str, ...] = ()
     notes: pa.LargeStringArray | None = None
     source: Source
-    fingerprint: str
 
     def __len__(self) -> int:
         return len(self.stems)

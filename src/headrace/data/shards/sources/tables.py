@@ -72,8 +72,8 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
             url=shown,
             num_files=len(paths) * (1 if masks is None else 2),
             size_bytes=0,
+            listing=state.hexdigest(),
         ),
-        fingerprint=state.hexdigest(),
     )
     refuse_shared_stems(table.sorted_by_stem())
     return table

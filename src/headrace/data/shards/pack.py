@@ -1,0 +1,231 @@
+"""Pack a source into shards, an index and a manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import NoSpaceError, StorageError, TooManyBadSamplesError
+from headrace.data.shards.assemble import About, assemble, summarise
+from headrace.data.shards.cut import cut, shuffled, tar_bytes
+from headrace.data.shards.manifest import Manifest
+from headrace.data.shards.options import Check, PackOptions, Recode
+from headrace.data.shards.pack_shard import PackJob, ShardTask, part_name
+from headrace.data.shards.packing_state import (
+    PackingPlan,
+    finished_manifest,
+    finished_shards,
+    packing_key,
+    refuse_overlap,
+    remove_state,
+    resume_plan,
+    write_plan,
+)
+from headrace.data.shards.part import BadFile, Part
+from headrace.data.shards.scale import measure_scale
+from headrace.data.shards.sources.detect import list_source
+from headrace.data.shards.sources.samples import SampleTable, samples_of
+from headrace.data.shards.workers import WorkerPool
+from headrace.data.storage import Store, open_store
+
+# Past the budget packing goes on, so that all bad files are listed at once; but not for ever.
+_BEYOND_BUDGET = 1000
+_SHOWN_BAD = 100
+_READ_AHEAD = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackProgress:
+    """How far a packing is.
+
+    Attributes:
+        stage: "listing", "packing", "indexing".
+        samples: Samples done.
+        of_samples: Samples in all; 0 while they are being listed.
+        read_bytes: Bytes read in this process's run.
+        resumed: Samples that an earlier run had done.
+        bad: Samples left out in this run.
+    """
+
+    stage: str
+    samples: int = 0
+    of_samples: int = 0
+    read_bytes: int = 0
+    resumed: int = 0
+    bad: int = 0
+
+
+Progress = Callable[[PackProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport:
+    """What was packed.
+
+    Attributes:
+        url: The dataset.
+        manifest: What it is.
+        already: This packing had been finished before; nothing was done.
+    """
+
+    url: str
+    manifest: Manifest
+    already: bool = False
+
+
+def pack(
+    source: str,
+    destination: str,
+    options: PackOptions,
+    *,
+    recode: Recode | None = None,
+    check: Check | None = None,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Pack a source; a packing that was interrupted goes on where it stopped.
+
+    The same source and options give the same bytes, however many workers pack.
+
+    Args:
+        source: A folder of class folders, pairs or images, or a table; see sources.detect.
+        destination: A folder that is empty, or holds this same packing.
+        options: How to pack.
+        recode: Changes members; must pickle.
+        check: Looks at each member as it is; must pickle.
+        progress: Called as it goes on.
+
+    Raises:
+        DatasetError: Nothing to pack, something that does not fit, or a destination in use.
+        TooManyBadSamplesError: More unreadable files than `options.max_bad`; all are named.
+        StorageError: Source or destination fails. What is finished is kept.
+    """
+    tell = progress or (lambda _: None)
+    store = open_store(destination)
+    refuse_overlap(open_store(source).url, store.url)
+    tell(PackProgress(stage="listing"))
+    table = list_source(source, options.source)
+    described = options.described()
+    manifest = finished_manifest(store, described, table.source.listing)
+    if manifest is not None:
+        remove_state(store)
+        return PackReport(url=store.url, manifest=manifest, already=True)
+    if not options.keep_order:
+        table = table.take(shuffled(len(table), options.seed))
+    plan = _plan(store, table, packing_key(table.source.listing, described), recode)
+    files = 1 if table.masks is None else 2
+    packed = plan.scale.packed_bytes(table.known_bytes())
+    bounds = cut(tar_bytes(packed, files), options.shard_bytes)
+    job = PackJob(source_url=table.url, destination_url=destination, recode=recode, check=check)
+    complete = _pack_shards(store, table, bounds, job, options, tell)
+    tell(PackProgress(stage="indexing", samples=len(table), of_samples=len(table)))
+    finished = sorted(finished_shards(store, len(bounds) - 1))
+    summary = summarise(_parts(store, finished))
+    _check_budget(summary.bad, options.max_bad, table.url, complete=complete)
+    about = About(layout="tar", source=table.source, classes=table.classes, options=described)
+    manifest = assemble(store, summary, lambda: _parts(store, finished), about)
+    remove_state(store)
+    return PackReport(url=store.url, manifest=manifest)
+
+
+def _plan(store: Store, table: SampleTable, key: str, recode: Recode | None) -> PackingPlan:
+    plan = resume_plan(store, key)
+    if plan is None:
+        plan = PackingPlan(key=key, source_url=table.url, scale=measure_scale(table, recode))
+        write_plan(store, plan)
+    return plan
+
+
+def _pack_shards(
+    store: Store,
+    table: SampleTable,
+    bounds: NDArray[np.int64],
+    job: PackJob,
+    options: PackOptions,
+    tell: Progress,
+) -> bool:
+    """Pack what is not there yet; return whether all is now, or so much is bad that it stopped."""
+    done = finished_shards(store, len(bounds) - 1)
+    tasks = [number for number in range(len(bounds) - 1) if number not in done]
+    resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
+    tally = _Tally(tell, of_samples=len(table), resumed=resumed)
+    tally.add(0, 0, 0)
+    with WorkerPool(job, min(options.workers, max(len(tasks), 1))) as pool:
+        try:
+            for _ in pool.run((_task(table, bounds, number) for number in tasks), tally.add):
+                if tally.bad > options.max_bad + _BEYOND_BUDGET:
+                    return False
+        except StorageError as error:
+            raise _explained(error, store.url) from error
+    return True
+
+
+def _task(table: SampleTable, bounds: NDArray[np.int64], number: int) -> ShardTask:
+    rows = np.arange(bounds[number], bounds[number + 1], dtype=np.int64)
+    return ShardTask(number=number, samples=samples_of(table.take(rows)))
+
+
+def _explained(error: StorageError, url: str) -> StorageError:
+    if isinstance(error, NoSpaceError):
+        advice = "Free some space, then run the same command again: finished shards are kept."
+    else:
+        advice = "Finished shards are kept: run the same command again to go on."
+    return type(error)(f"{error} {advice} ({url})")
+
+
+def _parts(store: Store, numbers: Sequence[int]) -> Iterator[Part]:
+    """Yield the records of finished shards in order, the next ones on their way."""
+    names = [part_name(number) for number in numbers]
+    with ThreadPoolExecutor(_READ_AHEAD) as threads:
+        for first in range(0, len(names), _READ_AHEAD):
+            some = names[first : first + _READ_AHEAD]
+            for name, data in zip(some, threads.map(store.get, some), strict=True):
+                yield Part.from_bytes(data, f"{store.url}/{name}")
+
+
+def _check_budget(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bool) -> None:
+    if complete and len(bad) <= max_bad:
+        return
+    lines = [f"  {each.file}: {each.reason}" for each in bad[:_SHOWN_BAD]]
+    if len(bad) > _SHOWN_BAD:
+        lines.append(f"  and {len(bad) - _SHOWN_BAD} more")
+    advice = (
+        f"Correct or remove them, or leave them out with --max-bad {len(bad)}."
+        if complete
+        else "Packing stopped early, because so many are bad. Is this the right source?"
+    )
+    raise TooManyBadSamplesError(
+        f"{url}: {len(bad)} files cannot be used, {max_bad} may be left out (--max-bad):\n"
+        + "\n".join(lines)
+        + f"\n{advice} Finished shards are kept."
+    )
+
+
+class _Tally:
+    """Adds up what workers report."""
+
+    def __init__(self, tell: Progress, of_samples: int, resumed: int) -> None:
+        self.bad = 0
+        self._tell = tell
+        self._of_samples = of_samples
+        self._resumed = resumed
+        self._samples = resumed
+        self._read_bytes = 0
+
+    def add(self, samples: int, read_bytes: int, bad: int) -> None:
+        self._samples += samples
+        self._read_bytes += read_bytes
+        self.bad += bad
+        self._tell(
+            PackProgress(
+                stage="packing",
+                samples=self._samples,
+                of_samples=self._of_samples,
+                read_bytes=self._read_bytes,
+                resumed=self._resumed,
+                bad=self.bad,
+            )
+        )

@@ -1,0 +1,172 @@
+"""Tasks spread over processes, each taking the next one when it is free.
+
+Workers are spawned, not forked, because object-store clients do not survive a fork; they end with
+the process that started them, whatever killed it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, Protocol, TypeVar
+
+from headrace.core.errors import DatasetError, HeadraceError
+from headrace.core.lifetime import die_with_parent
+from headrace.data.storage import declare_leaf
+
+_REPORT_EVERY_S = 0.2
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Task_contra = TypeVar("Task_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+
+Report = Callable[[int, int, int], None]
+"""Called with the samples, bytes and bad files since the last call."""
+
+
+class Job(Protocol[Task_contra, Result_co]):
+    """What workers do; travels to them once, pickled."""
+
+    def run(self, task: Task_contra, report: Report) -> Result_co:
+        """Do one task."""
+        ...
+
+    def name(self, task: Task_contra) -> str:
+        """Return what a task is about, for messages."""
+        ...
+
+
+class WorkerPool(Generic[Task, Result]):
+    """Processes that run the tasks of one job. A context manager: leaving it ends them.
+
+    Args:
+        job: What they do.
+        workers: How many.
+    """
+
+    def __init__(self, job: Job[Task, Result], workers: int) -> None:
+        self._job = job
+        self._context = multiprocessing.get_context("spawn")
+        self._count = workers
+        self._busy: dict[Connection, Task] = {}
+        self._workers: dict[Connection, BaseProcess] = {}
+
+    def __enter__(self) -> WorkerPool[Task, Result]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._workers.values():
+            process.terminate()
+        for connection, process in self._workers.items():
+            process.join()
+            connection.close()
+
+    def run(self, tasks: Iterable[Task], report: Report) -> Iterator[Result]:
+        """Yield results as tasks finish, in no order.
+
+        Raises:
+            HeadraceError: What a task raised, or a worker died.
+        """
+        waiting = iter(tasks)
+        for task in waiting:
+            self._send(self._start_worker(), task)
+            if len(self._workers) == self._count:
+                break
+        while self._busy:
+            for connection in wait(list(self._busy)):
+                assert isinstance(connection, Connection)
+                kind, content = self._receive(connection)
+                if kind == "progress":
+                    report(*content)
+                    continue
+                task = self._busy.pop(connection)
+                following = next(waiting, None)
+                if following is not None:
+                    self._send(connection, following)
+                yield content
+
+    def _start_worker(self) -> Connection:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_serve, args=(theirs, self._job, os.getpid()), daemon=True
+        )
+        process.start()
+        theirs.close()
+        self._workers[ours] = process
+        return ours
+
+    def _send(self, connection: Connection, task: Task) -> None:
+        self._busy[connection] = task
+        with suppress(BrokenPipeError):  # it died while idle; receiving tells how
+            connection.send(task)
+
+    def _receive(self, connection: Connection) -> tuple[str, Any]:
+        try:
+            kind, content = connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise DatasetError(self._obituary(connection)) from None
+        if kind == "error":
+            raise content
+        return kind, content
+
+    def _obituary(self, connection: Connection) -> str:
+        process = self._workers[connection]
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        hint = " Often that is the kernel, out of memory: use fewer workers." if code == -9 else ""
+        return (
+            f"Worker process {process.pid} {how} at {self._job.name(self._busy[connection])}."
+            f"{hint} Run the same command again: what is finished is kept."
+        )
+
+
+def _serve(connection: Connection, job: Job[Task, Result], parent_pid: int) -> None:
+    die_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the parent too, which ends us
+    declare_leaf()
+    reporter = _Reporter(connection)
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        try:
+            result = job.run(task, reporter.add)
+        except HeadraceError as error:
+            connection.send(("error", error))
+            return
+        except Exception:  # noqa: BLE001  (a worker's boundary: the traceback must reach the caller)
+            text = f"{job.name(task)}: a worker failed unexpectedly.\n{traceback.format_exc()}"
+            connection.send(("error", DatasetError(text)))
+            return
+        reporter.flush()
+        connection.send(("done", result))
+
+
+class _Reporter:
+    """Sums what is done and tells the parent now and then."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sums = (0, 0, 0)
+        self._next_s = 0.0
+
+    def add(self, samples: int, size_bytes: int, bad: int) -> None:
+        self._sums = (self._sums[0] + samples, self._sums[1] + size_bytes, self._sums[2] + bad)
+        if time.monotonic() >= self._next_s:
+            self.flush()
+
+    def flush(self) -> None:
+        if any(self._sums):
+            self._connection.send(("progress", self._sums))
+        self._sums = (0, 0, 0)
+        self._next_s = time.monotonic() + _REPORT_EVERY_S
