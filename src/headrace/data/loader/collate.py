@@ -66,7 +66,7 @@ def column_for(example: Any, count: int, arena: Arena) -> Column:
             dtype = next(d for t, d in _PLAIN_NUMBERS.items() if isinstance(example, t))
             column = _NumberColumn(np.dtype(dtype), count, arena)
         case str() | bytes():
-            column = _ListColumn(count)
+            column = _ListColumn(count, list)
         case dict() if type(example) is dict:
             column = _DictColumn(example, count, arena)
         case tuple() | list():
@@ -138,14 +138,15 @@ class _NumberColumn:
 
 
 class _ListColumn:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, make: type[list[Any] | tuple[Any, ...]]) -> None:
         self._values: list[Any] = [None] * count
+        self._make = make
 
     def add(self, row: int, value: Any) -> None:
         self._values[row] = value
 
-    def result(self) -> list[Any]:
-        return self._values
+    def result(self) -> Any:
+        return self._make(self._values)
 
 
 class _DictColumn:
@@ -164,9 +165,16 @@ class _DictColumn:
         return {name: column.result() for name, column in self._columns.items()}
 
 
+def _member_column(example: Any, count: int, arena: Arena) -> Column:
+    """Return the column of a sequence's member: there, torch makes strings tuples, not lists."""
+    if isinstance(example, (str, bytes)):
+        return _ListColumn(count, tuple)
+    return column_for(example, count, arena)
+
+
 class _SequenceColumn:
     def __init__(self, example: Sequence[Any], count: int, arena: Arena) -> None:
-        self._columns = [column_for(value, count, arena) for value in example]
+        self._columns = [_member_column(value, count, arena) for value in example]
         # As torch does it: a tuple becomes a list, a named tuple stays one.
         self._make: Callable[[list[Any]], Any] = getattr(type(example), "_make", list)
         if self._make is list and type(example) not in {tuple, list}:

@@ -279,7 +279,7 @@ class DataLoader(Generic[T]):
         assert self.sampler is not None  # _planned is False and the dataset is not iterable
         if self._single:
             return self.sampler
-        return BatchSampler(self.sampler, self.batch_size, self.drop_last)  # type: ignore[arg-type]
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
     def _recipe(self) -> Recipe:
         return Recipe(

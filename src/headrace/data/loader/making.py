@@ -82,11 +82,13 @@ class BatchMaker:
             recipe.dataset, "prefetch", None
         )
         self._drain_bad: Callable[[], list[Any]] | None = getattr(recipe.dataset, "drain_bad", None)
+        if self._drain_bad is not None:
+            recipe.dataset.collect_bad()
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether the dataset can start reading a batch before it is asked for it."""
-        return self._prefetch is not None and not self._recipe.iterable
+        """Whether the dataset gains from starting to read a batch before it is made."""
+        return bool(getattr(self._recipe.dataset, "reads_ahead", False))
 
     def look_ahead(self, order: Order) -> None:
         """Let the dataset start the reads of a batch that will be made soon."""

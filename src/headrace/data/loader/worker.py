@@ -25,6 +25,7 @@ from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
 from headrace.data.loader.randomness import seed_generators
 from headrace.data.loader.slots import SlotArena, SlotMemory
+from headrace.data.storage.process import declare_leaf
 from headrace.plan.seeds import sample_seed
 
 
@@ -124,6 +125,7 @@ def work(number: int, ends: Ends, recipe: Recipe) -> None:
     """Run worker `number` in this forked process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the loader's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    declare_leaf()  # no worker forks: it may call object stores itself
     seed_generators(sample_seed(recipe.seed, recipe.epoch, number))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone
         Worker(number, ends, recipe).run()
@@ -140,11 +142,9 @@ def use_one_thread() -> None:
 
 def tell_torch_who_works(number: int, workers: int, recipe: Recipe) -> None:
     """Let `torch.utils.data.get_worker_info()` answer as in torch's own workers."""
-    if recipe.iterable:
-        import torch.utils.data
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     if torch is None or "torch.utils.data" not in sys.modules:
-        return
+        return  # then nobody can ask
     torch_worker: Any = torch.utils.data._utils.worker  # noqa: SLF001 - torch offers no other way
     torch_worker._worker_info = torch_worker.WorkerInfo(  # noqa: SLF001
         id=number, num_workers=workers, seed=recipe.seed, dataset=recipe.dataset

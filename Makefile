@@ -1,0 +1,37 @@
+# Headrace. `make demo` and `make test` each work as the very first command on a fresh clone.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench
+
+help:  ## Show what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(STAMP)  ## Make .venv with everything that development needs
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples,dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (under 6 minutes)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## Run all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## Lint, types, layers, written surfaces
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/surface
+
+bench: $(STAMP)  ## Measure what docs/benchmarks.md reports (about half an hour)
+	$(BIN)/python benchmarks/all.py

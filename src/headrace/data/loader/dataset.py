@@ -1,0 +1,205 @@
+"""ShardDataset: a dataset in shards, by sample number; works in any loader that takes map-style.
+
+This module imports no torch: workers that only read, decode and transform stay small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamplesError, UsageError
+from headrace.core.units import parse_bytes
+from headrace.data.loader.quarantine import too_many, write_records
+from headrace.data.loader.reading import SampleReader
+from headrace.data.shards.index import ShardIndex, open_index
+from headrace.data.shards.members import SampleLocation
+from headrace.data.storage import CachedStore, StorageConfig, Store, open_store
+from headrace.data.storage.urls import parse_url
+from headrace.data.transforms.decode import decode_member
+from headrace.plan.seeds import combine
+
+_MAX_REPLACEMENTS = 16  # tries to find a good sample in place of a bad one
+
+
+class ShardDataset:
+    """Samples of a packed or indexed dataset, read by range, verified and decoded.
+
+    A sample is a dict: its members by extension, decoded (jpg and png to uint8[H, W, C] arrays, cls
+    to int, json to what it holds, txt to str, others to bytes), and "__key__", its name.
+
+    A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
+    another of its shard, always by the same one, and written down in quarantine.jsonl in the run
+    folder, or in the working folder outside of a run. A store that fails is an error instead:
+    nothing is replaced because of a network.
+
+    Args:
+        url: The dataset's URL, as it was packed or indexed.
+        transform: Called with each sample; draws from the global random generators. Members whose
+            extension it names in an attribute `wants_bytes` are handed to it undecoded.
+        cache_dir: Keep what is read from a remote store on this disk, for all ranks and later jobs.
+        cache_bytes: Limit of that cache.
+        verify: Compare every member's checksum on each read.
+        max_bad_rate: Share of bad samples above which loading stops, from the third one on.
+        storage: Retries, deadlines and connections.
+
+    Attributes:
+        fingerprint: Identifies the dataset's content.
+        shard_sizes: int64[shards], samples of each shard; None where each sample is an object.
+        reads_ahead: Whether reads are worth starting before their samples are asked for.
+
+    Raises:
+        NotFoundError, DatasetError: There is no dataset at `url`, or it is damaged.
+    """
+
+    def __init__(
+        self,
+        url: str | Path,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        cache_dir: str | Path | None = None,
+        cache_bytes: str | int = "64GiB",
+        verify: bool = True,  # noqa: FBT001, FBT002 - named in every call one would write
+        *,
+        max_bad_rate: float = 0.001,
+        storage: StorageConfig | None = None,
+    ) -> None:
+        if not 0 <= max_bad_rate <= 1:
+            raise UsageError(f"max_bad_rate={max_bad_rate}: give a share from 0 to 1.")
+        self.url = str(url)
+        self.transform = transform
+        self.verify = verify
+        self.max_bad_rate = max_bad_rate
+        self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir)
+        self.fingerprint: str = self.index.fingerprint
+        self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
+        self.reads_ahead = parse_url(self.index.data_url).kind not in {"local", "memory"}
+        store = open_store(self.index.data_url, config=storage)
+        if cache_dir is not None and self.reads_ahead:
+            store = CachedStore(store, Path(cache_dir), limit_bytes=parse_bytes(cache_bytes))
+        self._store: Store = store
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = SampleReader(self._store, verified=self.verify)
+        self._wants_bytes: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
+        self._collected: list[dict[str, Any]] | None = None
+        self._bad = self._seen = 0
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return self.index.num_samples
+
+    def __getitem__(self, sample: int) -> Any:
+        """Return a sample, transformed; raises IndexError, StorageError, TooManyBadSamplesError."""
+        number = int(sample)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)} in {self.url}")
+        decoded = self._decoded_or_replaced(number % len(self))
+        return decoded if self.transform is None else self.transform(decoded)
+
+    def __getitems__(self, samples: Sequence[int]) -> list[Any]:
+        """Return several samples; their reads are under way together."""
+        self.prefetch(samples)
+        return [self[sample] for sample in samples]
+
+    def prefetch(self, samples: Sequence[int]) -> None:
+        """Begin to read these samples, so that they are there when they are asked for."""
+        if self.reads_ahead:
+            self.index.prefetch(samples)
+            self._reader.begin(self.index.locate(int(sample)) for sample in samples)
+
+    def describe(self, sample: int) -> str:
+        """Return a sample's name for messages."""
+        location = self.index.locate(int(sample))
+        return f"sample {location.key} (number {sample}) of {location.path} in {self.index.url}"
+
+    def collect_bad(self) -> None:
+        """Leave bad samples to the caller of `drain_bad`, who writes them down and counts them."""
+        self._collected = []
+
+    def drain_bad(self) -> list[dict[str, Any]]:
+        """Return the records of the bad samples met since the last call."""
+        records, self._collected = self._collected or [], []
+        return records
+
+    def _decoded_or_replaced(self, sample: int) -> dict[str, Any]:
+        self._seen += 1
+        location = self.index.locate(sample)
+        first_error: Exception | None = None
+        for attempt in range(_MAX_REPLACEMENTS + 1):
+            candidate = location if not attempt else self._replacement(location, attempt)
+            try:
+                decoded = self._decoded(candidate)
+            except (BadSampleError, CorruptError) as error:
+                first_error = first_error or error
+                continue
+            if first_error is not None:
+                self._note_bad(location, candidate, first_error)
+            return decoded
+        raise TooManyBadSamplesError(
+            f"{location.path} of {self.index.url}: sample {location.key} and {_MAX_REPLACEMENTS} "
+            f"others tried in its place are all bad; the first: {first_error} "
+            f"Run `headrace data lint {self.index.url}` to see every fault."
+        )
+
+    def _decoded(self, location: SampleLocation) -> dict[str, Any]:
+        sample: dict[str, Any] = {"__key__": location.key}
+        for member, data in self._reader.read(location):
+            if member.extension in self._wants_bytes:
+                sample[member.extension] = bytes(data)
+            else:
+                sample[member.extension] = decode_member(member.extension, data)
+        return sample
+
+    def _replacement(self, location: SampleLocation, attempt: int) -> SampleLocation:
+        """Return another sample of the same shard, or of the dataset where the shard has only one.
+
+        A function of the sample and the attempt alone, so every rank and every resumed run takes
+        the same one.
+        """
+        size, first = len(self), 0
+        if self.shard_sizes is not None and self.shard_sizes[location.shard] > 1:
+            size = int(self.shard_sizes[location.shard])
+            first = int(self.shard_sizes[: location.shard].sum())
+        step = 1 + combine(location.sample, attempt) % max(size - 1, 1)
+        return self.index.locate(first + (location.sample - first + step) % size)
+
+    def _note_bad(
+        self, location: SampleLocation, replacement: SampleLocation, error: Exception
+    ) -> None:
+        record: Mapping[str, Any] = {
+            "dataset": self.index.url,
+            "fingerprint": self.fingerprint,
+            "sample": location.sample,
+            "key": location.key,
+            "shard": location.path,
+            "error": type(error).__name__,
+            "message": str(error),
+            "replacement": replacement.sample,
+            "replacement_key": replacement.key,
+        }
+        if self._collected is not None:
+            self._collected.append(dict(record))
+            return
+        path = write_records([record])
+        self._bad += 1
+        if too_many(self._bad, self._seen, self.max_bad_rate):
+            raise TooManyBadSamplesError(
+                f"{self._bad} of {self._seen} samples read by this process are bad, more than the "
+                f"allowed {self.max_bad_rate:.2%}; the last: {error} All are listed in {path}."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        kept = ("url", "transform", "verify", "max_bad_rate", "index", "fingerprint",
+                "shard_sizes", "reads_ahead", "_store")  # fmt: skip
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        self.__dict__.update(state)
+        self._begin()

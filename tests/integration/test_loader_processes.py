@@ -1,0 +1,214 @@
+"""What happens to worker processes, their memory and their loader when things go wrong."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from headrace import DataLoader
+from headrace.core.errors import LoaderError, LoaderTimeoutError
+from sample_datasets import Draws, Hangs, Images, KillsItsWorker, assert_same
+
+TESTS = Path(__file__).parents[1]
+DESCRIPTORS = Path("/proc/self/fd")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - looked at, not written to
+
+
+def worker_processes(process: psutil.Process | None = None) -> list[psutil.Process]:
+    servers = (process or psutil.Process()).children()
+    return [worker for server in servers for worker in server.children()]
+
+
+def gone(processes: list[psutil.Process], timeout_s: float = 20) -> bool:
+    return not psutil.wait_procs(processes, timeout=timeout_s)[1]
+
+
+def test_a_killed_workers_batch_is_made_again(tmp_path: Path):
+    expected = list(DataLoader(Draws(40), 4, num_workers=0))
+    loader = DataLoader(KillsItsWorker(40, tmp_path / "killed"), 4, num_workers=2)
+    for mine, yours in zip(loader, expected, strict=True):
+        assert_same(mine, yours)
+    assert (tmp_path / "killed").exists()
+
+
+def test_workers_killed_from_outside_are_replaced():
+    expected = list(DataLoader(Draws(400), 4, num_workers=0))
+    loader = DataLoader(Draws(400), 4, num_workers=2)
+    batches = []
+    for number, batch in enumerate(loader):
+        batches.append(batch)
+        if number in {1, 20, 50}:
+            for worker in worker_processes():
+                worker.kill()
+    for mine, yours in zip(batches, expected, strict=True):
+        assert_same(mine, yours)
+
+
+def test_a_sample_that_kills_every_worker_is_named():
+    loader = DataLoader(KillsItsWorker(40, None), 4, num_workers=2)
+    with pytest.raises(LoaderError, match=r"SIGKILL at sample 13"):
+        list(loader)
+
+
+def test_a_wait_has_a_deadline_that_names_worker_and_sample():
+    loader = DataLoader(Hangs(40), 4, num_workers=2, timeout_s=1)
+    with pytest.raises(LoaderTimeoutError, match=r"rank 0: batch 3 .* Worker \d is at sample 13"):
+        list(loader)
+
+
+def test_kept_batches_stay_intact_when_slots_run_out():
+    kept = list(DataLoader(Images(), 2, num_workers=2))
+    for number, batch in enumerate(kept):
+        assert batch[:, 0, 0].tolist() == [2 * number, 2 * number + 1]
+        assert bool((batch[1] == 2 * number + 1).all())
+
+
+def test_what_autograd_keeps_stays_intact():
+    weight = torch.ones((), requires_grad=True)
+    losses = [(weight * batch.float()).sum() for batch in DataLoader(Images(), 4, num_workers=2)]
+    torch.stack(losses).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.item() == 512 * 512 * sum(range(64))
+
+
+def test_a_view_keeps_its_slot_and_the_batch_may_go():
+    rows = [batch[1, :3] for batch in DataLoader(Images(), 4, num_workers=1)]
+    gc.collect()
+    assert [row[0, 0].item() for row in rows] == list(range(1, 64, 4))
+
+
+def test_slots_are_reused_and_files_closed():
+    loader = DataLoader(Images(), 4, num_workers=2)
+    list(zip(range(3), loader, strict=False))
+    descriptors = len(list(DESCRIPTORS.iterdir()))
+    for _ in range(5):
+        assert sum(1 for _ in loader) == 16
+    assert len(list(DESCRIPTORS.iterdir())) <= descriptors
+    loader = None
+    gc.collect()
+    assert not [fd for fd in DESCRIPTORS.iterdir() if "headrace" in _target(fd)]
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:  # the descriptor that listed the folder
+        return ""
+
+
+def test_nothing_lies_in_dev_shm():
+    before = set(SHARED_MEMORY.iterdir())
+    loader = iter(DataLoader(Images(), 8, num_workers=2))
+    next(loader)
+    assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def test_dropping_the_loader_ends_its_processes():
+    loader = DataLoader(Draws(40), 4, num_workers=2)
+    next(iter(loader))
+    processes = psutil.Process().children(recursive=True)
+    assert len(processes) >= 3
+    del loader
+    gc.collect()
+    assert gone(processes)
+
+
+SCRIPT = textwrap.dedent("""
+    import os, sys, torch
+    from sample_datasets import Draws
+    from headrace import DataLoader
+    if __name__ == "__main__":
+        loader = DataLoader(Draws(100000), 4, num_workers=2)
+        torch.utils.data.get_worker_info()
+        for number, batch in enumerate(loader):
+            if number == 5:
+                print("going", flush=True)
+""")
+
+
+def start_script(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]]:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "going\n"
+    children = psutil.Process(script.pid).children(recursive=True)
+    assert len(children) == 3  # the forkserver and two workers
+    return script, children
+
+
+def test_kill_9_of_the_training_process_leaves_nothing(tmp_path: Path):
+    script, children = start_script(tmp_path)
+    script.kill()
+    script.wait()
+    assert gone(children)
+
+
+def test_ctrl_c_ends_everything_with_one_traceback(tmp_path: Path):
+    script, children = start_script(tmp_path)
+    script.send_signal(signal.SIGINT)
+    _, errors = script.communicate(timeout=60)
+    assert script.returncode != 0
+    assert errors.count("Traceback") == 1
+    assert "KeyboardInterrupt" in errors
+    assert gone(children)
+
+
+def test_kill_9_of_the_forkserver_is_an_error_not_a_hang():
+    loader = iter(DataLoader(Draws(100000), 4, num_workers=2, timeout_s=60))
+    next(loader)
+    psutil.Process().children()[0].kill()
+    with pytest.raises(LoaderError, match="forkserver ended"):
+        for _ in loader:
+            pass
+
+
+def test_unpicklable_datasets_are_named():
+    class Holds(Draws):
+        def __init__(self) -> None:
+            super().__init__(9)
+            self.guard = threading.Lock()
+
+    with pytest.raises(LoaderError, match=r"dataset\.guard is a lock"):
+        iter(DataLoader(Holds(), 3, num_workers=1))
+
+
+def test_worker_init_fn_runs_and_its_error_is_told():
+    def fail(worker: int) -> None:
+        raise OSError(f"no licence for worker {worker}")
+
+    with pytest.raises(LoaderError, match="no licence"):
+        list(DataLoader(Draws(9), 3, num_workers=1, worker_init_fn=fail))
+
+
+def test_a_changed_dataset_reaches_the_workers():
+    dataset = Draws(6)
+    loader = DataLoader(dataset, 2, sampler=[0, 1, 2, 3], num_workers=1)
+    assert len(list(loader)) == 2
+    dataset.samples = 4
+    dataset.extra = "more"
+    first = worker_processes()
+    assert len(list(loader)) == 2
+    assert gone(first)
+
+
+def test_many_open_slots_stay_within_the_descriptor_limit():
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 256
+    loaders = [DataLoader(Draws(8), 2, num_workers=1) for _ in range(4)]
+    assert sum(len(list(loader)) for loader in loaders) == 16

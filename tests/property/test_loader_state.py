@@ -1,0 +1,128 @@
+"""Stopping anywhere and resuming is the same as not stopping, at any world size."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import DataLoader
+from headrace.core.errors import CheckpointError, DatasetError
+from headrace.data.loader.loader import DataLoader as Loader
+
+
+class Indices:
+    """A dataset whose samples are their own numbers."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def make(samples: int, rank: int = 0, world: int = 1, batch: int = 12, **more) -> Loader:
+    return DataLoader(
+        Indices(samples), shuffle=True, num_workers=0, global_batch=batch, rank=rank, world=world,
+        seed=7, **more,
+    )  # fmt: skip
+
+
+def stop_after(loader: Loader, batches: int) -> tuple[list[list[int]], dict]:
+    """Take some batches and the state inside the loop, as a checkpoint does."""
+    taken: list[list[int]] = []
+    state = loader.state_dict()
+    for batch in loader:
+        taken.append(batch.tolist())
+        state = loader.state_dict()
+        if len(taken) >= batches:
+            break
+    return taken, json.loads(json.dumps(state))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(12, 200),
+    stop=st.integers(1, 20),
+    world_before=st.sampled_from([1, 2, 4]),
+    world_after=st.sampled_from([1, 2, 3, 4]),
+    batch_after=st.sampled_from([12, 24, 36]),
+    drop_last=st.booleans(),
+)
+def test_each_sample_comes_once_across_a_change_of_world_and_batch(
+    samples: int, stop: int, world_before: int, world_after: int, batch_after: int, drop_last: bool
+):
+    before = [stop_after(make(samples, rank, world_before), stop) for rank in range(world_before)]
+    states = [state for _, state in before]
+    assert all(state == states[0] for state in states)
+    assert len(json.dumps(states[0])) < 1024
+    seen = [i for taken, _ in before for batch in taken for i in batch]
+    steps = set()
+    for rank in range(world_after):
+        loader = make(samples, rank, world_after, batch_after, drop_last=drop_last)
+        loader.load_state_dict(states[0])
+        batches = [batch.tolist() for batch in loader]
+        steps.add(len(batches))
+        seen += [i for batch in batches for i in batch]
+        assert loader.state_dict()["epoch"] == 1
+    assert len(steps) == 1
+    assert len(set(seen)) == len(seen)
+    if drop_last:
+        assert samples - len(seen) < batch_after
+    else:
+        assert sorted(seen) == list(range(samples))
+
+
+@settings(max_examples=30, deadline=None)
+@given(samples=st.integers(12, 100), stop=st.integers(1, 12))
+def test_going_on_equals_not_stopping(samples: int, stop: int):
+    whole = make(samples)
+    epochs = [[batch.tolist() for batch in whole] for _ in range(2)]
+    taken, state = stop_after(make(samples), stop)
+    resumed = make(samples)
+    resumed.load_state_dict(state)
+    assert taken + [batch.tolist() for batch in resumed] == epochs[0]
+    assert [batch.tolist() for batch in resumed] == epochs[1]
+
+
+def test_a_state_from_after_the_loop_is_the_next_epochs_begin():
+    whole = make(50)
+    first, second = ([batch.tolist() for batch in whole] for _ in range(2))
+    loader = make(50)
+    list(loader)
+    resumed = make(50)
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.epoch == 1
+    assert [batch.tolist() for batch in resumed] == second != first
+
+
+def test_a_state_nobody_iterated_from_is_kept():
+    loader = make(50)
+    _, state = stop_after(loader, 2)
+    resumed = make(50)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+
+
+def test_a_given_samplers_state_is_its_count():
+    order = [3, 1, 4, 1, 5, 9, 2, 6]
+    loader = DataLoader(Indices(10), 3, sampler=order, num_workers=0)
+    taken, state = stop_after(loader, 1)
+    resumed = DataLoader(Indices(10), 3, sampler=order, num_workers=0)
+    resumed.load_state_dict(state)
+    assert taken + [batch.tolist() for batch in resumed] == [[3, 1, 4], [1, 5, 9], [2, 6]]
+
+
+def test_states_of_other_datasets_and_other_loaders_are_refused():
+    _, state = stop_after(make(50), 1)
+    with pytest.raises(DatasetError, match="belongs to dataset"):
+        make(51).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="kind 'plan'"):
+        DataLoader(Indices(50), 3, sampler=[1], num_workers=0).load_state_dict(state)
+    with pytest.raises(CheckpointError):
+        make(50).load_state_dict({})

@@ -1,0 +1,129 @@
+"""Datasets that tests load. Importable, as a user's own module would be."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+
+class Draws:
+    """Each sample draws from all three global generators."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        return {
+            "index": index,
+            "pixels": np.full((4, 6, 3), index % 256, np.uint8),
+            "python": random.random(),
+            "numpy": np.random.rand(3),
+            "torch": torch.rand(2),
+            "name": f"s{index}",
+            "nested": (index * 2, [float(index), index % 2 == 0]),
+        }
+
+
+class Raises(Draws):
+    """Sample 13 raises."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        if index == 13:
+            raise ZeroDivisionError("thirteen")
+        return super().__getitem__(index)
+
+
+class KillsItsWorker(Draws):
+    """Sample 13 ends the process that makes it: once, or always where there is no marker file."""
+
+    def __init__(self, samples: int, marker: Path | None) -> None:
+        super().__init__(samples)
+        self.marker = marker
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        if index == 13 and (self.marker is None or not self.marker.exists()):
+            if self.marker is not None:
+                self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Hangs(Draws):
+    """Sample 13 takes forever."""
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        while index == 13:
+            time.sleep(3600)  # what a hanging read looks like from outside
+        return super().__getitem__(index)
+
+
+class Images:
+    """Arrays of 256 kB, so that batches are worth a slot."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.full((512, 512), index, np.uint8)
+
+
+class Ragged:
+    """Arrays of a length that varies from sample to sample."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.arange(index * 1000, dtype=np.int64)
+
+
+class Numbers(IterableDataset):  # type: ignore[type-arg]
+    """0 to n - 1, split over workers as torch's documentation shows it."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return iter(range(first, self.samples, step))
+
+
+def pad(samples: list[np.ndarray]) -> torch.Tensor:
+    """Collate ragged arrays, as a user would."""
+    longest = max(len(sample) for sample in samples)
+    padded = torch.zeros(len(samples), longest, dtype=torch.int64)
+    for row, sample in enumerate(samples):
+        padded[row, : len(sample)] = torch.from_numpy(sample)
+    return padded
+
+
+def assert_same(one: object, other: object) -> None:
+    """Assert that two batches are the same, bit for bit, in type and value."""
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert torch.equal(one, other)
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other)
+        for mine, yours in zip(one, other, strict=True):
+            assert_same(mine, yours)
+    else:
+        assert one == other

@@ -1,0 +1,70 @@
+"""The house rules that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+ALL_CODE = SOURCES + [
+    path
+    for folder in ("examples", "benchmarks", "tools")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def test_there_are_sources_to_check():
+    assert len(SOURCES) > 20
+
+
+@pytest.mark.parametrize("path", ALL_CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_is_over_400_lines_and_no_function_over_60(path: Path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    too_long = [
+        f"{node.name}: {_code_lines(node)} lines"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and _code_lines(node) > MAX_FUNCTION_LINES
+    ]
+    assert too_long == []
+
+
+def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count a function's lines without its signature and docstring."""
+    body = function.body
+    if isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:] or body
+    return (function.end_lineno or 0) - body[0].lineno + 1
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_environment_is_read_in_one_file_alone(path: Path):
+    if path == ROOT / "src/headrace/core/env.py":
+        return
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Attribute, ast.Name))
+    }
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "os"
+        for alias in node.names
+    }
+    assert not (names | imported) & {"environ", "environb", "getenv", "putenv", "getenvb"}
+
+
+def test_every_package_has_something_in_it():
+    empty = [
+        str(init.parent.relative_to(ROOT))
+        for init in (ROOT / "src/headrace").rglob("__init__.py")
+        if not any(other != init for other in init.parent.rglob("*.py"))
+    ]
+    assert empty == []
