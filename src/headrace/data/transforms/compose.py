@@ -1,0 +1,70 @@
+"""Chains of transforms, and transforms applied to some members of a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.core.errors import UsageError
+
+
+class Compose:
+    """Apply transforms one after the other.
+
+    What one returns is handed to the next; a tuple is handed on as several arguments, so image and
+    mask go through together.
+
+    Attributes:
+        transforms: The chain.
+        wants_bytes: Members that the chain wants undecoded (see `OnMembers`).
+    """
+
+    def __init__(self, transforms: list[Callable[..., Any]]) -> None:
+        self.transforms = list(transforms)
+        self.wants_bytes: frozenset[str] = frozenset().union(
+            *(getattr(transform, "wants_bytes", ()) for transform in self.transforms)
+        )
+
+    def __call__(self, *values: Any) -> Any:
+        """Return what the last transform returns; the input where there is none."""
+        for transform in self.transforms:
+            value = transform(*values)
+            values = value if isinstance(value, tuple) else (value,)
+        return values if len(values) > 1 else values[0]
+
+
+class OnMembers:
+    """Apply a transform to some members of a sample and leave the others as they are.
+
+    `OnMembers("jpg", RandomResizedCrop(224))` changes the image; with
+    `OnMembers(("jpg", "png"), JointScaleCropFlip((512, 1024)))` image and mask go together.
+
+    Attributes:
+        members: Names of the members, in the transform's order.
+        transform: Takes as many values as there are members and returns as many.
+        wants_bytes: The members that the dataset must leave undecoded, because the transform
+            decodes them itself (its attribute `decodes` says so).
+    """
+
+    def __init__(self, members: str | tuple[str, ...], transform: Callable[..., Any]) -> None:
+        self.members = (members,) if isinstance(members, str) else tuple(members)
+        self.transform = transform
+        first = transform.transforms[0] if isinstance(transform, Compose) else transform
+        decodes = bool(getattr(first, "decodes", False))
+        self.wants_bytes = frozenset(self.members if decodes else ())
+
+    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sample with these members replaced.
+
+        Raises:
+            UsageError: The sample lacks one of them.
+        """
+        missing = [name for name in self.members if name not in sample]
+        if missing:
+            raise UsageError(
+                f"The sample has no member {missing[0]!r}; it has {', '.join(map(repr, sample))}. "
+                "Name the members as the dataset does (`headrace data info` lists them)."
+            )
+        result = self.transform(*(sample[name] for name in self.members))
+        values = result if len(self.members) > 1 else (result,)
+        return {**sample, **dict(zip(self.members, values, strict=True))}
