@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.core.errors import DatasetError, NoSpaceError, StorageError
+from headrace.core.errors import DatasetError
 from headrace.data.shards.columns import Kinds, MemberKind
 from headrace.data.shards.index_file import IndexFile, write_index
 from headrace.data.shards.manifest import (
@@ -23,6 +22,7 @@ from headrace.data.shards.manifest import (
     fingerprint_of,
 )
 from headrace.data.shards.part import BadFile, Part
+from headrace.data.shards.part_spool import local_disk
 from headrace.data.storage import Store
 
 Parts = Callable[[], Iterator[Part]]
@@ -146,13 +146,5 @@ def assemble(store: Store, summary: Summary, parts: Parts, about: About) -> Mani
 
 def _write(path: Path, summary: Summary, parts: Parts, fingerprint: str) -> IndexFile:
     batches = (part.batch for part in parts() if part.batch.num_rows)
-    try:
+    with local_disk(path):
         return write_index(path, batches, summary.kinds, fingerprint)
-    except StorageError:
-        raise
-    except OSError as error:
-        kind = NoSpaceError if error.errno in {errno.ENOSPC, errno.EDQUOT} else StorageError
-        raise kind(
-            f"{path} cannot be written ({error.strerror or error}). The index is put together "
-            "there; set TMPDIR to a folder with room."
-        ) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -103,6 +103,19 @@ class RowBuilder:
             values = members[extension][1] if extension in members else _absent(kind)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
+
+    def items(self) -> Iterator[tuple[str, dict[str, tuple[int, ...]]]]:
+        """Yield each sample's key and, for each member it has, the values of its columns."""
+        absent = {name: COLUMNS[kind][0].absent for name, kind in self._kinds.items()}
+        for row, key in enumerate(self._keys):
+            yield (
+                key,
+                {
+                    extension: tuple(column[row] for column in columns)
+                    for extension, columns in self._columns.items()
+                    if columns[0][row] != absent[extension]
+                },
+            )
 
     def kinds(self) -> dict[str, MemberKind]:
         """Return the extensions that appeared, sorted, with their kinds."""

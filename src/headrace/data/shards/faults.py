@@ -29,7 +29,7 @@ unreadable  an object exists but cannot be read
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One fault.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import NoSpaceError, StorageError, TooManyBadSamplesError
+from headrace.core.errors import NoSpaceError, StorageError
 from headrace.data.shards.assemble import About, assemble, summarise
+from headrace.data.shards.budget import check_budget
 from headrace.data.shards.cut import cut, shuffled, tar_bytes
 from headrace.data.shards.manifest import Manifest
 from headrace.data.shards.options import Check, PackOptions, Recode
@@ -25,41 +25,18 @@ from headrace.data.shards.packing_state import (
     resume_plan,
     write_plan,
 )
-from headrace.data.shards.part import BadFile, Part
+from headrace.data.shards.part import Part
+from headrace.data.shards.progress import PackProgress, Progress, Tally
 from headrace.data.shards.scale import measure_scale
 from headrace.data.shards.sources.detect import list_source
 from headrace.data.shards.sources.samples import SampleTable, samples_of
+from headrace.data.shards.window import windowed
 from headrace.data.shards.workers import WorkerPool
 from headrace.data.storage import Store, open_store
 
 # Past the budget packing goes on, so that all bad files are listed at once; but not for ever.
 _BEYOND_BUDGET = 1000
-_SHOWN_BAD = 100
-_READ_AHEAD = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackProgress:
-    """How far a packing is.
-
-    Attributes:
-        stage: "listing", "packing", "indexing".
-        samples: Samples done.
-        of_samples: Samples in all; 0 while they are being listed.
-        read_bytes: Bytes read in this process's run.
-        resumed: Samples that an earlier run had done.
-        bad: Samples left out in this run.
-    """
-
-    stage: str
-    samples: int = 0
-    of_samples: int = 0
-    read_bytes: int = 0
-    resumed: int = 0
-    bad: int = 0
-
-
-Progress = Callable[[PackProgress], None]
+_PARTS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +101,7 @@ def pack(
     tell(PackProgress(stage="indexing", samples=len(table), of_samples=len(table)))
     finished = sorted(finished_shards(store, len(bounds) - 1))
     summary = summarise(_parts(store, finished))
-    _check_budget(summary.bad, options.max_bad, table.url, complete=complete)
+    check_budget(summary.bad, options.max_bad, table.url, complete=complete)
     about = About(layout="tar", source=table.source, classes=table.classes, options=described)
     manifest = assemble(store, summary, lambda: _parts(store, finished), about)
     remove_state(store)
@@ -151,7 +128,7 @@ def _pack_shards(
     done = finished_shards(store, len(bounds) - 1)
     tasks = [number for number in range(len(bounds) - 1) if number not in done]
     resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
-    tally = _Tally(tell, of_samples=len(table), resumed=resumed)
+    tally = Tally(tell, "packing", of_samples=len(table), resumed=resumed)
     tally.add(0, 0, 0)
     with WorkerPool(job, min(options.workers, max(len(tasks), 1))) as pool:
         try:
@@ -177,55 +154,8 @@ def _explained(error: StorageError, url: str) -> StorageError:
 
 
 def _parts(store: Store, numbers: Sequence[int]) -> Iterator[Part]:
-    """Yield the records of finished shards in order, the next ones on their way."""
-    names = [part_name(number) for number in numbers]
-    with ThreadPoolExecutor(_READ_AHEAD) as threads:
-        for first in range(0, len(names), _READ_AHEAD):
-            some = names[first : first + _READ_AHEAD]
-            for name, data in zip(some, threads.map(store.get, some), strict=True):
-                yield Part.from_bytes(data, f"{store.url}/{name}")
-
-
-def _check_budget(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bool) -> None:
-    if complete and len(bad) <= max_bad:
-        return
-    lines = [f"  {each.file}: {each.reason}" for each in bad[:_SHOWN_BAD]]
-    if len(bad) > _SHOWN_BAD:
-        lines.append(f"  and {len(bad) - _SHOWN_BAD} more")
-    advice = (
-        f"Correct or remove them, or leave them out with --max-bad {len(bad)}."
-        if complete
-        else "Packing stopped early, because so many are bad. Is this the right source?"
-    )
-    raise TooManyBadSamplesError(
-        f"{url}: {len(bad)} files cannot be used, {max_bad} may be left out (--max-bad):\n"
-        + "\n".join(lines)
-        + f"\n{advice} Finished shards are kept."
-    )
-
-
-class _Tally:
-    """Adds up what workers report."""
-
-    def __init__(self, tell: Progress, of_samples: int, resumed: int) -> None:
-        self.bad = 0
-        self._tell = tell
-        self._of_samples = of_samples
-        self._resumed = resumed
-        self._samples = resumed
-        self._read_bytes = 0
-
-    def add(self, samples: int, read_bytes: int, bad: int) -> None:
-        self._samples += samples
-        self._read_bytes += read_bytes
-        self.bad += bad
-        self._tell(
-            PackProgress(
-                stage="packing",
-                samples=self._samples,
-                of_samples=self._of_samples,
-                read_bytes=self._read_bytes,
-                resumed=self._resumed,
-                bad=self.bad,
-            )
-        )
+    """Yield the records of finished shards in order."""
+    for name, data in windowed(
+        lambda name: (name, store.get(name)), map(part_name, numbers), _PARTS_AT_ONCE
+    ):
+        yield Part.from_bytes(data, f"{store.url}/{name}")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
@@ -17,6 +19,7 @@ from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
 from headrace.data.shards.pack_shard import PACKING_FOLDER, part_name, shard_name
 from headrace.data.shards.scale import Scale
 from headrace.data.storage import Store
+from headrace.data.storage.urls import parse_url
 
 _PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
 
@@ -107,6 +110,10 @@ def remove_state(store: Store) -> None:
         if info.path != _PLAN_NAME:
             store.delete(info.path)
     store.delete(_PLAN_NAME)
+    location = parse_url(store.url)
+    if location.kind == "local":  # only there are folders things of their own
+        with suppress(OSError):
+            (Path(location.prefix) / PACKING_FOLDER).rmdir()
 
 
 def refuse_overlap(source_url: str, destination_url: str) -> None:

@@ -168,7 +168,7 @@ class TarReader:
             )
 
     def _fault(self, kind: FaultKind, message: str) -> None:
-        self._faults.append(Fault(kind=kind, where=self._path, message=f"{message}."))
+        self._faults.append(Fault(kind, self._path, f"{message}."))
 
 
 class _CutError(Exception):

@@ -1,0 +1,35 @@
+"""Work in threads, results in order, a few ahead of use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def windowed(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], at_once: int
+) -> Iterator[_Result]:
+    """Yield work(item) for each item, in order.
+
+    Args:
+        work: Called in threads.
+        items: Taken as they are needed: there may be millions.
+        at_once: Threads; twice as many items are begun ahead of use.
+    """
+    waiting = iter(items)
+    coming: deque[Future[_Result]] = deque()
+    with ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards") as threads:
+        try:
+            for item in waiting:
+                coming.append(threads.submit(work, item))
+                if len(coming) >= 2 * at_once:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
