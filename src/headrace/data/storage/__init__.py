@@ -1,5 +1,6 @@
 """URL -> object store: local, s3, gs, az, http, memory; retries, deadlines, disk cache."""
 
+from headrace.data.storage.cached import CachedStore
 from headrace.data.storage.config import RetryPolicy, StorageConfig
 from headrace.data.storage.opener import open_store
 from headrace.data.storage.process import declare_leaf
@@ -8,6 +9,7 @@ from headrace.data.storage.urls import join_url, safe_url, split_url
 
 __all__ = [
     "Buffer",
+    "CachedStore",
     "ObjectInfo",
     "PutData",
     "RetryPolicy",

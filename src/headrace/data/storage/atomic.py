@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +13,11 @@ _LITTER_PREFIX = ".headrace-tmp-"
 
 
 def write_whole(
-    file: Path, pieces: Iterable[bytes | bytearray | memoryview], *, durable: bool = True
+    file: Path,
+    pieces: Iterable[bytes | bytearray | memoryview],
+    *,
+    durable: bool = True,
+    beside_in: Path | None = None,
 ) -> None:
     """Write `file` beside its place and rename it; folders are made.
 
@@ -20,19 +25,22 @@ def write_whole(
         file: Where it shall lie; what lies there is replaced.
         pieces: Its bytes, in order.
         durable: Flush file and folder to the disk, so that it outlives a power cut.
+        beside_in: Write it in this folder of the same disk first, rather than beside its place.
 
     Raises:
         OSError: The disk is full, read-only, or gone; nothing is left behind.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.parent / f"{_LITTER_PREFIX}{os.getpid()}-{uuid4().hex}"
+    beside = (beside_in or file.parent) / litter_name()
     try:
         with beside.open("xb", buffering=0) as out:
+            with suppress(OSError):  # a disk without locks keeps its litter
+                fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             for piece in pieces:
                 _write_all(out.fileno(), memoryview(piece).cast("B"))
             if durable:
                 os.fsync(out.fileno())
-        beside.replace(file)
+            beside.replace(file)
     except BaseException:
         with suppress(OSError):
             beside.unlink()
@@ -41,14 +49,33 @@ def write_whole(
         _sync_folder(file.parent)
 
 
+def litter_name() -> str:
+    """Return a fresh name for a file that is being written."""
+    return f"{_LITTER_PREFIX}{uuid4().hex}"
+
+
 def is_litter(name: str) -> bool:
-    """Tell whether a file of this name is one that a killed `write_whole` left behind."""
+    """Tell whether a file of this name is being written, or was when its process was killed."""
     return name.startswith(_LITTER_PREFIX)
 
 
-def litter_owner(name: str) -> int:
-    """Return the process that wrote a file of this name (see `is_litter`)."""
-    return int(name.removeprefix(_LITTER_PREFIX).partition("-")[0])
+def clear_litter(folder: Path) -> None:
+    """Remove what killed processes left half-written in `folder`, if it can be."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if is_litter(entry.name):
+                with suppress(OSError):
+                    _remove_if_abandoned(entry.path)
+
+
+def _remove_if_abandoned(file: str) -> None:
+    # Whoever writes a file holds its lock; the kernel lets go when the process ends.
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(file)  # noqa: PTH108
+    finally:
+        os.close(descriptor)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

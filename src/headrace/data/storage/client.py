@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Protocol
 
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 
 
 class Client(Protocol):
@@ -18,6 +18,10 @@ class Client(Protocol):
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
         """Read a range that is no longer than a part."""
+        ...
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it; its path is the key."""
         ...
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:

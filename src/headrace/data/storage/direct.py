@@ -15,20 +15,20 @@ from headrace.core.errors import NotFoundError
 from headrace.data.storage.background import submit
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.connect import connect
+from headrace.data.storage.failures import WrongAnswerError
 from headrace.data.storage.fetch import (
     Listing,
     all_or_none,
     checked_range,
-    first_part,
     info_of,
-    later_part,
+    part_of,
 )
 from headrace.data.storage.pieces import pieces_of, regrouped
 from headrace.data.storage.process import enter_client
 from headrace.data.storage.ranges import split_span
 from headrace.data.storage.retry import Hedge, Retrier
 from headrace.data.storage.settings import read_settings
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.upload import Upload, part_size
 from headrace.data.storage.urls import Location
 
@@ -63,6 +63,14 @@ class DirectClient:
         async def fetch(store: ObjectStore) -> Buffer:
             data = await obstore.get_range_async(store, key, start=start, length=length)
             return checked_range(memoryview(data), length)
+
+        return submit(self._get(target, fetch))
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it."""
+
+        async def fetch(store: ObjectStore) -> Part:
+            return await part_of(store, key, start, length)
 
         return submit(self._get(target, fetch))
 
@@ -136,18 +144,22 @@ class DirectClient:
         return memoryview(whole).toreadonly()
 
     async def _read_whole(self, key: str, target: str) -> Buffer:
-        async def fetch_first(store: ObjectStore) -> tuple[Buffer, int, str | None]:
-            return await first_part(store, key, self._config.part_bytes)
+        async def fetch_first(store: ObjectStore) -> Part:
+            return await part_of(store, key, 0, self._config.part_bytes)
 
-        async def fetch(store: ObjectStore, first: int, size: int) -> Buffer:
-            return await later_part(store, key, first, first + size, etag)
+        async def fetch(store: ObjectStore, start: int, length: int) -> Buffer:
+            later = await part_of(store, key, start, length)
+            if (later.info.etag, later.info.size_bytes) != (info.etag, info.size_bytes):
+                raise WrongAnswerError("the object changed while it was read")
+            return checked_range(later.data, length)
 
-        data, size, etag = await self._get(target, fetch_first)
-        if len(data) == size:
-            return data
-        whole = bytearray(size)
-        whole[: len(data)] = data
-        await self._fill(whole, 0, len(data), target, fetch)
+        first = await self._get(target, fetch_first)
+        info = first.info
+        if len(first.data) == info.size_bytes:
+            return first.data
+        whole = bytearray(info.size_bytes)
+        whole[: len(first.data)] = first.data
+        await self._fill(whole, 0, len(first.data), target, fetch)
         return memoryview(whole).toreadonly()
 
     async def _fill(

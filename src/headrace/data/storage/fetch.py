@@ -10,48 +10,38 @@ import obstore
 from obstore.exceptions import BaseError
 
 from headrace.data.storage.failures import WrongAnswerError
-from headrace.data.storage.store import Buffer, ObjectInfo
+from headrace.data.storage.store import Buffer, ObjectInfo, Part
 
 if TYPE_CHECKING:
-    from obstore import GetResult, ListStream, ObjectMeta
+    from obstore import ListStream, ObjectMeta
     from obstore.store import ObjectStore
 
 _PAGE = 1000  # objects that a listing request of S3 and its kin returns at most
 
 
-async def first_part(store: ObjectStore, key: str, length: int) -> tuple[Buffer, int, str | None]:
-    """Return the first `length` bytes of an object or fewer, its whole size, and its etag.
+async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part:
+    """Return bytes [start, start + length) of an object, as far as it goes.
 
     Raises:
         WrongAnswerError: The answer's length is not what it says.
         BaseError: The client's failure.
     """
+    end = start + length
     try:
-        result = await obstore.get_async(store, key, options={"range": (0, length)})
+        result = await obstore.get_async(store, key, options={"range": (start, end)})
     except BaseError as error:
         text = str(error)
         # An empty object has no first byte; a plain web server may know no ranges.
-        if "status code: 416" not in text and "NotPartial" not in text:
+        if start or ("status code: 416" not in text and "NotPartial" not in text):
             raise
         result = await obstore.get_async(store, key)
-        length = result.meta["size"]
-    data = await _body(result, 0, min(length, result.meta["size"]))
-    return data, result.meta["size"], result.meta["e_tag"]
-
-
-async def later_part(
-    store: ObjectStore, key: str, start: int, end: int, etag: str | None
-) -> Buffer:
-    """Return bytes [start, end) of the object that still has this etag.
-
-    Raises:
-        WrongAnswerError: It changed, or the answer's length is not what it says.
-        BaseError: The client's failure.
-    """
-    result = await obstore.get_async(store, key, options={"range": (start, end)})
-    if result.meta["e_tag"] != etag:
-        raise WrongAnswerError("the object changed while it was read")
-    return await _body(result, start, end)
+        end = result.meta["size"]
+    end = min(end, result.meta["size"])
+    data = memoryview(await result.bytes_async())
+    if result.range != (start, end) and end > start:
+        came = f"{result.range[0]}..{result.range[1]}"
+        raise WrongAnswerError(f"bytes {start}..{end} were asked for and {came} came")
+    return Part(data=checked_range(data, end - start), info=info_of(result.meta))
 
 
 def checked_range(data: Buffer, length: int) -> Buffer:
@@ -109,11 +99,3 @@ class Listing:
         if self._resumable and page:
             self._last = page[-1]["path"]
         return [info_of(meta) for meta in page]
-
-
-async def _body(result: GetResult, start: int, end: int) -> Buffer:
-    data = memoryview(await result.bytes_async())
-    if result.range != (start, end) and end > start:
-        came = f"{result.range[0]}..{result.range[1]}"
-        raise WrongAnswerError(f"bytes {start}..{end} were asked for and {came} came")
-    return checked_range(data, end - start)

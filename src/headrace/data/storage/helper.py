@@ -77,6 +77,11 @@ class _Helper:
             case "read":
                 read = client.read(key, header["start"], header["length"], target)
                 self._when_done(read, number, lambda data: ({}, data))
+            case "read_part":
+                part = client.read_part(key, header["start"], header["length"], target)
+                self._when_done(
+                    part, number, lambda part: ({"objects": [_row(part.info)]}, part.data)
+                )
             case "read_whole":
                 whole = client.read_whole(key, target)
                 self._when_done(whole, number, lambda data: ({}, data))

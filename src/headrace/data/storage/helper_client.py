@@ -17,7 +17,7 @@ from headrace.data.storage.channel import Frame, write_piece
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.helper_process import Request, ask
 from headrace.data.storage.pieces import pieces_of, regrouped
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location
 
 _T = TypeVar("_T")
@@ -40,6 +40,13 @@ class HelperClient:
         """Read a range."""
         header = {"op": "read", "key": key, "target": target, "start": start, "length": length}
         return _mapped(self._ask(header), lambda frame: frame.body)
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it."""
+        header = {"op": "read_part", "key": key, "target": target, "start": start, "length": length}
+        return _mapped(
+            self._ask(header), lambda frame: Part(data=frame.body, info=_infos(frame)[0])
+        )
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
         """Read an object of any size."""

@@ -22,7 +22,7 @@ from headrace.core.errors import (
 from headrace.data.storage.atomic import is_litter, write_whole
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location, check_path
 
 _ERRORS: dict[int, type[StorageError]] = {
@@ -88,6 +88,14 @@ class LocalStore:
         """Read a range; the future is already done."""
         return done_future(lambda: self.get_range(path, start, length))
 
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Return what is known of a file; the future is already done."""
+        return done_future(lambda: self.head(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Read a range up to the file's end; the future is already done."""
+        return done_future(lambda: self._part(path, start, length))
+
     def put(self, path: str, data: PutData) -> None:
         """Write a file: beside it, flushed to the disk, then renamed over it."""
         with self._translated(path):
@@ -98,12 +106,20 @@ class LocalStore:
         with self._translated(path), suppress(FileNotFoundError):
             os.unlink(self._file(path))  # noqa: PTH108
 
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
     def close(self) -> None:
         """Do nothing: files are closed after each read."""
 
     def _file(self, path: str) -> str:
         check_path(path)
         return f"{self._folder}/{path}"
+
+    def _part(self, path: str, start: int, length: int) -> Part:
+        info = self.head(path)
+        end = min(start + length, info.size_bytes)
+        return Part(data=self.get_range(path, start, max(0, end - start)), info=info)
 
     def _range(self, path: str, descriptor: int, start: int, length: int) -> Buffer:
         check_range(start, length)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from headrace.core.errors import CorruptError, NotFoundError
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location
 
 # By the URL's name, then by key. A forked child sees a copy, another process nothing.
@@ -79,6 +79,16 @@ class MemoryStore:
         """Read a range; the future is already done."""
         return done_future(lambda: self.get_range(path, start, length))
 
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Return what is known of an object; the future is already done."""
+        return done_future(lambda: self.head(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Read a range up to the object's end; the future is already done."""
+        return done_future(
+            lambda: Part(data=self.get(path)[start : start + length], info=self.head(path))
+        )
+
     def put(self, path: str, data: PutData) -> None:
         """Write an object."""
         whole = b"".join(pieces_of(data))
@@ -93,6 +103,9 @@ class MemoryStore:
     def delete(self, path: str) -> None:
         """Remove an object."""
         self._objects.pop(self._location.key(path), None)
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
 
     def close(self) -> None:
         """Do nothing: the objects live as long as the process."""

@@ -14,7 +14,7 @@ from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.pieces import done_future
 from headrace.data.storage.process import is_leaf, refuse_after_fork
 from headrace.data.storage.ranges import check_range, cut_ranges, plan_spans
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location, check_path
 
 _T = TypeVar("_T")
@@ -102,6 +102,18 @@ class RemoteStore:
             return done_future(lambda: memoryview(b""))
         return self._read(path, start, length)
 
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Begin asking what is known of an object."""
+        return self._connected().head(*self._named(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Begin reading a range that may reach beyond the object's end; it stops there."""
+        check_range(start, length)
+        key, target = self._named(path)
+        return self._connected().read_part(
+            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
+        )
+
     def put(self, path: str, data: PutData) -> None:
         """Write an object; it appears whole or not at all."""
         key, target = self._named(path)
@@ -111,6 +123,9 @@ class RemoteStore:
         """Remove an object; one that does not exist is no error."""
         key, target = self._named(path)
         self._wait(self._connected().delete(key, target), target)
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
 
     def close(self) -> None:
         """Let go of connections."""

@@ -37,6 +37,19 @@ class ObjectInfo:
     modified_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Bytes of an object, and what is known of it.
+
+    Attributes:
+        data: The bytes.
+        info: The object that they are of.
+    """
+
+    data: Buffer
+    info: ObjectInfo
+
+
 class Store(Protocol):
     """Objects below one URL. Safe to use from several threads; pickles as its URL and settings.
 
@@ -89,6 +102,22 @@ class Store(Protocol):
         """Remove an object; one that does not exist is no error."""
         ...
 
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Drop what a cache holds of a range: its next read asks the store. Else do nothing."""
+        ...
+
     def close(self) -> None:
         """Release connections and files. A closed store may be used again."""
+        ...
+
+
+class CacheableStore(Store, Protocol):
+    """A store that also tells what a cache must know. All but CachedStore are."""
+
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Begin asking what is known of an object."""
+        ...
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Begin reading a range that may reach beyond the object's end; it stops there."""
         ...

@@ -1,0 +1,259 @@
+"""A store whose reads go through blocks on a local disk."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+from headrace.core.errors import CorruptError, HeadraceError, UsageError
+from headrace.data.storage.block_folder import BlockFolder
+from headrace.data.storage.block_writer import BlockWriter, CacheStats
+from headrace.data.storage.cached_read import Block, CachedRead
+from headrace.data.storage.pieces import done_future
+from headrace.data.storage.ranges import check_range
+from headrace.data.storage.store import Buffer, CacheableStore, ObjectInfo, Part, PutData
+
+BLOCK_BYTES = 256 * 2**10
+_SPAN_BYTES = 8 * 2**20  # neighbouring blocks that are missing travel in one request up to this
+_MOST_OBJECTS = 2**16  # whose identities a process keeps in mind
+
+
+class CachedStore:
+    """A store that keeps what it reads in blocks on disk, shared by all processes of the host.
+
+    A block is known by the object's URL and proves which content it is of (etag and size): the
+    first time a process meets blocks of an object it asks the store for these once, and blocks
+    of an older content are fetched anew, so old and new never mix. An object without blocks costs
+    no such request. Blocks outlive the job. Where the disk is full or read-only there is one
+    warning, and reads go straight to the store.
+
+    Args:
+        store: The store behind.
+        cache_dir: Folder of the blocks; other stores may share it.
+        limit_bytes: How much all blocks in the folder may take; those of least recent use go.
+        block_bytes: Size of a block. Small objects are one block each, whatever this says.
+    """
+
+    def __init__(
+        self,
+        store: CacheableStore,
+        cache_dir: Path,
+        limit_bytes: int,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        if not 4096 <= block_bytes <= _SPAN_BYTES:
+            raise UsageError(f"block_bytes={block_bytes}: a block has 4096 to {_SPAN_BYTES} bytes.")
+        self._store = store
+        self._cache_dir = Path(cache_dir)
+        self._limit_bytes = limit_bytes
+        self._block_bytes = block_bytes
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start with nothing under way: what a forked child's parent awaits never arrives here."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._folder = BlockFolder(self._cache_dir, self._limit_bytes)
+        self._writer = BlockWriter(self._folder)
+        self._identities: dict[str, bytes] = {}
+        self._heads: dict[str, Future[ObjectInfo]] = {}
+        self._under_way: dict[tuple[str, int], Future[Block]] = {}
+
+    @property
+    def url(self) -> str:
+        """The URL of the store behind."""
+        return self._store.url
+
+    def __reduce__(self) -> tuple[type[CachedStore], tuple[CacheableStore, Path, int, int]]:
+        return CachedStore, (self._store, self._cache_dir, self._limit_bytes, self._block_bytes)
+
+    def stats(self) -> CacheStats:
+        """Return what this process read from disk and store, and wrote."""
+        return self._writer.stats()
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object below the folder `prefix`, as the store has it."""
+        return self._store.list(prefix)
+
+    def head(self, path: str) -> ObjectInfo:
+        """Return what the store knows of an object."""
+        info = self._store.head(path)
+        self.learn(path, info)
+        return info
+
+    def get(self, path: str) -> Buffer:
+        """Return a whole object."""
+        return self.get_range(path, 0, self.head(path).size_bytes)
+
+    def get_range(self, path: str, start: int, length: int) -> Buffer:
+        """Return bytes [start, start + length) of an object."""
+        return self.submit_range(path, start, length).result()
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
+        """Return several (start, length) ranges of an object."""
+        futures = [self.submit_range(path, start, length) for start, length in ranges]
+        return [future.result() for future in futures]
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Begin reading a range; what is on disk is there at once."""
+        check_range(start, length)
+        if self._pid != os.getpid():
+            self._begin()
+        if length == 0:
+            return done_future(lambda: memoryview(b""))
+        read = CachedRead(path, start, length, self._block_bytes)
+        self._start(read, fresh=False)
+        return read.result
+
+    def put(self, path: str, data: PutData) -> None:
+        """Write an object to the store."""
+        self._store.put(path, data)
+        self._changed(path)
+
+    def delete(self, path: str) -> None:
+        """Remove an object from the store."""
+        self._store.delete(path)
+        self._changed(path)
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Remove the blocks of a range, so that its next read asks the store."""
+        last = (start + max(length, 1) - 1) // self._block_bytes
+        for number in range(start // self._block_bytes, last + 1):
+            self._folder.drop(self._name(path, number))
+            self._under_way.pop((path, number), None)
+
+    def close(self) -> None:
+        """Write what waits to be written, and close the store behind."""
+        self._writer.close()
+        self._store.close()
+
+    def learn(self, path: str, info: ObjectInfo) -> bytes:
+        """Remember which content an object has; returns its identity."""
+        stamp = info.etag or f"{info.modified_s}"
+        text = f"{stamp}\0{info.size_bytes}"
+        identity = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        if len(self._identities) >= _MOST_OBJECTS:
+            self._identities.clear()
+        self._identities[path] = identity
+        return identity
+
+    def _changed(self, path: str) -> None:
+        """Know nothing of an object any more: its next read asks which content it has."""
+        self._identities.pop(path, None)
+        for key in [key for key in self._under_way if key[0] == path]:
+            self._under_way.pop(key, None)
+
+    def _start(self, read: CachedRead, *, fresh: bool) -> None:
+        """Look on the disk, then fetch the rest; `fresh`: fetch all."""
+        found = {} if fresh else self._load(read)
+        if not found or read.path in self._identities:
+            self._fetch(read, found)
+            return
+
+        def checked(head: Future[ObjectInfo]) -> None:
+            error = head.exception()
+            if error is not None:
+                read.fail(error)
+                return
+            self.learn(read.path, head.result())
+            self._fetch(read, found)
+
+        self._head(read.path).add_done_callback(checked)
+
+    def _load(self, read: CachedRead) -> dict[int, Block]:
+        found: dict[int, Block] = {}
+        for number in read.numbers:
+            start, length = read.within(number)
+            loaded = self._writer.load(self._name(read.path, number), start, length)
+            if loaded is not None:
+                found[number] = Block(identity=loaded.identity, start=start, data=loaded.data)
+        return found
+
+    def _head(self, path: str) -> Future[ObjectInfo]:
+        with self._lock:
+            head = self._heads.get(path)
+            if head is not None:
+                return head
+            self._heads[path] = head = self._store.submit_head(path)
+        head.add_done_callback(lambda _: self._heads.pop(path, None))
+        return head
+
+    def _fetch(self, read: CachedRead, found: dict[int, Block]) -> None:
+        identity = self._identities.get(read.path)
+        kept = {number: block for number, block in found.items() if block.identity == identity}
+        missing = [number for number in read.numbers if number not in kept]
+        read.gather(kept, self._blocks(read.path, missing), self._finish)
+
+    def _finish(self, read: CachedRead) -> None:
+        """Hand a read its bytes; where its blocks are of two contents, read all of them anew."""
+        if read.is_of_one_content():
+            read.deliver(self._store.url)
+        elif read.tries < 2:
+            self._start(read, fresh=True)
+        else:
+            read.fail(
+                CorruptError(
+                    f"{self._store.url}/{read.path}: the object keeps changing while it is read. "
+                    "Wait until whoever writes it is done."
+                )
+            )
+
+    def _blocks(self, path: str, numbers: Sequence[int]) -> dict[int, Future[Block]]:
+        """Return futures of blocks, each asked of the store unless it is on its way already."""
+        with self._lock:
+            fresh = [number for number in numbers if (path, number) not in self._under_way]
+            for number in fresh:
+                self._under_way[path, number] = Future()
+            futures = {number: self._under_way[path, number] for number in numbers}
+        for first, count in _runs(fresh, _SPAN_BYTES // self._block_bytes):
+            self._request(path, first, count)
+        return futures
+
+    def _request(self, path: str, first: int, count: int) -> None:
+        start, length = first * self._block_bytes, count * self._block_bytes
+        try:
+            part = self._store.submit_part(path, start, length)
+        except HeadraceError as error:
+            part = Future()
+            part.set_exception(error)
+        part.add_done_callback(lambda done: self._arrived(path, first, count, done))
+
+    def _arrived(self, path: str, first: int, count: int, part: Future[Part]) -> None:
+        numbers = range(first, first + count)
+        error = part.exception()
+        if error is not None:
+            for number in numbers:
+                self._under_way.pop((path, number)).set_exception(error)
+            return
+        data, identity = part.result().data, self.learn(path, part.result().info)
+        for number in numbers:
+            begin = (number - first) * self._block_bytes
+            content = data[begin : begin + self._block_bytes]
+            future = self._under_way[path, number]
+            # Until it is on the disk, whoever asks for it finds it here.
+            landed = partial(self._under_way.pop, (path, number), None)
+            self._writer.offer(self._name(path, number), identity, content, landed)
+            future.set_result(Block(identity=identity, start=0, data=content))
+
+    def _name(self, path: str, number: int) -> str:
+        text = f"{self._store.url}\0{path}\0{self._block_bytes}"
+        return f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}-{number:x}"
+
+
+def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, count) of the runs of neighbours in sorted `numbers`, of at most `most`."""
+    first, count = 0, 0
+    for number in numbers:
+        if count and (number != first + count or count == most):
+            yield first, count
+            count = 0
+        first = number if not count else first
+        count += 1
+    if count:
+        yield first, count
