@@ -1,0 +1,97 @@
+"""Progress of work on datasets: a bar on a terminal, plain lines elsewhere, nothing if short."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from headrace.core.units import format_bytes, format_seconds
+from headrace.data.shards.progress import PackProgress
+
+_SILENT_S = 2.0
+_LINE_EVERY_S = 10.0
+
+
+class ProgressDisplay:
+    """Shows progress on standard error. A context manager; call it with what is reported."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._began_s = time.monotonic()
+        self._stage = ""
+        self._stage_began_s = self._began_s
+        self._next_line_s = self._began_s + _SILENT_S
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: PackProgress) -> None:
+        """Show how far the work is."""
+        now = time.monotonic()
+        if progress.stage != self._stage:
+            self._stage, self._stage_began_s = progress.stage, now
+        if now - self._began_s < _SILENT_S:
+            return
+        if self._console.is_terminal:
+            self._show_bar(progress, now)
+        elif now >= self._next_line_s:
+            self._next_line_s = now + _LINE_EVERY_S
+            sys.stderr.write(f"{self._line(progress, now)}\n")
+            sys.stderr.flush()
+
+    def _show_bar(self, progress: PackProgress, now: float) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[numbers]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(progress.stage, numbers="")
+            self._bar.start()
+        self._bar.update(
+            self._task,
+            description=progress.stage,
+            completed=progress.samples,
+            total=progress.of_samples or None,
+            numbers=", ".join(self._numbers(progress, now)),
+        )
+
+    def _line(self, progress: PackProgress, now: float) -> str:
+        return f"{progress.stage}: {', '.join(self._numbers(progress, now)) or 'begun'}"
+
+    def _numbers(self, progress: PackProgress, now: float) -> list[str]:
+        elapsed_s = max(now - self._stage_began_s, 1e-3)
+        rate = (progress.samples - progress.resumed) / elapsed_s
+        numbers = []
+        if progress.of_samples:
+            numbers.append(f"{progress.samples:,}/{progress.of_samples:,}")
+        elif progress.samples:
+            numbers.append(f"{progress.samples:,} samples")
+        if rate > 0:
+            numbers.append(f"{rate:.0f}/s")
+        if progress.read_bytes:
+            numbers.append(f"{format_bytes(progress.read_bytes / elapsed_s)}/s")
+        if rate > 0 and progress.of_samples:
+            left_s = (progress.of_samples - progress.samples) / rate
+            numbers.append(f"{format_seconds(left_s)} left")
+        if progress.bad:
+            numbers.append(f"{progress.bad} bad")
+        return numbers

@@ -1,0 +1,70 @@
+"""What verbs of `headrace data` print about a dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from headrace.core.units import format_bytes
+from headrace.data.shards.manifest import Manifest
+
+_SHOWN_BAD = 20
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
+
+
+def as_json(url: str, manifest: Manifest) -> dict[str, Any]:
+    """Return a manifest as JSON, with the dataset's URL and without the places in its index."""
+    content = asdict(manifest)
+    shards = content.pop("shards")
+    content["num_shards"] = manifest.num_samples if manifest.layout == "objects" else len(shards)
+    return {"url": url, **content}
+
+
+def describe(manifest: Manifest) -> list[str]:
+    """Return a dataset's figures as lines."""
+    kinds = ", ".join(extension.name for extension in manifest.extensions)
+    lines = [
+        f"samples      {manifest.num_samples:,}",
+        f"files        {manifest.num_members:,} ({kinds})",
+        f"size         {format_bytes(manifest.size_bytes)}",
+        f"shards       {_shards(manifest)}",
+    ]
+    if manifest.classes:
+        names = ", ".join(manifest.classes[:5])
+        more = ", ..." if len(manifest.classes) > 5 else ""
+        lines.append(f"classes      {len(manifest.classes)} ({names}{more})")
+    if manifest.num_recoded:
+        lines.append(f"recoded      {manifest.num_recoded:,} files")
+    lines.append(f"fingerprint  {manifest.fingerprint}")
+    lines.append(f"source       {manifest.source.kind}: {manifest.source.url}")
+    if manifest.data_url:
+        lines.append(f"data         {manifest.data_url}")
+    return lines + _left_out(manifest)
+
+
+def _shards(manifest: Manifest) -> str:
+    if manifest.layout == "objects":
+        return "every sample is one (loose objects)"
+    mean_bytes = manifest.size_bytes / len(manifest.shards)
+    return f"{len(manifest.shards):,} of {format_bytes(mean_bytes)} on average"
+
+
+def _left_out(manifest: Manifest) -> list[str]:
+    lines = []
+    source = manifest.source
+    if source.num_ignored:
+        examples = ", ".join(source.ignored[:2])
+        lines.append(f"ignored      {source.num_ignored:,} files of no sample, such as {examples}")
+    if manifest.bad:
+        lines.append(f"left out     {len(manifest.bad):,} unreadable files:")
+        lines.extend(f"  {bad.file}: {bad.reason}" for bad in manifest.bad[:_SHOWN_BAD])
+        if len(manifest.bad) > _SHOWN_BAD:
+            lines.append(f"  and {len(manifest.bad) - _SHOWN_BAD} more; --json lists them all")
+    return lines
