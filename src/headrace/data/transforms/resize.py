@@ -60,7 +60,5 @@ def resize_mask(mask: NDArray[np.uint8], height: int, width: int) -> NDArray[np.
     Returns:
         uint8[height, width] or uint8[height, width, C].
     """
-    rows = ((np.arange(height) + 0.5) * (mask.shape[0] / height)).astype(np.intp)
-    columns = ((np.arange(width) + 0.5) * (mask.shape[1] / width)).astype(np.intp)
-    resized: NDArray[np.uint8] = mask[rows[:, np.newaxis], columns]
-    return resized
+    resized = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    return np.asarray(resized, dtype=np.uint8).reshape(height, width, *mask.shape[2:])
