@@ -89,11 +89,7 @@ class BlockWriter:
         """Write a block soon, or not at all; then call `landed`."""
         self._miss += len(data)
         waiting = _Waiting(name=name, identity=identity, data=data, landed=landed)
-        try:
-            if not len(data) or time.monotonic() < self._paused_until:
-                raise Full
-            self._queue.put_nowait(waiting)
-        except Full:
+        if not self._wait_in_line(waiting):
             self._skipped += len(data)
             landed()
             return
@@ -107,6 +103,15 @@ class BlockWriter:
     def close(self) -> None:
         """Return when everything offered is written or given up."""
         self._queue.join()
+
+    def _wait_in_line(self, waiting: _Waiting) -> bool:
+        if not len(waiting.data) or time.monotonic() < self._paused_until:
+            return False
+        try:
+            self._queue.put_nowait(waiting)
+        except Full:
+            return False
+        return True
 
     def _run(self) -> None:
         while True:

@@ -123,10 +123,10 @@ class CachedStore:
 
     def forget(self, path: str, start: int, length: int) -> None:
         """Remove the blocks of a range, so that its next read asks the store."""
-        last = (start + max(length, 1) - 1) // self._block_bytes
-        for number in range(start // self._block_bytes, last + 1):
+        numbers = CachedRead(path, start, max(length, 1), self._block_bytes).numbers
+        self._let_go(path, numbers)
+        for number in numbers:
             self._folder.drop(self._name(path, number))
-            self._under_way.pop((path, number), None)
 
     def close(self) -> None:
         """Write what waits to be written, and close the store behind."""
@@ -146,11 +146,14 @@ class CachedStore:
     def _changed(self, path: str) -> None:
         """Know nothing of an object any more: its next read asks which content it has."""
         self._identities.pop(path, None)
-        for key in [key for key in self._under_way if key[0] == path]:
-            self._under_way.pop(key, None)
+        with self._lock:
+            known = [number for name, number in self._under_way if name == path]
+        self._let_go(path, known)
 
     def _start(self, read: CachedRead, *, fresh: bool) -> None:
         """Look on the disk, then fetch the rest; `fresh`: fetch all."""
+        if fresh:
+            self._let_go(read.path, read.numbers)
         found = {} if fresh else self._load(read)
         if not found or read.path in self._identities:
             self._fetch(read, found)
@@ -211,49 +214,59 @@ class CachedStore:
             for number in fresh:
                 self._under_way[path, number] = Future()
             futures = {number: self._under_way[path, number] for number in numbers}
-        for first, count in _runs(fresh, _SPAN_BYTES // self._block_bytes):
-            self._request(path, first, count)
+        for run in _runs(fresh, _SPAN_BYTES // self._block_bytes):
+            self._request(path, {number: futures[number] for number in run})
         return futures
 
-    def _request(self, path: str, first: int, count: int) -> None:
-        start, length = first * self._block_bytes, count * self._block_bytes
+    def _request(self, path: str, futures: dict[int, Future[Block]]) -> None:
+        """Ask the store for neighbouring blocks."""
+        start, length = min(futures) * self._block_bytes, len(futures) * self._block_bytes
         try:
             part = self._store.submit_part(path, start, length)
         except HeadraceError as error:
             part = Future()
             part.set_exception(error)
-        part.add_done_callback(lambda done: self._arrived(path, first, count, done))
+        part.add_done_callback(lambda done: self._arrived(path, futures, done))
 
-    def _arrived(self, path: str, first: int, count: int, part: Future[Part]) -> None:
-        numbers = range(first, first + count)
+    def _arrived(self, path: str, futures: dict[int, Future[Block]], part: Future[Part]) -> None:
         error = part.exception()
         if error is not None:
-            for number in numbers:
-                self._under_way.pop((path, number)).set_exception(error)
+            for number, future in futures.items():
+                self._landed(path, number, future)
+                future.set_exception(error)
             return
         data, identity = part.result().data, self.learn(path, part.result().info)
-        for number in numbers:
-            begin = (number - first) * self._block_bytes
+        for number, future in futures.items():
+            begin = (number - min(futures)) * self._block_bytes
             content = data[begin : begin + self._block_bytes]
-            future = self._under_way[path, number]
-            # Until it is on the disk, whoever asks for it finds it here.
-            landed = partial(self._under_way.pop, (path, number), None)
+            landed = partial(self._landed, path, number, future)
             self._writer.offer(self._name(path, number), identity, content, landed)
             future.set_result(Block(identity=identity, start=0, data=content))
+
+    def _landed(self, path: str, number: int, future: Future[Block]) -> None:
+        """Let a block go: until it was on the disk, whoever asked for it found it here."""
+        with self._lock:
+            if self._under_way.get((path, number)) is future:
+                del self._under_way[path, number]
+
+    def _let_go(self, path: str, numbers: Sequence[int]) -> None:
+        """Have the next read of these blocks ask the store, though they are on their way."""
+        with self._lock:
+            for number in numbers:
+                self._under_way.pop((path, number), None)
 
     def _name(self, path: str, number: int) -> str:
         text = f"{self._store.url}\0{path}\0{self._block_bytes}"
         return f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}-{number:x}"
 
 
-def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, count) of the runs of neighbours in sorted `numbers`, of at most `most`."""
-    first, count = 0, 0
+def _runs(numbers: Sequence[int], most: int) -> Iterator[builtins.list[int]]:
+    """Yield the runs of neighbours in sorted `numbers`, each of at most `most`."""
+    run: builtins.list[int] = []
     for number in numbers:
-        if count and (number != first + count or count == most):
-            yield first, count
-            count = 0
-        first = number if not count else first
-        count += 1
-    if count:
-        yield first, count
+        if run and (number != run[-1] + 1 or len(run) == most):
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
