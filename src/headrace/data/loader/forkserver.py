@@ -11,6 +11,7 @@ kernel ends the workers with it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -72,6 +73,8 @@ class Forkserver:
             failure = Failure.of(error, traceback.format_exc(), None, None)
             self._control.send(("failed", failure.to_bytes()))
             return
+        gc.collect()
+        gc.freeze()  # the collector would otherwise write to, and so copy, what workers share
         self._control.send(("ready",))
 
     def _fork(self, number: int) -> None:

@@ -86,12 +86,13 @@ class BatchStream(Iterator[Any]):
         while self._given:
             made = self._executor.next_made(self._timeout_s)
             order = self._given.pop(0)
-            self._give_out()
             if made.exhausted:
                 self._note_exhausted(made.batch)
+                self._give_out()
                 continue
             if self._to_pass_over:
                 self._to_pass_over -= 1
+                self._give_out()
                 continue
             return self._deliver(order, made)
         self._budget.check(self._progress.delivered)
