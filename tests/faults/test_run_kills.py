@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from jobs import alive, attempts_of, descendants, eventually, pids_in, started
+from jobs import alive, attempts_of, descendants, eventually, headrace, pids_in, started
 
 # Each rank starts a child of its own, as a data worker would be, in its process group.
 RANK = """
@@ -19,6 +20,11 @@ if "stubborn" in sys.argv:
         pathlib.Path(f"stayed-{rank}").touch()
     signal.signal(signal.SIGINT, stay)
     signal.signal(signal.SIGTERM, stay)
+if "counting" in sys.argv:
+    def count(number, frame):
+        with pathlib.Path("interrupts").open("a") as file:
+            file.write("one\\n")
+    signal.signal(signal.SIGINT, count)
 if "polite" in sys.argv:
     def leave(number, frame):
         pathlib.Path(f"signal-{rank}").write_text(str(number))
@@ -114,3 +120,24 @@ def test_a_script_run_directly_gets_signals_and_a_second_ctrl_c_kills(folder: Pa
         assert job.wait(timeout=60) == 137
         all_gone([script])
     assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 137]
+
+
+def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
+    keyboard, screen = os.openpty()
+    command = " ".join(headrace("run", "train.py", "counting"))
+    # The first terminal that the leader of a session opens becomes the session's.
+    shell = ["sh", "-c", f"exec {command} < {os.ttyname(screen)}"]
+    job = subprocess.Popen(shell, cwd=folder, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        (script,) = pids_in(folder, 1)
+        os.write(keyboard, b"\x03")
+        eventually((folder / "interrupts").exists, "ctrl-C at the script")
+        job.terminate()  # comes after all that ctrl-C led to
+        assert job.wait(timeout=60) == 143
+        all_gone([script])
+    finally:
+        job.kill()
+        job.wait()
+        os.close(keyboard)
+        os.close(screen)
+    assert (folder / "interrupts").read_text() == "one\n"

@@ -57,7 +57,8 @@ def test_an_end_in_words_and_as_a_shell_tells_it(returncode, words, code):
     assert exit_code_of(returncode) == code
 
 
-def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path):
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])  # as torch marks those of its ranks
+def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path, prefix: str):
     script = "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError(7) from error"
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -65,7 +66,7 @@ def test_the_last_traceback_holds_its_whole_chain(tmp_path: Path):
     log = tmp_path / "log"
     log.write_text("Traceback (most recent call last):\n  an older one\nOldError\nepoch 2\n")
     with log.open("a") as file:
-        file.write(ended.stderr)
+        file.writelines(prefix + line for line in ended.stderr.splitlines(keepends=True))
     found = last_traceback(log)
     assert found.startswith("Traceback")
     assert "ZeroDivisionError" in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from headrace.launch.supervise import exit_code_of
 _TRACEBACK = "Traceback (most recent call last):"
 # How Python joins the tracebacks of an exception and of what caused it.
 _CHAINS = ("direct cause of the following exception:", "another exception occurred:")
+_TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # of tracebacks, in each line
 _EXCERPT_BYTES = 64 * 1024
 _EXCERPT_LINES = 40
 
@@ -64,7 +66,7 @@ def last_traceback(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
-            text = file.read().decode(errors="replace")
+            text = _TORCHS_PREFIX.sub("", file.read().decode(errors="replace"))
     except FileNotFoundError:
         return ""
     start = _start_of_traceback(text)

@@ -63,13 +63,12 @@ def wait_for(
             if deadline is not None:
                 _kill(child, own_session=own_session)
                 deadline = None
-        elif caught.si_signo in _STOPPING and deadline is not None:
-            if caught.si_signo == signal.SIGINT:
-                _kill(child, own_session=own_session)
+        elif caught.si_signo == signal.SIGINT and deadline is not None:
+            _kill(child, own_session=own_session)
         elif caught.si_signo != signal.SIGCHLD:
             if own_session or caught.si_code != _SI_KERNEL:
                 child.send_signal(caught.si_signo)
-            if caught.si_signo in _STOPPING:
+            if caught.si_signo in _STOPPING and deadline is None:
                 deadline = time.monotonic() + grace_s()
     return child.returncode
 

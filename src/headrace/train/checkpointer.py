@@ -1,0 +1,282 @@
+"""Checkpoints that exist whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save as write_states
+from torch.optim import Optimizer
+
+from headrace.core.errors import CheckpointError, UsageError
+from headrace.core.world import current_world
+from headrace.data.storage import StorageConfig, open_store
+from headrace.data.storage.urls import parse_url
+from headrace.train.catalog import Catalog
+from headrace.train.commit import Commit, SavedFile, step_folder
+from headrace.train.files import describe, fetch, own_files, upload
+from headrace.train.ranks import gathered, on_rank_0, this_rank, together
+from headrace.train.reader import SafeLoadPlanner, SafeReader
+from headrace.train.scratch import scratch_folder
+from headrace.train.states import States, apply_states, collect_states, fit_states
+
+
+class Stateful(Protocol):
+    """What `save` and `restore` take as a loader: anything that can tell and take its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, such that JSON can hold it."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Go on from a state."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a checkpoint said besides what it put into model, optimizer and loader.
+
+    Attributes:
+        step: The step it was saved at.
+        extra: What `save` was given as `extra`.
+    """
+
+    step: int
+    extra: Any
+
+
+class Checkpointer:
+    """Saves model, optimizer and loader together, and gives the newest whole checkpoint back.
+
+    A checkpoint is a folder `step-<n>` below the URL. It counts from the moment its commit file,
+    written last, is there; whatever ends a save before that, the checkpoint before it stays the
+    newest. DDP, FSDP and unspread models read one another's checkpoints, at any world size.
+
+    Args:
+        url: Where they lie: a path or any URL that can be written to. All ranks must see it, and
+            only one run writes to it.
+        keep: How many stay; older ones are deleted after each save.
+        storage: Retries and connections for remote URLs.
+
+    Raises:
+        UsageError: `keep` is below 1, or the URL names no store.
+    """
+
+    def __init__(self, url: str, keep: int = 3, *, storage: StorageConfig | None = None) -> None:
+        if keep < 1:
+            raise UsageError(f"keep={keep}: a checkpointer keeps one checkpoint or more.")
+        location = parse_url(url)
+        self._local = Path(location.prefix) if location.kind == "local" else None
+        self._store = open_store(url, config=storage)
+        self._catalog = Catalog(self._store, self._local)
+        self._keep = keep
+
+    def latest(self) -> int | None:
+        """Return the step of the newest whole checkpoint, None without one.
+
+        Any rank may ask, alone. Raises StorageError where the store does not answer, and
+        CheckpointError where a commit file is damaged.
+        """
+        newest = self._catalog.newest()
+        return None if newest is None else newest.step
+
+    def save(
+        self,
+        step: int,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        loader: Stateful | None = None,
+        extra: Any = None,
+    ) -> None:
+        """Save a checkpoint; all ranks call this, and return once it counts.
+
+        Args:
+            step: 0 or more, and not below the newest one's. The same step again replaces it.
+            model: As `prepare` returned it, or bare. Buffers are rank 0's.
+            optimizer: Of the model's parameters.
+            loader: Its `state_dict()` is kept, as JSON.
+            extra: Rank 0's is kept: anything JSON can hold, such as the epoch or a scheduler's
+                state.
+
+        Raises:
+            CheckpointError: On every rank: it could not be written, or what it should hold cannot
+                be kept. The checkpoints before it are untouched.
+        """
+        loaders = gathered(lambda: None if loader is None else _as_json(loader.state_dict()))
+        kept_extra = together(lambda: _as_json(extra))
+        save = on_rank_0(lambda: self._begin(step))
+        folder = f"{step_folder(step)}/{save}"
+        with self._place_to_write(folder) as place:
+            states = together(lambda: collect_states(model, optimizer, to_load=False))
+            together(lambda: _write(states, place))
+            files = gathered(lambda: self._hand_over(place, folder))
+        same = all(state == loaders[0] for state in loaders)
+        commit = Commit(
+            step=step,
+            save=save,
+            world_size=len(files),
+            saved_s=time.time(),
+            files=tuple(file for of_rank in files for file in of_rank),
+            loader=None if loader is None else tuple(loaders[:1] if same else loaders),
+            extra=kept_extra,
+        )
+        on_rank_0(lambda: self._catalog.add(commit))
+        if this_rank() == 0:
+            self._catalog.prune(commit, self._keep)
+
+    def restore(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None = None,
+        loader: Stateful | None = None,
+    ) -> Restored | None:
+        """Load the newest whole checkpoint; all ranks call this. Returns None without one.
+
+        Every file is verified. Without an optimizer or a loader theirs is left out.
+
+        Args:
+            model: As `prepare` returned it, or bare; spread as it was saved or otherwise.
+            optimizer: Of the model's parameters, new or used.
+            loader: Gets the state it had.
+
+        Raises:
+            CheckpointError: On every rank: the checkpoint is damaged, or does not fit (the
+                parameters are named). Model, optimizer and loader are left as they were.
+        """
+        commit = on_rank_0(self._catalog.newest)
+        if commit is None:
+            return None
+        together(lambda: self._check_loader(commit, loader))
+        with self._fetched(commit) as place:
+            reader = SafeReader(place, [file.name for file in commit.files])
+            states = together(lambda: collect_states(model, optimizer, to_load=True))
+            try:
+                together(lambda: fit_states(states, reader.read_metadata(), self._url_of(commit)))
+            except CheckpointError:
+                states.abandon()
+                raise
+            together(lambda: _read(states, reader))
+            together(lambda: apply_states(states))
+        if loader is not None and commit.loader is not None:
+            of_rank = 0 if len(commit.loader) == 1 else this_rank()
+            loader.load_state_dict(commit.loader[of_rank])
+        return Restored(step=commit.step, extra=commit.extra)
+
+    def _begin(self, step: int) -> str:
+        if step < 0:
+            raise CheckpointError(f"step={step}: steps count from 0.")
+        newest = self.latest()
+        if newest is not None and step < newest:
+            raise CheckpointError(
+                f"{self._store.url} already holds step {newest}, so a checkpoint of step {step} "
+                "would never be restored. Call restore() first to go on from there, or save to "
+                "another folder."
+            )
+        return uuid.uuid4().hex[:12]
+
+    @contextmanager
+    def _place_to_write(self, folder: str) -> Iterator[Path]:
+        """Give the folder for torch's files: the final one on disk, or a temporary one."""
+        if self._local is not None:
+            yield self._local / folder
+        else:
+            with scratch_folder() as scratch:
+                yield scratch / "files"
+
+    def _hand_over(self, place: Path, folder: str) -> list[SavedFile]:
+        files = own_files(place, this_rank())
+        described = [describe(file) for file in files]
+        if self._local is None:
+            upload(files, self._store, folder)
+        return described
+
+    @contextmanager
+    def _fetched(self, commit: Commit) -> Iterator[Path]:
+        """Give the folder with a checkpoint's files, verified; the ranks of a host share that."""
+        folder = f"{step_folder(commit.step)}/{commit.save}"
+        if self._local is not None:
+            here = _ranks_here()
+            share = commit.files[here.index(this_rank()) :: len(here)]
+            together(lambda: self._fetch(share, folder, None))
+            yield self._local / folder
+            return
+        with scratch_folder() as scratch:
+            here = _ranks_here()
+            shared = Path(gathered(lambda: str(scratch))[here[0]])
+            share = commit.files[here.index(this_rank()) :: len(here)]
+            together(lambda: self._fetch(share, folder, shared))
+            yield shared
+            together(lambda: None)  # the folder goes once nobody reads it any more
+
+    def _fetch(self, files: Sequence[SavedFile], folder: str, destination: Path | None) -> None:
+        for file in files:
+            fetch(file, self._store, folder, destination)
+
+    def _check_loader(self, commit: Commit, loader: Stateful | None) -> None:
+        if loader is None:
+            return
+        if commit.loader is None:
+            raise CheckpointError(
+                f"{self._url_of(commit)} holds no loader's state. Restore it without a loader, or "
+                "save with one."
+            )
+        size = dist.get_world_size() if dist.is_initialized() else 1
+        if len(commit.loader) not in {1, size}:
+            raise CheckpointError(
+                f"{self._url_of(commit)} holds a loader's state for each of {len(commit.loader)} "
+                f"ranks, which differ, and there are {size} now. Restore it on "
+                f"{len(commit.loader)}, or use headrace.DataLoader, whose state fits any world."
+            )
+
+    def _url_of(self, commit: Commit) -> str:
+        return f"{self._store.url}/{step_folder(commit.step)}"
+
+
+def _ranks_here() -> list[int]:
+    """Return the ranks of this host, where the launcher tells (LOCAL_RANK); else this one."""
+    world = current_world()
+    first = world.rank - world.local_rank
+    return [rank for rank, other in enumerate(gathered(lambda: first)) if other == first]
+
+
+def _as_json(state: Any) -> Any:
+    try:
+        return json.loads(json.dumps(state))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"The loader's state and `extra` are kept as JSON, and this cannot be: {error}. Give "
+            "numbers, texts, lists and dicts of them."
+        ) from error
+
+
+def _write(states: States, place: Path) -> None:
+    # Of values that all ranks hold, rank 0's are written: with DDP those count, as its buffers
+    # are what the other ranks get before each forward pass.
+    planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
+    with _without_single_process_warning():
+        write_states(states.values, storage_writer=FileSystemWriter(place), planner=planner)
+
+
+def _read(states: States, reader: SafeReader) -> None:
+    with _without_single_process_warning():
+        load(states.values, storage_reader=reader, planner=SafeLoadPlanner())
+
+
+@contextmanager
+def _without_single_process_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield

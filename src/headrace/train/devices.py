@@ -1,0 +1,74 @@
+"""This rank's device, and the process group of its ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+
+
+def choose_device(device: torch.device | str | None = None) -> torch.device:
+    """Return the device of this rank, and make it the current one.
+
+    Args:
+        device: Taken as it is; without a number (`"cuda"`) the local rank's. None: the local
+            rank's accelerator, or the CPU where there is none.
+
+    Raises:
+        UsageError: There are fewer devices than ranks on this host.
+    """
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        chosen = accelerator if accelerator is not None else torch.device("cpu")
+    else:
+        chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return chosen
+    number: Any = chosen.index  # None where the device was named without; torch's types differ
+    if number is None:
+        chosen = torch.device(chosen.type, env.LOCAL_RANK.get_int(0) or 0)
+    module = torch.get_device_module(chosen)
+    count = int(module.device_count())
+    if chosen.index >= count:
+        raise UsageError(
+            f"{chosen} does not exist: this host has {count} device(s) of type {chosen.type}. "
+            "Start one rank on each: headrace run --nproc-per-node auto ..."
+        )
+    if hasattr(module, "set_device"):
+        module.set_device(chosen)
+    return chosen
+
+
+def join_process_group(device: torch.device) -> None:
+    """Initialise torch's process group unless it is there already.
+
+    With RANK set, of all ranks, as torchrun tells; otherwise of this process alone, without
+    network. nccl (or the device's own backend) carries tensors on the device, gloo those on the
+    CPU.
+
+    Raises:
+        UsageError: RANK is set, but not what else torchrun sets.
+    """
+    if dist.is_initialized():
+        return
+    backend = dist.get_default_backend_for_device(device)
+    if device.type != "cpu":
+        backend = f"cpu:gloo,{device.type}:{backend}"
+    if env.RANK.get() is None:
+        dist.init_process_group(backend, store=_private_store(), rank=0, world_size=1)
+        return
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:
+        raise UsageError(
+            f"RANK is set, but the ranks cannot meet: {error}. Start the script with headrace run "
+            "or torchrun, or unset RANK to run it alone."
+        ) from error
+
+
+def _private_store() -> Any:
+    return dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it

@@ -1,0 +1,230 @@
+"""One process, a folder and a real S3 bucket."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from headrace.core.errors import CheckpointError, UsageError
+from headrace.data.storage import open_store
+from headrace.train import Checkpointer, Restored
+from training import Loader, Network, differences, everything, optimizer_of, train
+
+
+@pytest.fixture(params=["local", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "checkpoints")
+    found: str = request.getfixturevalue("s3_url")
+    return found
+
+
+def trained(steps: int) -> tuple[Network, torch.optim.Optimizer]:
+    torch.manual_seed(steps)
+    model = Network()
+    optimizer = optimizer_of(model)
+    train(model, optimizer, range(steps))
+    return model, optimizer
+
+
+def names(url: str) -> set[str]:
+    return {info.path.partition("/")[0] for info in open_store(url).list()}
+
+
+def test_what_is_saved_comes_back_together(url: str):
+    checkpointer = Checkpointer(url)
+    assert checkpointer.latest() is None
+    assert checkpointer.restore(*trained(1)) is None
+    model, optimizer = trained(3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    extra = {"epoch": 2, "scheduler": scheduler.state_dict()}
+    checkpointer.save(3, model, optimizer, Loader({"position": 96}), extra)
+    expected = everything(model, optimizer)
+    other, new_optimizer = trained(0)
+    loader = Loader()
+    restored = Checkpointer(url).restore(other, new_optimizer, loader)
+    assert restored == Restored(step=3, extra=json.loads(json.dumps(extra)))
+    assert loader.state == {"position": 96}
+    assert not differences(expected, everything(other, new_optimizer))
+    train(model, optimizer, range(3, 6))
+    train(other, new_optimizer, range(3, 6))
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_the_newest_stay_and_the_same_step_is_replaced(url: str):
+    checkpointer = Checkpointer(url, keep=2)
+    model, optimizer = trained(1)
+    for step in range(4):
+        checkpointer.save(step, model, optimizer, extra="first")
+    assert names(url) == {"step-000000000002", "step-000000000003"}
+    files = [info.path for info in open_store(url).list("step-000000000003")]
+    checkpointer.save(3, model, optimizer, extra="again")
+    restored = checkpointer.restore(model, optimizer)
+    assert restored == Restored(step=3, extra="again")
+    again = [info.path for info in open_store(url).list("step-000000000003")]
+    assert len(again) == len(files) == 3
+    assert set(again) & set(files) == {"step-000000000003/commit.json"}
+    with pytest.raises(CheckpointError, match="already holds step 3"):
+        checkpointer.save(2, model)
+
+
+def test_an_incomplete_checkpoint_is_never_offered(url: str):
+    checkpointer = Checkpointer(url)
+    model, optimizer = trained(1)
+    for step in (1, 2, 3):
+        checkpointer.save(step, model, optimizer)
+    store = open_store(url)
+    store.delete("step-000000000003/commit.json")
+    assert checkpointer.latest() == 2
+    (file,) = [
+        info.path for info in store.list("step-000000000002") if info.path.endswith(".distcp")
+    ]
+    store.delete(file)
+    assert checkpointer.latest() == 1
+    assert checkpointer.restore(model, optimizer) == Restored(step=1, extra=None)
+    checkpointer.save(2, model, optimizer)  # in the folder of the one that was left incomplete
+    assert checkpointer.latest() == 2
+    assert names(url) == {"step-000000000001", "step-000000000002"}
+
+
+def test_damage_is_told_with_the_file_and_the_way_on(url: str):
+    checkpointer = Checkpointer(url)
+    model, optimizer = trained(1)
+    checkpointer.save(1, model, optimizer)
+    store = open_store(url)
+    (file,) = [info.path for info in store.list() if info.path.endswith(".distcp")]
+    data = bytearray(store.get(file))
+    data[len(data) // 2] ^= 1
+    store.put(file, bytes(data))
+    other, new_optimizer = trained(0)
+    before = everything(model, optimizer)
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp: its checksum differs.*Delete the"):
+        checkpointer.restore(other, new_optimizer)
+    assert not differences(before, everything(model, optimizer))
+
+
+def test_without_optimizer_and_loader_theirs_is_left_out(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = trained(2)
+    checkpointer.save(2, model, optimizer, Loader({"position": 1}))
+    other, _ = trained(0)
+    assert checkpointer.restore(other) is not None
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    checkpointer.save(3, model)
+    with pytest.raises(CheckpointError, match="holds no optimizer"):
+        checkpointer.restore(model, optimizer)
+    with pytest.raises(CheckpointError, match="holds no loader"):
+        checkpointer.restore(model, loader=Loader())
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: Network(outputs=5), r"model\.head\.weight is \[3, 8\] .* and \[5, 8\] here"),
+        (lambda: Network(depth=4), r"model\.blocks\.3\.linear\.weight is not in the checkpoint"),
+        (lambda: Network(depth=2), r"model\.blocks\.2\.linear\.weight is only in the checkpoint"),
+    ],
+)
+def test_another_model_is_refused_by_the_names_of_its_parameters(tmp_path: Path, other, message):
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(1, *trained(1))
+    model = other()
+    optimizer = optimizer_of(model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=message):
+        checkpointer.restore(model, optimizer)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert not optimizer.state
+
+
+def test_another_kind_of_optimizer_is_refused(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = trained(1)
+    checkpointer.save(1, model, optimizer)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    momentum = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with pytest.raises(CheckpointError, match=r"optimizer\.state\..*momentum_buffer is not in"):
+        checkpointer.restore(model, momentum)
+    kept = [parameter.grad for parameter in model.parameters()]
+    assert all(one is other for one, other in zip(gradients, kept, strict=True))
+
+
+def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = trained(0)
+    checkpointer.save(0, model, optimizer)
+    assert not optimizer.state
+    other, new_optimizer = trained(0)
+    checkpointer.restore(other, new_optimizer)
+    assert not new_optimizer.state
+    train(model, optimizer, range(2))
+    train(other, new_optimizer, range(2))
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_parameters_that_never_got_a_gradient_have_no_state(tmp_path: Path):
+    model, optimizer = trained(0)
+    optimizer.zero_grad()
+    model.entrance(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    assert len(optimizer.state) == 2
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(1, model, optimizer)
+    other, new_optimizer = trained(0)
+    checkpointer.restore(other, new_optimizer)
+    assert len(new_optimizer.state) == 2
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_groups_of_parameters_keep_their_settings(tmp_path: Path):
+    def grouped(rate: float):
+        model = Network()
+        groups = [
+            {"params": model.head.parameters(), "lr": rate},
+            {"params": [*model.entrance.parameters(), *model.blocks.parameters()]},
+        ]
+        return model, torch.optim.SGD(groups, lr=0.5, momentum=0.9)
+
+    model, optimizer = grouped(0.125)
+    train(model, optimizer, range(2))
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(2, model, optimizer)
+    other, new_optimizer = grouped(0.75)
+    checkpointer.restore(other, new_optimizer)
+    assert [group["lr"] for group in new_optimizer.param_groups] == [0.125, 0.5]
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_is_written(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path / "c"))
+    model, optimizer = trained(1)
+    with pytest.raises(CheckpointError, match="not JSON serializable"):
+        checkpointer.save(1, model, optimizer, extra={"tensor": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="steps count from 0"):
+        checkpointer.save(-1, model)
+    foreign = optimizer_of(Network())
+    with pytest.raises(CheckpointError, match="10 of the optimizer's 10 parameters are not"):
+        checkpointer.save(1, model, foreign)
+    assert checkpointer.latest() is None
+    with pytest.raises(UsageError, match="keep=0"):
+        Checkpointer(str(tmp_path), keep=0)
+
+
+def test_a_disk_that_cannot_be_written_is_one_error(tmp_path: Path):
+    (tmp_path / "file").touch()
+    model, _ = trained(0)
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        Checkpointer(str(tmp_path / "file" / "below")).save(1, model)
+
+
+def test_dataparallel_and_bare_models_read_one_another(tmp_path: Path):
+    model, optimizer = trained(2)
+    Checkpointer(str(tmp_path)).save(2, torch.nn.DataParallel(model), optimizer)
+    other, new_optimizer = trained(0)
+    Checkpointer(str(tmp_path)).restore(other, new_optimizer)
+    assert not differences(everything(model, optimizer), everything(other, new_optimizer))
+    shutil.rmtree(tmp_path)

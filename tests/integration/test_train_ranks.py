@@ -1,0 +1,34 @@
+"""Real gloo ranks under `headrace run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import headrace
+from jobs import run
+from training import Network, differences, everything, optimizer_of
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_two_ranks_train_alike_and_one_or_four_go_on(tmp_path: Path, s3_url: str):
+    script = str(TESTS / "scripts" / "two_ranks.py")
+    ended = _run(tmp_path, "2", script, str(tmp_path), s3_url)
+    assert ended.returncode == 0, ended.stderr
+    ended = _run(tmp_path, "4", str(TESTS / "scripts" / "any_ranks.py"), str(tmp_path), "fsdp")
+    assert ended.returncode == 0, ended.stderr
+    assert "world 4" in ended.stdout
+    reference = torch.load(tmp_path / "reference.pt", weights_only=True)
+    for saved_by in ("ddp", "fsdp"):
+        model = Network()
+        optimizer = optimizer_of(model)
+        restored = headrace.Checkpointer(f"{tmp_path}/{saved_by}").restore(model, optimizer)
+        assert restored is not None
+        assert not differences(reference[saved_by], everything(model, optimizer))
+
+
+def _run(folder: Path, ranks: str, *arguments: str):
+    flags = ["--nproc-per-node", ranks]
+    return run(folder, *flags, *arguments, timeout_s=120, PYTHONPATH=str(TESTS))

@@ -1,0 +1,97 @@
+"""Saves that are killed at every state of the folder that they pass through.
+
+A child saves step after step, its weights equal to the step. It is killed with SIGKILL as soon
+as the folder shows its n-th new state; then the newest checkpoint must be whole, and that of the
+last step which the child had finished, or of the one it was about to finish.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch._dynamo  # what the first optimizer step would import in every child
+from torch import nn
+
+from headrace.core.lifetime import die_with_parent
+from headrace.train import Checkpointer
+
+FIRST_STEPS = 2  # saved in peace before the watching begins
+STATES = 14
+
+
+def save_on_and_on(folder: Path, told: int) -> None:
+    model = nn.Linear(400, 400)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(1000):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(step)
+        Checkpointer(str(folder), keep=2).save(step, model, optimizer, extra=step)
+        os.write(told, b".")
+
+
+def state_of(folder: Path) -> tuple:
+    try:
+        return tuple(sorted((str(path), path.stat().st_size > 0) for path in folder.rglob("*")))
+    except FileNotFoundError:  # it changed while it was looked at
+        return ()
+
+
+def forked(action: Callable[[], None]) -> int:
+    """Do `action` in a child: torch's threads, once started, would not survive the next fork."""
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)
+        try:
+            action()
+        except BaseException:  # noqa: BLE001  (reported through the exit status)
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
+
+
+def kill_at(folder: Path, number: int) -> None:
+    listening, told = os.pipe()
+    child = forked(lambda: save_on_and_on(folder, told))
+    os.close(told)
+    for _ in range(FIRST_STEPS):
+        assert os.read(listening, 1) == b"."
+    seen = {state_of(folder)}
+    while len(seen) <= number:
+        seen.add(state_of(folder))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    finished = FIRST_STEPS
+    while os.read(listening, 1):
+        finished += 1
+    os.close(listening)
+    checker = forked(lambda: check(folder, finished - 1))
+    assert os.waitpid(checker, 0)[1] == 0
+
+
+def check(folder: Path, last_told: int) -> None:
+    checkpointer = Checkpointer(str(folder), keep=2)
+    latest = checkpointer.latest()
+    assert latest in {last_told, last_told + 1}, (latest, last_told)
+    model = nn.Linear(400, 400)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    restored = checkpointer.restore(model, optimizer)
+    assert restored is not None
+    assert restored.step == restored.extra == latest
+    assert all(bool((parameter == latest).all()) for parameter in model.parameters())
+    checkpointer.save(latest + 1, model, optimizer)  # in a folder that may hold leftovers
+    assert checkpointer.latest() == latest + 1
+    left = sorted(path.name for path in folder.iterdir())
+    assert left == [f"step-{step:012d}" for step in (latest, latest + 1)], left
+
+
+for state in range(1, STATES + 1):
+    kill_at(Path(sys.argv[1]) / str(state), state)

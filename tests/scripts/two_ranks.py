@@ -1,0 +1,109 @@
+"""Two gloo ranks: every strategy trains alike, and reads what the others saved."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+import headrace
+from headrace.core.errors import CheckpointError, UsageError
+from training import Loader, Network, differences, everything, optimizer_of, train
+
+LOCAL, REMOTE = sys.argv[1:3]
+RANK = int(os.environ["RANK"])
+
+
+def main() -> None:
+    torch.manual_seed(RANK)  # ranks begin apart: prepare brings them together
+    ddp = headrace.prepare(Network(), "ddp")
+    assert (dist.get_backend(), dist.get_world_size()) == ("gloo", 2)
+    fsdp = headrace.prepare(_copy_of_rank_0(ddp), "fsdp")
+    _check_sharding(fsdp)
+    ddp_optimizer, fsdp_optimizer = optimizer_of(ddp), optimizer_of(fsdp)
+    train(ddp, ddp_optimizer, range(3), RANK)
+    train(fsdp, fsdp_optimizer, range(3), RANK)
+    trained = everything(ddp, ddp_optimizer)
+    assert not differences(trained, everything(fsdp, fsdp_optimizer), exact=False)
+
+    headrace.Checkpointer(f"{LOCAL}/ddp").save(3, ddp, ddp_optimizer, Loader({"position": 7}))
+    _check_restored_into_fsdp(trained)
+    _check_remote(ddp, ddp_optimizer, trained)
+    _check_loaders_that_differ(ddp)
+    _check_failures_reach_every_rank(ddp)
+    headrace.Checkpointer(f"{LOCAL}/fsdp").save(3, fsdp, fsdp_optimizer, extra={"epoch": 1})
+    reference = everything(fsdp, fsdp_optimizer)
+    if RANK == 0:
+        torch.save({"ddp": trained, "fsdp": reference}, f"{LOCAL}/reference.pt")
+
+
+def _copy_of_rank_0(ddp: torch.nn.Module) -> Network:
+    torch.manual_seed(100 + RANK)
+    network = Network()
+    if RANK == 0:
+        network.load_state_dict(ddp.module.state_dict())
+    return network
+
+
+def _check_sharding(fsdp: torch.nn.Module) -> None:
+    for name, parameter in fsdp.named_parameters():
+        assert isinstance(parameter, DTensor), name
+    assert type(fsdp.blocks[0]).__name__ == "FSDPBlock"
+    assert fsdp.blocks[0].linear.weight.to_local().shape == (4, 8)
+
+
+def _check_restored_into_fsdp(trained: dict) -> None:
+    other = headrace.prepare(Network(), "fsdp")
+    optimizer, loader = optimizer_of(other), Loader()
+    restored = headrace.Checkpointer(f"{LOCAL}/ddp").restore(other, optimizer, loader)
+    assert restored is not None
+    assert (restored.step, loader.state) == (3, {"position": 7})
+    assert not differences(trained, everything(other, optimizer))
+
+
+def _check_remote(model: torch.nn.Module, optimizer, trained: dict) -> None:
+    remote = headrace.Checkpointer(REMOTE, keep=1)
+    for step in (1, 2):
+        remote.save(step, model, optimizer, extra=[step])
+    assert remote.latest() == 2
+    other = headrace.prepare(Network(), "ddp")
+    new = optimizer_of(other)
+    restored = remote.restore(other, new)
+    assert restored is not None
+    assert restored.extra == [2]
+    assert not differences(trained, everything(other, new))
+
+
+def _check_loaders_that_differ(model: torch.nn.Module) -> None:
+    checkpointer = headrace.Checkpointer(f"{LOCAL}/apart")
+    checkpointer.save(1, model, loader=Loader({"of": RANK}))
+    loader = Loader()
+    checkpointer.restore(model, loader=loader)
+    assert loader.state == {"of": RANK}
+
+
+def _check_failures_reach_every_rank(model: torch.nn.Module) -> None:
+    checkpointer = headrace.Checkpointer(f"{LOCAL}/failing")
+    only_rank_1 = Loader({"x": {1, 2}} if RANK == 1 else {"x": 1})
+    _expect(lambda: checkpointer.save(1, model, loader=only_rank_1), CheckpointError, "rank 1")
+    assert checkpointer.latest() is None
+    narrow = headrace.prepare(Network(outputs=3 if RANK == 0 else 5), "none")
+    message = "model.head.weight is [3, 8] in the checkpoint and [5, 8] here"
+    apart = headrace.Checkpointer(f"{LOCAL}/apart")
+    _expect(lambda: apart.restore(narrow), CheckpointError, message)
+    _expect(lambda: headrace.prepare(Network(), "dp"), UsageError, "one process for all devices")
+    _expect(lambda: headrace.prepare(model, "ddp"), UsageError, "only once")
+
+
+def _expect(action: Callable[[], object], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=re.escape(message)):
+        action()
+
+
+main()

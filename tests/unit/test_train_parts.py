@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from headrace.core.errors import CheckpointError
+from headrace.train.blocks import repeated_blocks
+from headrace.train.commit import Commit, SavedFile, step_folder, step_of
+from headrace.train.reader import SafeReader
+from headrace.train.scratch import scratch_folder
+from training import Block, Network
+
+COMMIT = Commit(
+    step=7,
+    save="0123456789ab",
+    world_size=2,
+    saved_s=1.5,
+    files=(SavedFile(name=".metadata", size_bytes=3, crc32c=5),),
+    loader=({"position": 3},),
+    extra=[1, None],
+)
+
+
+def test_a_commit_reads_back_as_it_was_written():
+    assert Commit.from_json(COMMIT.to_json(), "s3://b/c") == COMMIT
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"version": 1', b'"version": 2', "format 2; this Headrace reads 1"),
+        (b'"step": 7', b'"stop": 7', "no commit of a checkpoint"),
+        (b".metadata", b"../../etc", "no file's name"),
+        (b"0123456789ab", b"..", "no file's name"),
+        (b"{", b"[", "no commit of a checkpoint"),
+    ],
+)
+def test_a_damaged_commit_is_told_with_its_url(old: bytes, new: bytes, message: str):
+    with pytest.raises(CheckpointError, match=message) as raised:
+        Commit.from_json(COMMIT.to_json().replace(old, new), "s3://b/c/commit.json")
+    assert "s3://b/c/commit.json" in str(raised.value)
+
+
+def test_a_step_is_found_again_in_the_path_of_its_files():
+    assert step_of(f"{step_folder(12)}/x/y") == 12
+    assert step_of("step-12/x") is None
+    assert step_of("other") is None
+
+
+def test_blocks_are_what_repeats_below_lists_and_sequences():
+    model = Network(depth=3)
+    assert repeated_blocks(model) == list(model.blocks)
+
+
+def test_blocks_of_a_staged_model_are_found_in_each_stage():
+    stages = nn.ModuleList(nn.ModuleList(Block(4) for _ in range(2)) for _ in range(3))
+    assert len(repeated_blocks(nn.Sequential(nn.Linear(4, 4), stages))) == 6
+
+
+def test_rows_of_plain_layers_and_single_blocks_are_no_repeated_blocks():
+    plain = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    assert repeated_blocks(nn.Sequential(plain, Block(4))) == []
+
+
+def test_blocks_within_blocks_belong_to_the_outer_one():
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ModuleList(Block(4) for _ in range(2))
+
+    model = nn.Sequential(Outer(), Outer())
+    assert repeated_blocks(model) == list(model)
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("/tmp/headrace-evil"),))  # noqa: S108  (never made)
+
+
+def test_code_in_a_checkpoint_s_description_is_not_run(tmp_path: Path):
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(CheckpointError, match=r"asks for .*not to be trusted"):
+        SafeReader(tmp_path, [".metadata"]).read_metadata()
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(torch.Size([1])))
+    with pytest.raises(CheckpointError, match="describes no checkpoint"):
+        SafeReader(tmp_path, [".metadata"]).read_metadata()
+
+
+def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned = tmp_path / "headrace-checkpoint-abandoned"
+    abandoned.mkdir()
+    (abandoned / "in-use").touch()
+    with scratch_folder() as first, scratch_folder() as second:
+        assert sorted(tmp_path.iterdir()) == sorted([first, second])
+    assert list(tmp_path.iterdir()) == []
