@@ -19,7 +19,7 @@ from headrace.data.loader.reading import SampleReader
 from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.members import SampleLocation
 from headrace.data.storage import CachedStore, StorageConfig, Store, open_store
-from headrace.data.storage.urls import parse_url
+from headrace.data.storage.remote import RemoteStore
 from headrace.data.transforms.decode import decode_member
 from headrace.plan.seeds import combine
 
@@ -76,11 +76,11 @@ class ShardDataset:
         self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir)
         self.fingerprint: str = self.index.fingerprint
         self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
-        self.reads_ahead = parse_url(self.index.data_url).kind not in {"local", "memory"}
-        store = open_store(self.index.data_url, config=storage)
-        if cache_dir is not None and self.reads_ahead:
+        store: Store = open_store(self.index.data_url, config=storage)
+        self.reads_ahead = isinstance(store, RemoteStore)
+        if isinstance(store, RemoteStore) and cache_dir is not None:
             store = CachedStore(store, Path(cache_dir), limit_bytes=parse_bytes(cache_bytes))
-        self._store: Store = store
+        self._store = store
         self._begin()
 
     def _begin(self) -> None:

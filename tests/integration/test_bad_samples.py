@@ -1,0 +1,134 @@
+"""Damaged samples: replaced by a rule, named, and too many of them stop all ranks alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from headrace import DataLoader, ShardDataset
+from headrace.core.errors import TooManyBadSamplesError
+from packed import pack_images
+
+COUNT = 80
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return pack_images(tmp_path / "images", str(tmp_path / "packed"), COUNT)
+
+
+def damage(url: str, samples: list[int]) -> list[str]:
+    """Flip a byte in the image of each sample; return their keys."""
+    index = ShardDataset(url).index
+    keys = []
+    for sample in samples:
+        location = index.locate(sample)
+        image = next(member for member in location.members if member.extension == "jpg")
+        with (Path(url) / location.path).open("r+b") as shard:
+            shard.seek(image.offset + image.size_bytes // 2)
+            byte = shard.read(1)[0]
+            shard.seek(-1, 1)
+            shard.write(bytes([byte ^ 0xFF]))
+        keys.append(location.key)
+    return keys
+
+
+def quarantined(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "quarantine.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_is_replaced_within_its_shard_and_named(
+    url: str, tmp_path: Path, workers: int
+):
+    (bad_key,) = damage(url, [33])
+    dataset = ShardDataset(url)
+    epochs = []
+    for _ in range(2):
+        loader = DataLoader(dataset, 8, num_workers=workers)
+        epochs.append([key for batch in loader for key in batch["__key__"]])
+    assert epochs[0] == epochs[1]
+    assert len(epochs[0]) == COUNT
+    assert bad_key not in epochs[0]
+    record = quarantined(tmp_path)[0]
+    assert record["key"] == bad_key
+    assert record["sample"] == 33
+    assert record["error"] == "CorruptError"
+    assert epochs[0][33] == record["replacement_key"]
+    assert dataset.index.shard_of(33) == dataset.index.shard_of(record["replacement"])
+
+
+def test_torchs_loader_gets_replacements_too(url: str, tmp_path: Path):
+    (bad_key,) = damage(url, [5])
+    loader = TorchDataLoader(ShardDataset(url), 8, num_workers=2)
+    keys = [key for batch in loader for key in batch["__key__"]]
+    assert bad_key not in keys
+    assert [record["key"] for record in quarantined(tmp_path)] == [bad_key]
+
+
+def test_without_verification_a_decoder_may_still_refuse(url: str, tmp_path: Path):
+    location = ShardDataset(url).index.locate(7)
+    image = next(member for member in location.members if member.extension == "jpg")
+    with (Path(url) / location.path).open("r+b") as shard:
+        shard.seek(image.offset)
+        shard.write(bytes(image.size_bytes))
+    keys = [b["__key__"][0] for b in DataLoader(ShardDataset(url, verify=False), 1, num_workers=0)]
+    assert location.key not in keys
+    assert quarantined(tmp_path)[0]["error"] == "BadSampleError"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_too_many_bad_samples_stop_the_run_from_the_third_on(url: str, workers: int):
+    damage(url, [1, 2])
+    assert len(list(DataLoader(ShardDataset(url), 8, num_workers=workers))) == COUNT // 8
+    damage(url, [40])
+    with pytest.raises(TooManyBadSamplesError, match=r"3 of 48 .* quarantine\.jsonl"):
+        list(DataLoader(ShardDataset(url), 8, num_workers=workers))
+    allowed = ShardDataset(url, max_bad_rate=0.1)
+    assert len(list(DataLoader(allowed, 8, num_workers=workers))) == COUNT // 8
+
+
+def test_a_shard_of_nothing_but_damage_is_an_error(url: str):
+    first = int(ShardDataset(url).shard_sizes[0])
+    damage(url, list(range(first)))
+    with pytest.raises(TooManyBadSamplesError, match="are all bad"):
+        ShardDataset(url)[0]
+
+
+RANK_SCRIPT = textwrap.dedent("""
+    import sys, torch, torch.distributed as dist
+    from headrace import DataLoader, ShardDataset
+    from headrace.core.errors import TooManyBadSamplesError
+    dist.init_process_group("gloo")
+    loader = DataLoader(ShardDataset(sys.argv[1]), 4, shuffle=False, num_workers=1)
+    steps = 0
+    try:
+        for batch in loader:
+            steps += 1
+            dist.all_reduce(torch.ones(1))  # ranks in step, as gradients keep them
+    except TooManyBadSamplesError as error:
+        print(f"STOP {steps} {error}", flush=True)
+    dist.barrier()
+""")
+
+
+def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_path: Path):
+    damage(url, [0, 9, 18])  # with two ranks of 4: batches 0, 1 and 2, all on rank 0 but one
+    (tmp_path / "rank.py").write_text(RANK_SCRIPT)
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0",
+         "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(tmp_path / "rank.py"), url],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    stops = [line for line in run.stdout.splitlines() if line.startswith("STOP")]
+    assert run.returncode == 0, run.stderr
+    assert len(stops) == 2
+    assert stops[0] == stops[1]
+    assert stops[0].startswith("STOP 3 3 of 24")
