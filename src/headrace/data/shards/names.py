@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 # webdataset/tariterators.py, base_plus_ext: the extension begins at the first dot of the last
 # path component, so that "a/x.mask.png" is the member "mask.png" of the sample "a/x".
@@ -73,6 +74,12 @@ def stem_of(path: str) -> str:
     folder, slash, name = path.rpartition("/")
     stem, dot, _ = name.rpartition(".")
     return folder + slash + (stem if dot and stem else name)
+
+
+def path_of_url(url: str) -> str:
+    """Return the path within a URL's bucket or server, without a query; a plain path as it is."""
+    path = urlsplit(url).path if "://" in url else url
+    return path.lstrip("/").removeprefix("./")
 
 
 def _percent(character: str) -> str:

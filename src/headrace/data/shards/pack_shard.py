@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from headrace.core.errors import BadSampleError
+from headrace.data.shards.names import refusal
 from headrace.data.shards.options import Check, Recode
 from headrace.data.shards.part import BadFile, Part
 from headrace.data.shards.source_reader import UNREADABLE, SourceReader
@@ -97,6 +98,11 @@ def load(
     Raises:
         BadSampleError: It cannot be used.
     """
+    if not file.extension:
+        raise BadSampleError("Its name has no extension, which would say what it holds.")
+    reason = refusal(f"x.{file.extension}")
+    if reason is not None:
+        raise BadSampleError(f"Its name is refused: {reason}.")
     role = f"mask.{file.extension}" if file.is_mask else file.extension
     kept = data if recode is None else recode(role, data)
     changed = kept != data

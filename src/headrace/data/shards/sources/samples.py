@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.names import extension_of, key_of
+from headrace.data.shards.names import extension_of, key_of, path_of_url
 
 IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
 """What counts as an image in a folder; "jpeg" is spelled "jpg" (names.extension_of)."""
@@ -167,7 +167,12 @@ def texts(strings: pa.LargeStringArray) -> list[str]:
 
 def _files(column: FileColumn, *, is_mask: bool) -> list[SourceFile]:
     return [
-        SourceFile(extension=extension_of(path), path=path, size_bytes=size, is_mask=is_mask)
+        SourceFile(
+            extension=extension_of(path_of_url(path)),
+            path=path,
+            size_bytes=size,
+            is_mask=is_mask,
+        )
         for path, size in zip(texts(column.paths), column.sizes.tolist(), strict=True)
     ]
 

@@ -6,7 +6,6 @@ import io
 import json
 from collections.abc import Sequence
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.names import stem_of
+from headrace.data.shards.names import path_of_url, stem_of
 from headrace.data.shards.sources.samples import (
     FileColumn,
     SampleTable,
@@ -156,12 +155,8 @@ def _labels(
 def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray:
     if columns.key is not None:
         return columns.strings(columns.key)
-    stems = [stem_of(_path_of(path)) for path in texts(paths)]
+    stems = [stem_of(path_of_url(path)) for path in texts(paths)]
     return pa.array(stems, pa.large_string())
-
-
-def _path_of(url: str) -> str:
-    return urlsplit(url).path.lstrip("/") if "://" in url else url.lstrip("/").removeprefix("./")
 
 
 def _column(paths: pa.LargeStringArray) -> FileColumn:

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import webdataset
+
+from headrace.core.errors import DatasetError, UsageError
+from headrace.data.shards.index import ShardIndex, open_index
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from headrace.data.shards.sample_reader import read_member
+from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.storage import open_store
+from headrace.data.transforms.decode import decode_member
+from headrace.data.transforms.recode import Recode
+from image_trees import cityscapes, class_folders, contents, jpeg, png_mask, write
+
+
+def read_all(index: ShardIndex) -> dict[str, dict[str, bytes]]:
+    store = open_store(index.data_url)
+    locations = [index.locate(sample) for sample in range(index.num_samples)]
+    return {
+        location.key: {
+            member.extension: read_member(store, index, location, member)
+            for member in location.members
+        }
+        for location in locations
+    }
+
+
+def test_class_folders_arrive_whole_shuffled_and_readable_by_webdataset(tmp_path):
+    source = class_folders(tmp_path / "src", each=20)
+    write(source, {"README.md": b"hello", "cat/.DS_Store": b"x"})
+    options = PackOptions(shard_bytes=30_000)
+    report = pack(str(source), str(tmp_path / "dst"), options, check=decode_member)
+
+    index = open_index(str(tmp_path / "dst"))
+    assert index.manifest == report.manifest
+    assert index.manifest.classes == ("cat", "dog")
+    assert (index.manifest.source.num_ignored, index.manifest.source.ignored) == (
+        2,
+        ("README.md", "cat/.DS_Store"),
+    )
+    wanted = {
+        f"{name}/{name}_{number:03d}": {
+            "jpg": (source / name / f"{name}_{number:03d}.JPEG").read_bytes(),
+            "cls": str(label).encode(),
+        }
+        for label, name in enumerate(("cat", "dog"))
+        for number in range(20)
+    }
+    assert read_all(index) == wanted
+    keys = [index.locate(sample).key for sample in range(40)]
+    assert keys != sorted(keys)
+
+    shards = sorted(str(path) for path in (tmp_path / "dst").glob("*.tar"))
+    assert len(shards) == len(index.shard_sizes) > 1
+    theirs = list(webdataset.WebDataset(shards, shardshuffle=False).decode("rgb8"))
+    assert [sample["__key__"] for sample in theirs] == keys
+    assert [sample["cls"] for sample in theirs] == [int(wanted[key]["cls"]) for key in keys]
+    assert theirs[0]["jpg"].shape == (32, 48, 3)
+
+
+def test_the_bytes_are_the_same_whatever_the_workers_and_another_seed_shuffles_otherwise(tmp_path):
+    source = class_folders(tmp_path / "src", each=12)
+    options = {"shard_bytes": 15_000, "max_bad": 0}
+    pack(str(source), str(tmp_path / "one"), PackOptions(workers=1, **options))
+    pack(str(source), str(tmp_path / "three"), PackOptions(workers=3, **options))
+    pack(str(source), str(tmp_path / "seed"), PackOptions(workers=2, seed=1, **options))
+    assert contents(tmp_path / "one") == contents(tmp_path / "three")
+    assert contents(tmp_path / "one")["000000.tar"] != contents(tmp_path / "seed")["000000.tar"]
+
+
+def test_keep_order_keeps_the_order_of_the_paths(tmp_path):
+    source = class_folders(tmp_path / "src")
+    pack(str(source), str(tmp_path / "dst"), PackOptions(keep_order=True))
+    index = open_index(str(tmp_path / "dst"))
+    keys = [index.locate(sample).key for sample in range(index.num_samples)]
+    assert keys == sorted(keys)
+
+
+def test_cityscapes_pairs_images_with_masks_of_one_split(tmp_path):
+    source = cityscapes(tmp_path / "src")
+    options = PackOptions(source=SourceOptions(split="train"))
+    report = pack(str(source), str(tmp_path / "dst"), options, check=decode_member)
+    samples = read_all(open_index(str(tmp_path / "dst")))
+    assert sorted(samples) == [f"aachen/aachen_{number:06d}_000019" for number in range(3)]
+    key = "aachen/aachen_000001_000019"
+    assert samples[key] == {
+        "image.png": (source / f"leftImg8bit/train/{key}_leftImg8bit.png").read_bytes(),
+        "png": (source / f"gtFine/train/{key}_gtFine_labelIds.png").read_bytes(),
+    }
+    assert report.manifest.source.num_ignored == 3  # the polygons
+
+
+def test_a_jpeg_and_its_mask_have_plain_names_and_are_shrunk_together(tmp_path):
+    files = {f"img/{n}.jpg": jpeg(n, width=96, height=64) for n in range(4)}
+    files |= {f"ann/{n}_mask.png": png_mask(n, width=96, height=64) for n in range(4)}
+    source = write(tmp_path / "src", files)
+    options = PackOptions(
+        source=SourceOptions(image_glob="img/*.jpg", mask_glob="ann/*_mask.png"),
+        recoding={"resize_short": 32, "quality": 90},
+    )
+    recode = Recode(resize_short=32, quality=90)
+    report = pack(str(source), str(tmp_path / "dst"), options, recode=recode, check=decode_member)
+    samples = read_all(open_index(str(tmp_path / "dst")))
+    for n in range(4):
+        image = decode_member("jpg", samples[str(n)]["jpg"])
+        mask = decode_member("png", samples[str(n)]["png"])
+        assert image.shape == (32, 48, 3)
+        assert mask.shape == (32, 48, 1)
+        whole = decode_member("png", files[f"ann/{n}_mask.png"])
+        assert set(mask.ravel().tolist()) <= set(whole.ravel().tolist())
+    assert report.manifest.num_recoded == 8
+    assert report.manifest.options["recoding"] == {"resize_short": 32, "quality": 90}
+
+
+def table(folder: Path, kind: str, rows: list[dict[str, object]]) -> Path:
+    path = folder / f"train.{kind}"
+    if kind == "csv":
+        lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines) + "\n")
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_table_of_urls_and_labels(tmp_path, kind):
+    source = class_folders(tmp_path / "src", each=2)
+    rows = [
+        {"url": str(source / "dog/dog_001.JPEG"), "label": "dog", "lat": 1.5},
+        {"url": "src/cat/cat_000.JPEG", "label": "cat", "lat": 2.5},
+        {"url": f"file://{source}/dog/dog_000.JPEG", "label": "dog", "lat": 3.5},
+    ]
+    path = table(tmp_path, kind, rows)
+    report = pack(str(path), str(tmp_path / "dst"), PackOptions(keep_order=True))
+    index = open_index(str(tmp_path / "dst"))
+    samples = list(read_all(index).values())
+    assert [sample["cls"] for sample in samples] == [b"1", b"0", b"1"]
+    assert [json.loads(sample["json"]) for sample in samples] == [
+        {"lat": 1.5}, {"lat": 2.5}, {"lat": 3.5},
+    ]  # fmt: skip
+    assert samples[1]["jpg"] == (source / "cat/cat_000.JPEG").read_bytes()
+    assert report.manifest.classes == ("cat", "dog")
+
+
+def test_splits_number_their_classes_alike(tmp_path):
+    train = class_folders(tmp_path / "train", each=1, classes=("cat", "dog", "eel"))
+    val = class_folders(tmp_path / "val", each=1, classes=("eel",))
+    classes = pack(str(train), str(tmp_path / "a"), PackOptions()).manifest.classes
+    options = PackOptions(source=SourceOptions(classes=classes))
+    pack(str(val), str(tmp_path / "b"), options)
+    assert read_all(open_index(str(tmp_path / "b")))["eel/eel_000"]["cls"] == b"2"
+    few = PackOptions(source=SourceOptions(classes=("cat", "dog")))
+    with pytest.raises(DatasetError, match="unknown class 'eel'"):
+        pack(str(val), str(tmp_path / "c"), few)
+
+
+def test_a_finished_packing_is_left_alone_and_another_refused(tmp_path):
+    source = class_folders(tmp_path / "src")
+    pack(str(source), str(tmp_path / "dst"), PackOptions())
+    before = contents(tmp_path / "dst")
+    assert pack(str(source), str(tmp_path / "dst"), PackOptions(workers=2)).already
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        pack(str(source), str(tmp_path / "dst"), PackOptions(seed=1))
+    assert contents(tmp_path / "dst") == before
+
+
+def test_a_destination_with_other_things_in_it_is_refused(tmp_path):
+    source = class_folders(tmp_path / "src")
+    write(tmp_path / "dst", {"notes.txt": b"mine"})
+    with pytest.raises(DatasetError, match=r"not empty: it holds notes\.txt"):
+        pack(str(source), str(tmp_path / "dst"), PackOptions())
+    with pytest.raises(UsageError, match="within the source"):
+        pack(str(source), str(source / "dst"), PackOptions())
+
+
+def test_from_a_bucket_into_a_bucket(tmp_path, s3_url):
+    local = class_folders(tmp_path / "src", each=6)
+    bucket = open_store(f"{s3_url}/src")
+    for path, data in contents(local).items():
+        bucket.put(path, data)
+    options = PackOptions(shard_bytes=10_000, workers=2)
+    remote = pack(f"{s3_url}/src", f"{s3_url}/dst", options, check=decode_member).manifest
+    here = pack(str(local), str(tmp_path / "dst"), options).manifest
+    assert remote.fingerprint == here.fingerprint
+    index = open_index(f"{s3_url}/dst", cache_dir=tmp_path / "cache")
+    assert read_all(index) == read_all(open_index(str(tmp_path / "dst")))
+    names = {info.path for info in open_store(f"{s3_url}/dst").list()}
+    assert names == set(contents(tmp_path / "dst"))
