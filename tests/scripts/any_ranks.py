@@ -12,7 +12,7 @@ import headrace
 from training import Loader, Network, differences, everything, optimizer_of
 
 folder, strategy = sys.argv[1:3]
-model = headrace.prepare(Network(), strategy)
+model = headrace.prepare(Network(), strategy, "cpu")
 optimizer = optimizer_of(model)
 reference = torch.load(f"{folder}/reference.pt", weights_only=True)
 for saved_by in ("ddp", "fsdp"):

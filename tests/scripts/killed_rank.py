@@ -33,7 +33,7 @@ class Model(nn.Linear):
 
 
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-model = headrace.prepare(Model(4, 4), "ddp")
+model = headrace.prepare(Model(4, 4), "ddp", "cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 loader = Loader({"position": 0})
 checkpointer = headrace.Checkpointer(sys.argv[1])

@@ -22,9 +22,9 @@ RANK = int(os.environ["RANK"])
 
 def main() -> None:
     torch.manual_seed(RANK)  # ranks begin apart: prepare brings them together
-    ddp = headrace.prepare(Network(), "ddp")
+    ddp = headrace.prepare(Network(), "ddp", "cpu")
     assert (dist.get_backend(), dist.get_world_size()) == ("gloo", 2)
-    fsdp = headrace.prepare(_copy_of_rank_0(ddp), "fsdp")
+    fsdp = headrace.prepare(_copy_of_rank_0(ddp), "fsdp", "cpu")
     _check_sharding(fsdp)
     ddp_optimizer, fsdp_optimizer = optimizer_of(ddp), optimizer_of(fsdp)
     train(ddp, ddp_optimizer, range(3), RANK)
@@ -59,7 +59,7 @@ def _check_sharding(fsdp: torch.nn.Module) -> None:
 
 
 def _check_restored_into_fsdp(trained: dict) -> None:
-    other = headrace.prepare(Network(), "fsdp")
+    other = headrace.prepare(Network(), "fsdp", "cpu")
     optimizer, loader = optimizer_of(other), Loader()
     restored = headrace.Checkpointer(f"{LOCAL}/ddp").restore(other, optimizer, loader)
     assert restored is not None
@@ -72,7 +72,7 @@ def _check_remote(model: torch.nn.Module, optimizer, trained: dict) -> None:
     for step in (1, 2):
         remote.save(step, model, optimizer, extra=[step])
     assert remote.latest() == 2
-    other = headrace.prepare(Network(), "ddp")
+    other = headrace.prepare(Network(), "ddp", "cpu")
     new = optimizer_of(other)
     restored = remote.restore(other, new)
     assert restored is not None
@@ -93,12 +93,14 @@ def _check_failures_reach_every_rank(model: torch.nn.Module) -> None:
     only_rank_1 = Loader({"x": {1, 2}} if RANK == 1 else {"x": 1})
     _expect(lambda: checkpointer.save(1, model, loader=only_rank_1), CheckpointError, "rank 1")
     assert checkpointer.latest() is None
-    narrow = headrace.prepare(Network(outputs=3 if RANK == 0 else 5), "none")
+    narrow = headrace.prepare(Network(outputs=3 if RANK == 0 else 5), "none", "cpu")
     message = "model.head.weight is [3, 8] in the checkpoint and [5, 8] here"
     apart = headrace.Checkpointer(f"{LOCAL}/apart")
     _expect(lambda: apart.restore(narrow), CheckpointError, message)
-    _expect(lambda: headrace.prepare(Network(), "dp"), UsageError, "one process for all devices")
-    _expect(lambda: headrace.prepare(model, "ddp"), UsageError, "only once")
+    _expect(
+        lambda: headrace.prepare(Network(), "dp", "cpu"), UsageError, "one process for all devices"
+    )
+    _expect(lambda: headrace.prepare(model, "ddp", "cpu"), UsageError, "only once")
 
 
 def _expect(action: Callable[[], object], kind: type[Exception], message: str) -> None:

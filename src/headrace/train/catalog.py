@@ -62,10 +62,10 @@ class Catalog:
             folders = self._folders()
             whole = [step for step in folders if COMMIT_FILE in folders[step]]
             kept = {*sorted(whole)[-keep:], current.step}
-            for step in folders.keys() - kept:
-                self._delete_step(step, folders[step])
+            for step in (folders.keys() | self._folders_on_disk()) - kept:
+                self._delete_step(step, folders.get(step, {}))
             self._delete_other_saves(current, folders.get(current.step, {}))
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             warnings.warn(f"Old checkpoints could not be deleted: {error}", stacklevel=2)
 
     def _folders(self) -> dict[int, dict[str, int]]:
@@ -76,6 +76,13 @@ class Catalog:
             if step is not None:
                 folders[step][info.path.partition("/")[2]] = info.size_bytes
         return folders
+
+    def _folders_on_disk(self) -> set[int]:
+        # Empty ones too: a deletion that was cut short leaves them, and no listing shows them.
+        if self._local is None:
+            return set()
+        steps = {step_of(folder.name) for folder in self._local.iterdir()}
+        return {step for step in steps if step is not None}
 
     def _commit_in(self, step: int, files: dict[str, int]) -> Commit | None:
         if COMMIT_FILE not in files:
