@@ -81,6 +81,8 @@ class LocalStore:
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of a file; each is one read, for none costs one."""
+        for start, length in ranges:
+            check_range(start, length)
         with self._translated(path), _opened(self._file(path)) as descriptor:
             return [self._range(path, descriptor, start, length) for start, length in ranges]
 
@@ -122,7 +124,6 @@ class LocalStore:
         return Part(data=self.get_range(path, start, max(0, end - start)), info=info)
 
     def _range(self, path: str, descriptor: int, start: int, length: int) -> Buffer:
-        check_range(start, length)
         data = _read(descriptor, start, length)
         if len(data) != length:
             raise CorruptError(

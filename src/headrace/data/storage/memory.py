@@ -13,7 +13,7 @@ from headrace.core.errors import CorruptError, NotFoundError
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
-from headrace.data.storage.urls import Location
+from headrace.data.storage.urls import Location, check_path
 
 # By the URL's name, then by key. A forked child sees a copy, another process nothing.
 _OBJECTS: dict[str, dict[str, tuple[bytes, ObjectInfo]]] = {}
@@ -91,6 +91,8 @@ class MemoryStore:
 
     def put(self, path: str, data: PutData) -> None:
         """Write an object."""
+        check_path(path)
+        key = self._location.key(path)
         whole = b"".join(pieces_of(data))
         info = ObjectInfo(
             path=path,
@@ -98,7 +100,7 @@ class MemoryStore:
             etag=hashlib.blake2b(whole, digest_size=16).hexdigest(),
             modified_s=time.time(),
         )
-        self._objects[self._location.key(path)] = (whole, info)
+        self._objects[key] = (whole, info)
 
     def delete(self, path: str) -> None:
         """Remove an object."""
@@ -111,6 +113,7 @@ class MemoryStore:
         """Do nothing: the objects live as long as the process."""
 
     def _find(self, path: str) -> tuple[bytes, ObjectInfo]:
+        check_path(path)
         found = self._objects.get(self._location.key(path))
         if found is None:
             raise NotFoundError(
