@@ -19,6 +19,7 @@ from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
 from headrace.data.shards.pack_shard import PACKING_FOLDER, part_name, shard_name
 from headrace.data.shards.scale import Scale
 from headrace.data.storage import Store
+from headrace.data.storage.atomic import clear_litter
 from headrace.data.storage.urls import parse_url
 
 _PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
@@ -112,8 +113,15 @@ def remove_state(store: Store) -> None:
     store.delete(_PLAN_NAME)
     location = parse_url(store.url)
     if location.kind == "local":  # only there are folders things of their own
-        with suppress(OSError):
-            (Path(location.prefix) / PACKING_FOLDER).rmdir()
+        _tidy(Path(location.prefix))
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a killed packing left half-written, and the folder of the records."""
+    for place in (folder, folder / PACKING_FOLDER):
+        clear_litter(place)
+    with suppress(OSError):
+        (folder / PACKING_FOLDER).rmdir()
 
 
 def refuse_overlap(source_url: str, destination_url: str) -> None:

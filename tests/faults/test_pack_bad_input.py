@@ -1,0 +1,185 @@
+"""The bad inputs that must give one clear error or a named entry; see also test_pack_lint.py."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import (
+    DatasetError,
+    DeniedError,
+    NoSpaceError,
+    NotFoundError,
+    TooManyBadSamplesError,
+)
+from headrace.data.shards.index import open_index
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.transforms.decode import decode_member
+from image_trees import (
+    cityscapes,
+    class_folders,
+    contents,
+    jpeg,
+    jpeg_cmyk,
+    png_16bit,
+    png_colour,
+    write,
+)
+
+
+def fails(
+    error: type[Exception], source: Path, tmp_path: Path, options: PackOptions | None = None
+) -> str:
+    destination = tmp_path / "dst"
+    with pytest.raises(error) as caught:
+        pack(str(source), str(destination), options or PackOptions(), check=decode_member)
+    assert not (destination / "manifest.json").exists()
+    return str(caught.value)
+
+
+def test_an_empty_folder_and_one_without_images(tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "holds no images, or does not exist" in fails(DatasetError, tmp_path / "empty", tmp_path)
+    assert "or does not exist" in fails(DatasetError, tmp_path / "nowhere", tmp_path)
+    write(tmp_path / "text", {"a/readme.txt": b"x"})
+    assert "1 other files (a/readme.txt)" in fails(DatasetError, tmp_path / "text", tmp_path)
+
+
+def test_tars_are_sent_to_be_indexed(tmp_path):
+    write(tmp_path / "src", {"a.tar": b"x"})
+    assert "headrace data index" in fails(DatasetError, tmp_path / "src", tmp_path)
+
+
+def test_mismatched_pairs_are_listed_and_counted(tmp_path):
+    source = cityscapes(tmp_path / "src")
+    (source / "gtFine/train/aachen/aachen_000001_000019_gtFine_labelIds.png").unlink()
+    (source / "leftImg8bit/train/aachen/aachen_000002_000019_leftImg8bit.png").unlink()
+    message = fails(
+        DatasetError, source, tmp_path, PackOptions(source=SourceOptions(split="train"))
+    )
+    assert "2 images and 2 masks do not pair up" in message
+    assert "1 images without a mask:\n    leftImg8bit/train/aachen/aachen_000001" in message
+    assert "1 masks without an image:\n    gtFine/train/aachen/aachen_000002" in message
+
+
+def test_two_files_with_one_key(tmp_path):
+    source = class_folders(tmp_path / "src", each=1)
+    write(source, {"cat/cat_000.png": png_colour()})
+    message = fails(DatasetError, source, tmp_path)
+    assert "two files with one key, 1 times" in message
+    assert "cat/cat_000.JPEG" in message
+    assert "cat/cat_000.png" in message
+
+
+def test_images_beside_class_folders(tmp_path):
+    source = class_folders(tmp_path / "src", each=1)
+    write(source, {"loose.jpg": jpeg()})
+    assert "1 images lie beside the class folders, such as loose.jpg" in fails(
+        DatasetError, source, tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("name,label\na.jpg,1\n", "one of url, image"),
+        ("url,label\n", "no rows"),
+        ("url,label\na.jpg,cat\nb.jpg,\n", "column 'label' is empty in row 2 (of 2)"),
+        ("url,label\na.jpg,-1\n", "unknown class (not 0 to"),
+        ("url,label\nx/a.jpg,1\nx/a.jpg,2\n", "two files with one key"),
+        ("url,label\na.jpg,1,2\n", "cannot be read as its name says"),
+    ],
+)
+def test_tables_that_do_not_fit(tmp_path, rows, words):
+    (tmp_path / "t.csv").write_text(rows)
+    assert words in fails(DatasetError, tmp_path / "t.csv", tmp_path)
+
+
+def test_a_table_that_is_not_there(tmp_path):
+    assert "t.csv" in fails(NotFoundError, tmp_path / "t.csv", tmp_path)
+
+
+BAD_IMAGES = {
+    "cat/zero.jpg": b"",
+    "cat/cut.png": png_colour()[:300],
+    "cat/short.jpg": jpeg()[:-200],
+    "cat/deep.png": png_16bit(),
+    "dog/text.jpg": b"<html>not found</html>",
+}
+
+
+def test_bad_images_are_all_named_and_fail_above_the_budget(tmp_path):
+    source = class_folders(tmp_path / "src", each=6)
+    write(source, BAD_IMAGES | {"dog/inks.jpg": jpeg_cmyk()})
+    message = fails(TooManyBadSamplesError, source, tmp_path, PackOptions(shard_bytes=8000))
+    assert "5 files cannot be used, 0 may be left out (--max-bad)" in message
+    for path in BAD_IMAGES:
+        assert f"  {path}: " in message
+    assert "16 bits" in message
+    assert "--max-bad 5" in message
+
+    options = PackOptions(shard_bytes=8000, max_bad=5)
+    report = pack(str(source), str(tmp_path / "dst"), options, check=decode_member)
+    assert {bad.file for bad in report.manifest.bad} == BAD_IMAGES.keys()
+    index = open_index(str(tmp_path / "dst"))
+    assert index.num_samples == 13
+    assert index.find("dog/inks") >= 0  # printing inks are converted when decoded
+    assert sum(index.shard_sizes) == 13
+
+
+def test_where_nothing_is_left_there_is_no_dataset(tmp_path):
+    source = write(tmp_path / "src", {"cat/zero.jpg": b""})
+    assert "no sample is left" in fails(DatasetError, source, tmp_path, PackOptions(max_bad=1))
+
+
+def test_a_file_that_may_not_be_read_is_a_bad_file(tmp_path):
+    source = class_folders(tmp_path / "src", each=2)
+    (source / "cat/cat_001.JPEG").unlink()
+    (source / "cat/cat_001.JPEG").symlink_to("/proc/self/mem")
+    assert "1 files cannot be used" in fails(TooManyBadSamplesError, source, tmp_path)
+
+
+def test_a_bucket_without_permission(tmp_path, s3_url, monkeypatch):
+    source = class_folders(tmp_path / "src", each=2)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-secret-canary")
+    for ends in ((f"{s3_url}/src", str(tmp_path / "dst")), (str(source), f"{s3_url}/dst")):
+        with pytest.raises(DeniedError) as caught:
+            pack(*ends, PackOptions())
+        assert "s3://" in str(caught.value)
+        assert "canary" not in str(caught.value)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(folder)],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_no_space_while_packing_and_going_on_with_more(tmp_path, small_disk):
+    source = class_folders(tmp_path / "src", each=20)
+    options = PackOptions(shard_bytes=16_000)
+    with pytest.raises(NoSpaceError) as caught:
+        pack(str(source), str(small_disk / "dst"), options)
+    assert "Free some space" in str(caught.value)
+    assert "000001.tar" in str(caught.value)
+    assert "000000.tar" in contents(small_disk / "dst")
+
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)
+    pack(str(source), str(small_disk / "dst"), options)
+    pack(str(source), str(tmp_path / "roomy"), options)
+    assert contents(small_disk / "dst") == contents(tmp_path / "roomy")

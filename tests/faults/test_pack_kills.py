@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from image_trees import class_folders, contents, jpeg, write
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "gated_pack.py"
+
+
+def start(source: Path, destination: Path) -> tuple[subprocess.Popen[str], int]:
+    """Start packing; return it and its worker once that has come to the gate."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(source), str(destination)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    return process, int(process.stdout.readline())
+
+
+def gated_source(folder: Path) -> Path:
+    source = class_folders(folder, each=12)
+    write(source, {"dog/dog_008.JPEG": jpeg(7) + b"GATE"})
+    return source
+
+
+def identities(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.glob("*.tar")
+    }
+
+
+def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_path):
+    source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
+    process, _ = start(source, destination)
+    process.kill()
+    process.communicate()  # returns when the worker, which holds the pipe too, is gone
+    finished = identities(destination)
+    assert len(finished) >= 3
+    assert "manifest.json" not in contents(destination)
+
+    options = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
+    reports = []
+    pack(str(source), str(destination), options, progress=reports.append)
+    assert max(report.resumed for report in reports) >= 3
+    pack(str(source), str(tmp_path / "whole"), options)
+    assert contents(destination) == contents(tmp_path / "whole")
+    after = identities(destination)
+    assert {name: after[name] for name in finished} == finished
+
+
+def test_a_killed_worker_ends_the_packing_with_its_signal_and_shard(tmp_path):
+    source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
+    process, worker = start(source, destination)
+    os.kill(worker, signal.SIGKILL)
+    _, error = process.communicate()
+    assert process.returncode == 1
+    assert f"Worker process {worker} was killed by SIGKILL at {destination}/0" in error
+    assert "Traceback" not in error
+
+
+def test_a_source_that_changed_meanwhile_is_told(tmp_path):
+    source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
+    process, _ = start(source, destination)
+    process.kill()
+    process.communicate()
+    write(source, {"cat/new.jpg": jpeg(8)})
+    again = subprocess.run(
+        [sys.executable, str(SCRIPT), str(source), str(destination)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert again.returncode == 1
+    assert "holds an unfinished packing of other options, or its source has changed" in again.stderr

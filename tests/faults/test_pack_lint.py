@@ -1,0 +1,167 @@
+"""A dataset that is damaged afterwards: each fault is named, by lint and when it is opened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import CorruptError, DatasetError
+from headrace.data.shards.in_place import index_in_place
+from headrace.data.shards.index import open_index
+from headrace.data.shards.lint import lint
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from headrace.data.shards.sample_reader import read_member
+from headrace.data.storage import open_store
+from image_trees import class_folders, write
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packed")
+    source = class_folders(folder / "src", each=6)
+    pack(str(source), str(folder / "dst"), PackOptions(shard_bytes=8_000))
+    return folder / "dst"
+
+
+@pytest.fixture
+def dataset(packed: Path, tmp_path: Path) -> Path:
+    shutil.copytree(packed, tmp_path / "dataset")
+    return tmp_path / "dataset"
+
+
+def flip(file: Path, position: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+def faults(dataset: Path) -> list[tuple[str, str]]:
+    return [(fault.kind, str(fault)) for fault in lint(str(dataset)).faults]
+
+
+def test_a_whole_dataset_has_no_faults(dataset):
+    report = lint(str(dataset))
+    assert report.faults == ()
+    assert (report.num_samples, report.num_members, report.num_shards) == (12, 24, 3)
+    assert report.read_bytes == sum(file.stat().st_size for file in dataset.glob("*.tar"))
+
+
+def test_a_flipped_byte_is_found_in_its_member_and_when_it_is_read(dataset):
+    index = open_index(str(dataset))
+    location = index.locate(1)
+    image = next(member for member in location.members if member.extension == "jpg")
+    flip(dataset / image.path, image.offset + 100)
+    where = f"{location.key}.jpg (bytes {image.offset}-{image.offset + image.size_bytes - 1})"
+    assert faults(dataset) == [
+        ("checksum", f"{image.path}: {where}: checksum differs from the index.")
+    ]
+    with pytest.raises(CorruptError, match="checksum differs at sample"):
+        read_member(open_store(str(dataset)), index, location, image)
+
+
+def remove(dataset: Path) -> None:
+    (dataset / "000001.tar").unlink()
+
+
+def cut(dataset: Path) -> None:
+    whole = (dataset / "000001.tar").read_bytes()
+    (dataset / "000001.tar").write_bytes(whole[: len(whole) // 2])
+
+
+def damage_header(dataset: Path) -> None:
+    flip(dataset / "000001.tar", 3)
+
+
+def add(dataset: Path) -> None:
+    shutil.copy(dataset / "000001.tar", dataset / "000009.tar")
+
+
+def exchange(dataset: Path) -> None:
+    shutil.copy(dataset / "000000.tar", dataset / "000001.tar")
+
+
+def damage_manifest(dataset: Path) -> None:
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    manifest["shards"][0]["num_samples"] += 1
+    (dataset / "manifest.json").write_text(json.dumps(manifest))
+
+
+def empty_manifest(dataset: Path) -> None:
+    (dataset / "manifest.json").write_bytes(b"")
+
+
+def damage_index(dataset: Path) -> None:
+    entry = open_index(str(dataset)).manifest.shards[1]
+    flip(dataset / "index.arrow", entry.index_start + entry.index_bytes - 60)
+
+
+def cut_index(dataset: Path) -> None:
+    data = (dataset / "index.arrow").read_bytes()
+    (dataset / "index.arrow").write_bytes(data[:-100])
+
+
+def remove_index(dataset: Path) -> None:
+    (dataset / "index.arrow").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "kinds"),
+    [
+        (remove, {"missing"}),
+        (cut, {"cut", "size", "missing"}),
+        (damage_header, {"header", "missing"}),
+        (add, {"extra"}),
+        (exchange, {"missing", "extra", "size"}),
+        (damage_manifest, {"manifest"}),
+        (empty_manifest, {"manifest"}),
+        (damage_index, {"index", "checksum"}),
+        (cut_index, {"index"}),
+        (remove_index, {"index"}),
+    ],
+)
+def test_each_damage_is_named(dataset: Path, damage: Callable[[Path], None], kinds: set[str]):
+    damage(dataset)
+    found = faults(dataset)
+    assert {kind for kind, _ in found} <= kinds
+    assert found
+    assert len(found) <= 4  # summed up, not one line for each member behind the damage
+
+
+def test_a_newer_format_is_told(dataset):
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    (dataset / "manifest.json").write_text(json.dumps(manifest | {"version": 2}))
+    with pytest.raises(DatasetError, match="Install a newer Headrace"):
+        open_index(str(dataset))
+
+
+def test_the_index_of_another_dataset_is_refused(dataset, tmp_path, s3_url):
+    source = class_folders(tmp_path / "src", each=6, classes=("eel", "fox"))
+    pack(str(source), str(tmp_path / "other"), PackOptions(shard_bytes=8_000))
+    shutil.copy(tmp_path / "other/index.arrow", dataset / "index.arrow")
+    with pytest.raises(DatasetError, match="belongs to another"):
+        open_index(str(dataset))
+    assert [kind for kind, _ in faults(dataset)] == ["index"]
+    bucket = open_store(s3_url)
+    for name in ("index.arrow", "manifest.json"):
+        bucket.put(name, (dataset / name).read_bytes())
+    with pytest.raises((DatasetError, CorruptError), match=r"index\.arrow"):
+        open_index(s3_url, cache_dir=tmp_path / "cache").locate(0)
+
+
+def test_loose_objects_that_changed_or_went_are_named(tmp_path):
+    source = class_folders(tmp_path / "src", each=3)
+    index_in_place(str(source))
+    flip(source / "cat/cat_000.JPEG", 50)
+    (source / "cat/cat_001.JPEG").unlink()
+    write(source, {"cat/cat_002.JPEG": b"short"})
+    assert [kind for kind, _ in faults(source)] == ["checksum", "missing", "size"]
+
+
+def test_where_there_is_no_dataset_that_is_said(tmp_path):
+    with pytest.raises(DatasetError, match="holds no dataset"):
+        lint(str(tmp_path))
