@@ -107,12 +107,18 @@ class SlowProxy:
 
 @contextmanager
 def slow_proxy(
-    target: str, *, latency_ms: float = 0.0, rate_mb: float = 0.0, faults: Faults | None = None
+    target: str,
+    *,
+    port: int = 0,
+    latency_ms: float = 0.0,
+    rate_mb: float = 0.0,
+    faults: Faults | None = None,
 ) -> Iterator[SlowProxy]:
     """Run a proxy before `target` in a process of its own, until the block ends.
 
     Args:
         target: "http://HOST:PORT" or "HOST:PORT".
+        port: Port on 127.0.0.1; 0 chooses a free one.
         latency_ms: Added to each request.
         rate_mb: Most MB (10^6 bytes) a second of a connection's answers; 0 for no limit.
         faults: What goes wrong.
@@ -123,7 +129,8 @@ def slow_proxy(
     address = urlsplit(target).netloc or target
     command = [
         sys.executable, str(Path(__file__).resolve()), "--target", address,
-        "--latency-ms", str(latency_ms), "--rate-mb", str(rate_mb), "--parent", str(os.getpid()),
+        "--port", str(port), "--latency-ms", str(latency_ms), "--rate-mb", str(rate_mb),
+        "--parent", str(os.getpid()),
         "--faults", json.dumps(asdict(faults or Faults())),
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=child_environment())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
@@ -61,12 +62,14 @@ def _open(
         return GCSStore(location.root, **settings, **options)
     if location.kind == "az":
         return AzureStore(location.root, **settings, **options)
-    return HTTPStore(_server_url(location), **options)
-
-
-def _server_url(location: Location) -> str:
-    """Return the server with user and query, without the path: that is part of each key."""
-    return urlunsplit(urlsplit(location.secret_url)._replace(path="", fragment=""))
+    server = urlsplit(location.secret_url)
+    if server.username is not None:
+        user = f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
+        authorization = "Basic " + base64.b64encode(user).decode()
+        options["client_options"] = {**client, "default_headers": {"Authorization": authorization}}
+    # Without the path, which is part of each key, and with the query, which may be a signature.
+    plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
+    return HTTPStore(urlunsplit(plain), **options)
 
 
 def _client_options(config: StorageConfig) -> ClientConfig:

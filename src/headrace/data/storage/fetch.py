@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, NotSupportedError
 
 from headrace.data.storage.failures import WrongAnswerError
 from headrace.data.storage.store import Buffer, ObjectInfo, Part
@@ -30,9 +30,10 @@ async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part
     try:
         result = await obstore.get_async(store, key, options={"range": (start, end)})
     except BaseError as error:
-        text = str(error)
         # An empty object has no first byte; a plain web server may know no ranges.
-        if start or ("status code: 416" not in text and "NotPartial" not in text):
+        text = str(error)
+        rangeless = isinstance(error, NotSupportedError) or "NotPartial" in text
+        if start or not (rangeless or "status code: 416" in text):
             raise
         result = await obstore.get_async(store, key)
         end = result.meta["size"]

@@ -108,6 +108,12 @@ class _HelperProcess:
                 self._channel.hang_up()
         return True
 
+    def stop_if_idle(self) -> None:
+        """End the helper if nobody waits for it: the connection variables have changed since."""
+        with self._lock:
+            if not self._waiting:
+                self._channel.hang_up()
+
     def stop(self) -> None:
         """End the helper, and wait until it is gone."""
         self._channel.hang_up()
@@ -172,6 +178,8 @@ def _current() -> _HelperProcess:
     variables = connection_variables()
     with _lock:
         if variables not in _helpers:
+            for other in _helpers.values():
+                other.stop_if_idle()
             _helpers[variables] = _HelperProcess()
         return _helpers[variables]
 

@@ -15,6 +15,7 @@ _KINDS: dict[str, Kind] = {
     "file": "local", "memory": "memory", "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs",
     "az": "az", "http": "http", "https": "http",
 }  # fmt: skip
+_WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "memory"}  # here "?" is part of a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,11 @@ def safe_url(url: str) -> str:
     if not separator or scheme.lower() == "file":
         return url
     host, slash, path = rest.partition("/")
-    if scheme.lower() in {"http", "https"}:
+    host, _, cut = host.partition("?")
+    if cut:
+        slash, path = "", ""
+    if scheme.lower() not in _WITHOUT_QUERY:
         path = path.partition("?")[0].partition("#")[0]
-        host, _, cut = host.partition("?")
-        slash, path = ("", "") if cut else (slash, path)
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 

@@ -1,0 +1,195 @@
+"""A bad day of the bucket: a real S3 server behind a proxy that makes faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from s3_server import S3Server, free_port
+from slow_proxy import Faults, SlowProxy, slow_proxy
+
+from headrace.core.errors import (
+    CorruptError,
+    DeniedError,
+    NotFoundError,
+    StorageError,
+    StorageTimeoutError,
+    ThrottledError,
+)
+from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
+
+_DATA = random.Random(5).randbytes(3_000_000)
+_QUICK = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, deadline_s=20, stall_s=5)
+_BRIEF = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, deadline_s=1)
+Behind = Callable[[Faults], SlowProxy]
+
+
+@pytest.fixture
+def behind(
+    s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Faults], SlowProxy]]:
+    """Put a faulty proxy before the server that holds the object "data"."""
+    open_store(s3_url).put("data", _DATA)
+    with ExitStack() as stack:
+
+        def start(faults: Faults) -> SlowProxy:
+            proxy = stack.enter_context(slow_proxy(s3_server.endpoint, faults=faults))
+            monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            return proxy
+
+        yield start
+
+
+def _store(url: str, retry: RetryPolicy = _QUICK, hedge_after_s: float = 2.0) -> Store:
+    return open_store(url, config=StorageConfig(retry=retry, hedge_after_s=hedge_after_s))
+
+
+def _read_all(store: Store, count: int = 100) -> None:
+    starts = random.Random(1).sample(range(len(_DATA) - 10_000), count)
+    futures = {start: store.submit_range("data", start, 10_000) for start in starts}
+    assert not wait(futures.values(), timeout=60).not_done
+    for start, future in futures.items():
+        assert bytes(future.result()) == _DATA[start : start + 10_000]
+
+
+@pytest.mark.parametrize("fault", ["busy", "reset", "short_body", "cut_range"])
+def test_faults_on_a_third_of_all_requests_cost_no_byte(
+    fault: str, behind: Behind, s3_url: str
+) -> None:
+    share = 0.3 if fault in {"busy", "reset"} else 0.1  # a wrong answer is asked for three times
+    proxy = behind(Faults(**{fault: share}, seed=4))
+    _read_all(_store(s3_url))
+    counts = proxy.counts()
+    assert counts[fault] > 3
+    assert counts["requests"] == 100 + counts[fault]
+
+
+def test_a_mix_of_all_faults_costs_no_byte(behind: Behind, s3_url: str) -> None:
+    behind(Faults(busy=0.05, reset=0.05, short_body=0.03, cut_range=0.03, seed=2))
+    store = _store(s3_url)
+    _read_all(store)
+    assert bytes(store.get("data")) == _DATA
+
+
+def test_a_stalled_get_is_hedged_on_a_fresh_connection(behind: Behind, s3_url: str) -> None:
+    proxy = behind(Faults(stall=1.0, stall_s=60, at_most=1))
+    store = _store(s3_url, hedge_after_s=0.2)
+    assert bytes(store.get_range("data", 5, 100)) == _DATA[5:105]
+    counts = proxy.counts()
+    assert (counts["requests"], counts["stall"]) == (2, 1)
+
+
+def test_a_tail_of_slow_answers_is_cut_by_few_extra_gets(behind: Behind, s3_url: str) -> None:
+    proxy = behind(Faults(stall=0.03, stall_s=60, seed=1))
+    _read_all(_store(s3_url, replace(_QUICK, stall_s=1), hedge_after_s=0.3), count=300)
+    counts = proxy.counts()
+    assert counts["stall"] >= 3
+    assert counts["requests"] <= 300 + 16 + 0.05 * 300
+
+
+def test_a_server_that_stays_busy_is_given_up(behind: Behind, s3_url: str) -> None:
+    proxy = behind(Faults(busy=1.0))
+    with pytest.raises(ThrottledError, match=rf"{s3_url}/data \(bytes 5-14\): .* 503 SlowDown"):
+        _store(s3_url, _BRIEF).get_range("data", 5, 10)
+    assert 5 < proxy.counts()["busy"] < 100
+
+
+def test_a_server_that_never_answers_is_given_up(behind: Behind, s3_url: str) -> None:
+    behind(Faults(stall=1.0, stall_s=60))
+    with pytest.raises(StorageTimeoutError, match=f"{s3_url}/data: no answer in time"):
+        _store(s3_url, _BRIEF, hedge_after_s=0.2).get("data")
+
+
+@pytest.mark.parametrize("fault", ["short_body", "cut_range"])
+def test_an_answer_that_stays_short_is_an_error(fault: str, behind: Behind, s3_url: str) -> None:
+    proxy = behind(Faults(**{fault: 1.0}))
+    with pytest.raises(CorruptError, match=r"bytes 5-14.*3 attempts"):
+        _store(s3_url).get_range("data", 5, 10)
+    assert proxy.counts()[fault] == 3
+
+
+@pytest.mark.parametrize("size", [1000, 12_000_000])
+def test_uploads_survive_busy_servers_and_resets(size: int, behind: Behind, s3_url: str) -> None:
+    behind(Faults(busy=0.2, reset=0.2, methods=("PUT", "POST"), seed=3))
+    store, data = _store(s3_url), random.Random(size).randbytes(size)
+    store.put("up", (data[at : at + 700_000] for at in range(0, size, 700_000)))
+    assert bytes(store.get("up")) == data
+
+
+def test_an_upload_to_a_server_that_stays_busy_leaves_nothing(behind: Behind, s3_url: str) -> None:
+    behind(Faults(busy=1.0, methods=("PUT", "POST")))
+    store = _store(s3_url, _BRIEF)
+    for size in (1000, 12_000_000):
+        with pytest.raises(ThrottledError, match=f"{s3_url}/up"):
+            store.put("up", b"x" * size)
+    assert [info.path for info in store.list()] == ["data"]
+
+
+def test_listings_go_on_after_faults(behind: Behind, s3_url: str) -> None:
+    store = _store(s3_url)
+    for number in range(20):
+        store.put(f"many/{number:02d}", b"")
+    behind(Faults(busy=0.5, at_most=5))
+    assert [info.path for info in store.list("many")] == [f"many/{n:02d}" for n in range(20)]
+
+
+def test_wrong_credentials_are_told_at_once(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    store = open_store(s3_url)
+    for call in (lambda: store.get("x"), lambda: list(store.list()), lambda: store.put("x", b"1")):
+        with pytest.raises(DeniedError, match=s3_url):
+            call()
+
+
+def test_a_bucket_that_does_not_exist_is_named(s3_url: str) -> None:
+    with pytest.raises(NotFoundError, match="s3://no-such-bucket"):
+        list(open_store("s3://no-such-bucket/x").list())
+
+
+def test_an_endpoint_where_nothing_listens_is_told_soon(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    retry = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, unreachable_s=0.5)
+    with pytest.raises(StorageTimeoutError, match=r"nothing listens.*AWS_ENDPOINT_URL"):
+        _store(s3_url, retry).get("x")
+
+
+def test_a_server_that_comes_back_is_waited_for(
+    s3_url: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(s3_url).put("data", b"123")
+    target = s3_server.endpoint
+    port = free_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    pending = _store(s3_url).submit_range("data", 0, 3)
+    with slow_proxy(target, port=port):
+        assert bytes(pending.result(timeout=30)) == b"123"
+
+
+def test_a_plain_web_server_gives_whole_objects_and_says_what_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(_DATA)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        store = _store(f"http://127.0.0.1:{server.server_port}")
+        try:
+            assert bytes(store.get("x")) == _DATA
+            with pytest.raises(StorageError, match=r"x \(bytes 5-14\): the server ignores ranges"):
+                store.get_range("x", 5, 10)
+            with pytest.raises(StorageError, match="the server answered 501"):
+                list(store.list())
+            with pytest.raises(StorageError, match="the server answered 501"):
+                store.put("y", b"")
+        finally:
+            server.shutdown()
+            thread.join()
