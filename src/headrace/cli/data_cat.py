@@ -8,10 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.data_options import Json
-from headrace.core.errors import DatasetError, UsageError
+from headrace.core.errors import UsageError
 from headrace.core.units import format_bytes
-from headrace.data.shards.index import ShardIndex
-from headrace.data.shards.members import SampleLocation
 
 _TEXT = frozenset({"cls", "json", "txt"})
 
@@ -22,10 +20,12 @@ def register(group: typer.Typer) -> None:
 
 
 def cat(
-    url: Annotated[str, typer.Argument(help="The dataset's folder.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
     key: Annotated[
         str,
-        typer.Argument(help="A sample's key; or with a member's extension: that member's bytes."),
+        typer.Argument(
+            metavar="KEY", help="A sample's key; or with a member's extension: that member's bytes."
+        ),
     ],
     *,
     json: Json = False,
@@ -36,12 +36,12 @@ def cat(
     """
     from headrace.cli.data_report import print_json
     from headrace.data.shards.index import open_index
-    from headrace.data.shards.sample_reader import read_member
+    from headrace.data.shards.sample_reader import find_member, read_member
     from headrace.data.storage import declare_leaf, open_store
 
     declare_leaf()
     index = open_index(url)
-    location, extension = _find(index, key)
+    location, extension = find_member(index, key)
     store = open_store(index.data_url)
     contents = {
         member.extension: read_member(store, index, location, member)
@@ -70,26 +70,6 @@ def cat(
     for member in about:
         size = format_bytes(member["size_bytes"])
         typer.echo(f"  {member['extension']:<10} {size:>9}  {member['text'] or ''}".rstrip())
-
-
-def _find(index: ShardIndex, key: str) -> tuple[SampleLocation, str]:
-    """Return the sample that a key, or a key with an extension, names; and the extension."""
-    from headrace.data.shards.names import split_name
-
-    try:
-        return index.locate(index.find(key)), ""
-    except DatasetError:
-        name = split_name(key)
-        if name is None:
-            raise
-    location = index.locate(index.find(name[0]))
-    extensions = [member.extension for member in location.members]
-    if name[1] not in extensions:
-        raise DatasetError(
-            f"Sample {name[0]!r} of {index.url} has no member .{name[1]}; it has "
-            f"{', '.join(extensions)}."
-        )
-    return location, name[1]
 
 
 def _write(data: bytes, key: str) -> None:

@@ -15,7 +15,9 @@ def register(group: typer.Typer) -> None:
 
 
 def index(
-    url: Annotated[str, typer.Argument(help="Folder of WebDataset tars or of loose objects.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Folder of WebDataset tars or of loose objects.")
+    ],
     *,
     to: Annotated[
         str | None,

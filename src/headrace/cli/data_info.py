@@ -15,7 +15,7 @@ def register(group: typer.Typer) -> None:
 
 
 def info(
-    url: Annotated[str, typer.Argument(help="The dataset's folder.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
     *,
     json: Json = False,
 ) -> None:

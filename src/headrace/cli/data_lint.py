@@ -17,7 +17,7 @@ def register(group: typer.Typer) -> None:
 
 
 def lint(
-    url: Annotated[str, typer.Argument(help="The dataset's folder.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The dataset's folder.")],
     *,
     json: Json = False,
 ) -> None:

@@ -47,10 +47,9 @@ def pack(
 ) -> None:
     """Pack images into shards that stream: class folders, images with masks, or a table of URLs.
 
-    A packing that was interrupted goes on when the same command is run again. The same source and
-    options give the same bytes.
+    Interrupted, it goes on where it stopped when the same command is run again.
 
-    Example: [bold]headrace data pack ./imagenet/train s3://bucket/train --resize-short 512[/bold]
+    Example: [bold]headrace data pack ./train s3://bucket/train --resize-short 512[/bold]
     """
     from headrace.cli.data_progress import ProgressDisplay
     from headrace.cli.data_report import as_json, describe, print_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -13,19 +14,23 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from headrace.core.units import format_bytes, format_seconds
 from headrace.data.shards.progress import PackProgress
 
-_SILENT_S = 2.0
 _LINE_EVERY_S = 10.0
 
 
 class ProgressDisplay:
-    """Shows progress on standard error. A context manager; call it with what is reported."""
+    """Shows progress on standard error. A context manager; call it with what is reported.
 
-    def __init__(self) -> None:
+    Args:
+        silent_s: Nothing is shown of work that takes no longer.
+    """
+
+    def __init__(self, silent_s: float = 2.0) -> None:
         self._console = Console(stderr=True)
+        self._silent_s = silent_s
         self._began_s = time.monotonic()
         self._stage = ""
         self._stage_began_s = self._began_s
-        self._next_line_s = self._began_s + _SILENT_S
+        self._next_line_s = self._began_s + silent_s
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
@@ -40,13 +45,18 @@ class ProgressDisplay:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        if kind is KeyboardInterrupt:
+            sys.stderr.write("headrace: interrupted. Run the same command again to go on.\n")
+            sys.stderr.flush()
+            # At once: leaving in order would wait for threads that wait for a slow store.
+            os._exit(130)
 
     def __call__(self, progress: PackProgress) -> None:
         """Show how far the work is."""
         now = time.monotonic()
         if progress.stage != self._stage:
             self._stage, self._stage_began_s = progress.stage, now
-        if now - self._began_s < _SILENT_S:
+        if now - self._began_s < self._silent_s:
             return
         if self._console.is_terminal:
             self._show_bar(progress, now)

@@ -61,9 +61,9 @@ def _left_out(manifest: Manifest) -> list[str]:
     source = manifest.source
     if source.num_ignored:
         examples = ", ".join(source.ignored[:2])
-        lines.append(f"ignored      {source.num_ignored:,} files of no sample, such as {examples}")
+        lines.append(f"ignored      {source.num_ignored:,} of no sample, such as {examples}")
     if manifest.bad:
-        lines.append(f"left out     {len(manifest.bad):,} unreadable files:")
+        lines.append(f"left out     {len(manifest.bad):,} unreadable:")
         lines.extend(f"  {bad.file}: {bad.reason}" for bad in manifest.bad[:_SHOWN_BAD])
         if len(manifest.bad) > _SHOWN_BAD:
             lines.append(f"  and {len(manifest.bad) - _SHOWN_BAD} more; --json lists them all")

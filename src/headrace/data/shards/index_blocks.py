@@ -33,6 +33,10 @@ class Blocks(Protocol):
         """Begin reading some batches that will be asked for."""
         ...
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a local copy that is on its way; return whether all is local."""
+        ...
+
 
 class WholeBlocks:
     """All of an index in memory, mapped or not.
@@ -80,6 +84,10 @@ class WholeBlocks:
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Do nothing: all is there."""
 
+    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002  (the protocol's)
+        """Return at once: all is there."""
+        return True
+
 
 class RangedBlocks:
     """Batches fetched by range, each checked against the manifest, until a local copy appears.
@@ -122,6 +130,11 @@ class RangedBlocks:
             for number in numbers:
                 if number not in self._coming:
                     self._coming[number] = self._submit(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for this process's copying to end; return whether the copy is there."""
+        self._copy.wait(timeout_s)
+        return self.mapped
 
     def _submit(self, number: int) -> Future[Buffer]:
         shard = self._manifest.shards[number]

@@ -21,7 +21,7 @@ import google_crc32c
 
 from headrace.core import env
 from headrace.core.errors import CorruptError, StorageError
-from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
+from headrace.data.shards.manifest import INDEX_NAME, Manifest
 from headrace.data.shards.range_stream import RangeStream
 from headrace.data.storage import Store
 from headrace.data.storage.atomic import write_whole
@@ -41,6 +41,7 @@ class IndexCopy:
     def __init__(self, folder: Path | None, fingerprint: str) -> None:
         self._folder = folder
         self._fingerprint = fingerprint
+        self._thread: threading.Thread | None = None
 
     def index(self) -> Path | None:
         """Return the index's file, or None while it is not there."""
@@ -75,12 +76,18 @@ class IndexCopy:
     def fetch_in_background(self, store: Store, manifest: Manifest) -> None:
         """Copy the index while this process goes on; whatever fails, it reads by range."""
         if self._folder is not None and self.index() is None:
-            threading.Thread(
+            self._thread = threading.Thread(
                 target=self._quiet_fetch,
                 args=(store, manifest),
                 name="headrace-index-copy",
                 daemon=True,
-            ).start()
+            )
+            self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until this process copies no longer, `timeout_s` seconds at most."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
 
     def _quiet_fetch(self, store: Store, manifest: Manifest) -> None:
         # The reader by range meets the same fault where it matters, and raises it there.
@@ -144,11 +151,6 @@ def copies_folder(cache_dir: str | os.PathLike[str] | None) -> Path | None:
     if shared or not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
         return None
     return folder
-
-
-def read_remote_manifest(store: Store) -> bytes:
-    """Return the manifest's bytes as they lie in the store."""
-    return bytes(store.get(MANIFEST_NAME))
 
 
 def _checked(store: Store, manifest: Manifest) -> Iterator[bytes]:

@@ -21,15 +21,15 @@ def windowed(
         items: Taken as they are needed: there may be millions.
         at_once: Threads; twice as many items are begun ahead of use.
     """
-    waiting = iter(items)
     coming: deque[Future[_Result]] = deque()
-    with ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards") as threads:
-        try:
-            for item in waiting:
-                coming.append(threads.submit(work, item))
-                if len(coming) >= 2 * at_once:
-                    yield coming.popleft().result()
-            while coming:
+    threads = ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards")
+    try:
+        for item in items:
+            coming.append(threads.submit(work, item))
+            if len(coming) >= 2 * at_once:
                 yield coming.popleft().result()
-        finally:
-            threads.shutdown(wait=True, cancel_futures=True)
+        while coming:
+            yield coming.popleft().result()
+    finally:
+        # Not waited for: where the consumer was interrupted, the store may take long to answer.
+        threads.shutdown(wait=False, cancel_futures=True)

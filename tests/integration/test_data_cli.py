@@ -1,0 +1,171 @@
+"""`headrace data` as a user meets it: real processes, their output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli.data_progress import ProgressDisplay
+from headrace.cli.main import build_app
+from headrace.data.shards.progress import PackProgress
+from image_trees import class_folders, contents, write
+
+HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+
+
+def headrace(*arguments: str | Path, code: int = 0, **environment: str) -> tuple[str, str]:
+    outcome = subprocess.run(
+        [*HEADRACE, *map(str, arguments)],
+        capture_output=True, text=True, check=False,
+        env=os.environ | {"COLUMNS": "80"} | environment,
+    )  # fmt: skip
+    assert outcome.returncode == code, outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    return outcome.stdout, outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    class_folders(folder / "src", each=6)
+    headrace("data", "pack", folder / "src", folder / "dst", "--shard-size", "8kB")
+    return folder
+
+
+def test_a_packed_dataset_tells_what_it_is(packed):
+    text, _ = headrace("data", "info", packed / "dst")
+    for words in ("samples      12", "files        24 (cls, jpg)", "classes      2 (cat, dog)"):
+        assert words in text
+    content = json.loads(headrace("data", "info", packed / "dst", "--json")[0])
+    assert (content["num_samples"], content["num_shards"], content["layout"]) == (12, 3, "tar")
+    assert len(content["fingerprint"]) == 32
+
+
+def test_lint_says_so_and_exits_with_1_where_there_are_faults(packed, tmp_path):
+    text, _ = headrace("data", "lint", packed / "dst")
+    assert "no faults in 3 shards, 12 samples, 24 files" in text
+    write(tmp_path, contents(packed / "dst"))
+    (tmp_path / "000000.tar").unlink()
+    text, _ = headrace("data", "lint", tmp_path, code=1)
+    assert "missing    000000.tar: the shard does not exist." in text
+    content = json.loads(headrace("data", "lint", tmp_path, "--json", code=1)[0])
+    assert [fault["kind"] for fault in content["faults"]] == ["missing"]
+
+
+def test_cat_shows_a_sample_or_gives_a_members_bytes(packed):
+    text, _ = headrace("data", "cat", packed / "dst", "cat/cat_003")
+    assert "cat/cat_003 (sample" in text
+    assert "cls              1 B  0" in text
+    image = subprocess.run(
+        [*HEADRACE, "data", "cat", packed / "dst", "cat/cat_003.jpg"],
+        check=True, capture_output=True,
+    ).stdout  # fmt: skip
+    assert image == (packed / "src/cat/cat_003.JPEG").read_bytes()
+    content = json.loads(headrace("data", "cat", packed / "dst", "cat/cat_003", "--json")[0])
+    assert [member["text"] for member in content["members"]] == ["0", None]
+    assert "has no sample 'cat/none'" in headrace(
+        "data", "cat", packed / "dst", "cat/none", code=1
+    )[1]  # fmt: skip
+    _, error = headrace("data", "cat", packed / "dst", "cat/cat_003.png", code=1)
+    assert "has no member .png; it has cls, jpg" in error
+
+
+def test_indexing_in_place_and_elsewhere(packed, tmp_path):
+    text, _ = headrace("data", "index", packed / "src", "--to", tmp_path / "index")
+    assert "shards       every sample is one (loose objects)" in text
+    assert f"data         {packed / 'src'}" in text
+    content = json.loads(headrace("data", "info", tmp_path / "index", "--json")[0])
+    assert (content["num_shards"], content["layout"]) == (12, "objects")
+
+
+def test_packing_shrinks_and_prints_json(packed, tmp_path):
+    text, _ = headrace(
+        "data", "pack", packed / "src", tmp_path / "dst", "--resize-short", "16", "--json"
+    )
+    content = json.loads(text)
+    assert (content["num_recoded"], content["already"]) == (12, False)
+
+
+def test_bad_files_are_listed_and_the_code_is_1(packed, tmp_path):
+    write(tmp_path / "src", contents(packed / "src") | {"cat/zero.jpg": b""})
+    _, error = headrace("data", "pack", tmp_path / "src", tmp_path / "dst", code=1)
+    assert "headrace: " in error
+    assert "cat/zero.jpg: 0 bytes" in error
+    text, _ = headrace("data", "pack", tmp_path / "src", tmp_path / "dst", "--max-bad", "1")
+    assert "left out     1 unreadable:\n  cat/zero.jpg: 0 bytes" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pack", "only-source"],
+        ["pack", "a", "b", "--workers", "0"],
+        ["pack", "a", "b", "--no-such-flag"],
+        ["info"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_arguments_exit_with_2(arguments):
+    assert CliRunner().invoke(build_app(), ["data", *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["a", "b", "--image-glob", "*.jpg"], ["nothing://a", "b"]])
+def test_arguments_that_do_not_fit_exit_with_2(arguments):
+    _, error = headrace("data", "pack", *arguments, code=2)
+    assert len(error.splitlines()) == 1
+
+
+def test_a_refused_bucket_is_one_line_without_secrets(s3_url):
+    _, error = headrace("data", "info", s3_url, code=1, AWS_SECRET_ACCESS_KEY="secret-canary")
+    assert len(error.splitlines()) == 1
+    assert s3_url in error
+    assert "canary" not in error
+
+
+@pytest.mark.parametrize("verb", ["pack", "index", "info", "lint", "cat"])
+def test_help_has_one_example(verb):
+    text = CliRunner().invoke(build_app(), ["data", verb, "--help"]).output
+    assert text.count(f"Example: headrace data {verb}") == 1
+
+
+def test_shells_complete_verbs():
+    text, _ = headrace(
+        "data",
+        _HEADRACE_COMPLETE="complete_bash", COMP_WORDS="headrace data li", COMP_CWORD="2",
+    )  # fmt: skip
+    assert "lint" in text
+
+
+def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a store that never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/slow.jpg"
+        (tmp_path / "t.csv").write_text(f"url,label\n{url},1\n")
+        process = subprocess.Popen(
+            [*HEADRACE, "data", "pack", tmp_path / "t.csv", tmp_path / "dst"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        connection, _ = silent.accept()
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)  # all who hold the pipes are gone
+        connection.close()
+    assert process.returncode == 130
+    assert error == "headrace: interrupted. Run the same command again to go on.\n"
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):
+    with ProgressDisplay(silent_s=0) as show:
+        show(PackProgress(stage="packing", samples=50, of_samples=200, read_bytes=10**6, bad=2))
+    line = capfd.readouterr().err
+    assert line.startswith("packing: 50/200, ")
+    assert line.endswith(" left, 2 bad\n")
+    with ProgressDisplay() as show:
+        show(PackProgress(stage="packing", samples=50, of_samples=200))
+    assert capfd.readouterr().err == ""
