@@ -108,3 +108,10 @@ def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
     if not isinstance(fingerprint, str):
         return f"{type(dataset).__qualname__}:{samples}", samples, None
     return fingerprint, samples, getattr(dataset, "shard_sizes", None)
+
+
+def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
+    """Return the modules that a dataset, its transform and collate_fn are defined in."""
+    parts = [type(dataset), type(getattr(dataset, "transform", None)), collate_fn]
+    modules = {getattr(part, "__module__", None) for part in parts}
+    return sorted(m for m in modules if isinstance(m, str) and m not in {"__main__", "builtins"})

@@ -98,8 +98,7 @@ class ShardDataset:
         number = int(sample)
         if not -len(self) <= number < len(self):
             raise IndexError(f"sample {number} of {len(self)} in {self.url}")
-        decoded = self._decoded_or_replaced(number % len(self))
-        return decoded if self.transform is None else self.transform(decoded)
+        return self._made_or_replaced(number % len(self))
 
     def __getitems__(self, samples: Sequence[int]) -> list[Any]:
         """Return several samples; their reads are under way together."""
@@ -126,34 +125,34 @@ class ShardDataset:
         records, self._collected = self._collected or [], []
         return records
 
-    def _decoded_or_replaced(self, sample: int) -> dict[str, Any]:
+    def _made_or_replaced(self, sample: int) -> Any:
         self._seen += 1
         location = self.index.locate(sample)
         first_error: Exception | None = None
         for attempt in range(_MAX_REPLACEMENTS + 1):
             candidate = location if not attempt else self._replacement(location, attempt)
             try:
-                decoded = self._decoded(candidate)
+                made = self._made(candidate)
             except (BadSampleError, CorruptError) as error:
                 first_error = first_error or error
                 continue
             if first_error is not None:
                 self._note_bad(location, candidate, first_error)
-            return decoded
+            return made
         raise TooManyBadSamplesError(
             f"{location.path} of {self.index.url}: sample {location.key} and {_MAX_REPLACEMENTS} "
             f"others tried in its place are all bad; the first: {first_error} "
             f"Run `headrace data lint {self.index.url}` to see every fault."
         )
 
-    def _decoded(self, location: SampleLocation) -> dict[str, Any]:
+    def _made(self, location: SampleLocation) -> Any:
         sample: dict[str, Any] = {"__key__": location.key}
         for member, data in self._reader.read(location):
             if member.extension in self._wants_bytes:
                 sample[member.extension] = bytes(data)
             else:
                 sample[member.extension] = decode_member(member.extension, data)
-        return sample
+        return sample if self.transform is None else self.transform(sample)
 
     def _replacement(self, location: SampleLocation, attempt: int) -> SampleLocation:
         """Return another sample of the same shard, or of the dataset where the shard has only one.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import pickle
 import signal
@@ -125,17 +126,23 @@ def _ended_children() -> Iterator[tuple[int, int]]:
         yield process_id, status
 
 
-def main(control_descriptor: int, ends_json: str, module_path: list[str]) -> None:
+def main(
+    control_descriptor: int, ends_json: str, module_path: list[str], modules: list[str]
+) -> None:
     """Serve the loader at the other end of `control_descriptor`, then exit.
 
     Args:
         control_descriptor: The control connection.
         ends_json: The workers' ends, as `Ends.to_json` writes them.
         module_path: The training process's `sys.path`, so that the same modules are found.
+        modules: What to import at once. One that fails is told of when the recipe needs it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = module_path
     control = Connection(control_descriptor)
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
     # When the loader is gone, the kernel ends the workers as this process ends.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         Forkserver(control, Ends.from_json(ends_json)).serve()

@@ -16,6 +16,7 @@ from headrace.data.loader.arguments import (
     batch_sizes,
     check_exclusive,
     dataset_shape,
+    modules_of,
     resolve_prefetch,
     resolve_workers,
 )
@@ -301,7 +302,11 @@ class DataLoader(Generic[T]):
         if self.num_workers == 0:
             return InlineExecutor(self.world.rank)
         return ProcessExecutor(
-            self.num_workers, self._prefetch, rank=self.world.rank, iterable=self.iterable
+            self.num_workers,
+            self._prefetch,
+            rank=self.world.rank,
+            iterable=self.iterable,
+            modules=modules_of(self.dataset, self.collate_fn),
         )
 
 

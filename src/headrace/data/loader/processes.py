@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
@@ -26,19 +27,34 @@ _MAX_DEATHS_IN_A_ROW = 3  # times the number of workers
 class ProcessExecutor:
     """Worker processes on this host.
 
+    Args:
+        workers: How many.
+        prefetch_batches: How many batches are under way or made ahead; at least one a worker.
+        rank: The rank they work for, for messages.
+        iterable: The dataset is iterated: each worker has orders of its own.
+        modules: What dataset and transforms are defined in, to be imported early.
+
     Attributes:
         workers: How many worker processes make batches.
     """
 
-    def __init__(self, workers: int, prefetch_batches: int, *, rank: int, iterable: bool) -> None:
+    def __init__(
+        self,
+        workers: int,
+        prefetch_batches: int,
+        *,
+        rank: int,
+        iterable: bool,
+        modules: Sequence[str] = (),
+    ) -> None:
         self.workers = workers
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._slots = SlotPool(self._depth + _SPARE_SLOTS)
-        self._force = Workforce(
-            workers, self._slots.descriptors, rank=rank, queues=workers if iterable else 1
-        )
         self._queues = workers if iterable else 1
+        self._force = Workforce(
+            workers, self._slots.descriptors, rank=rank, queues=self._queues, modules=modules
+        )
         self._clean = True
         self._recipe: Recipe | None = None
         self._reset()

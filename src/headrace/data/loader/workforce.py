@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Recipe
 
 _START_DEADLINE_S = 120.0
-_BOOT = "from headrace.data.loader.forkserver import main; main({control}, {ends!r}, {path!r})"
+_BOOT = (
+    "from headrace.data.loader.forkserver import main; "
+    "main({control}, {ends!r}, {path!r}, {modules!r})"
+)
 _WORKER_ENVIRONMENT = {
     # One thread each: workers are as many as there are cores, and pools of threads cost memory.
     "OMP_NUM_THREADS": "1",
@@ -60,12 +64,27 @@ os.register_at_fork(after_in_child=_leave_all)
 class Workforce:
     """The worker processes of one loader, and the channels to them.
 
+    Args:
+        count: How many workers.
+        slot_descriptors: The slots' files.
+        rank: The rank they work for, for messages.
+        queues: Ticket sockets: 1, or one a worker.
+        modules: What the recipe will need; imported at once, while the script does other things.
+
     Attributes:
         count: How many workers there are.
         board: int64[workers, 3]: the tickets that each worker holds and its progress.
     """
 
-    def __init__(self, count: int, slot_descriptors: list[int], *, rank: int, queues: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        slot_descriptors: list[int],
+        *,
+        rank: int,
+        queues: int,
+        modules: Sequence[str] = (),
+    ) -> None:
         self.count = count
         self._rank = rank
         self._owner = os.getpid()
@@ -84,14 +103,16 @@ class Workforce:
             workers=count,
             rank=rank,
         )
-        self._start_server(ends)
+        self._start_server(ends, modules)
         worker_answers.close()
         os.close(board_descriptor)
 
-    def _start_server(self, ends: Ends) -> None:
+    def _start_server(self, ends: Ends, modules: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
         path = [str(Path.cwd()) if entry == "" else entry for entry in sys.path]
-        code = _BOOT.format(control=theirs.fileno(), ends=ends.to_json(), path=path)
+        code = _BOOT.format(
+            control=theirs.fileno(), ends=ends.to_json(), path=path, modules=list(modules)
+        )
         environment = {**_WORKER_ENVIRONMENT, **env.child_environment()}  # the user's word holds
         self._server = subprocess.Popen(
             [sys.executable, "-c", code],

@@ -1,0 +1,94 @@
+"""Loader throughput, CPU and memory against torch, WebDataset, LitData and SPDL.
+
+    python benchmarks/loader/run.py --rounds 5
+
+Each arm runs in a process of its own; the arms take turns, round by round, in a new order each
+time, and every ratio is formed within a round. Printed and written are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from arms import ARMS
+from prepare import prepare
+
+from report import Row, ratio, write_section
+
+HERE = Path(__file__).parent
+OURS, CEILING = "headrace", "decode only"
+COLUMNS = {
+    "img_per_s": "img/s",
+    "cpu_s_per_1000": "CPU s per 1,000",
+    "pss_above_mb": "PSS above start, MB",
+    "real_above_mb": "with batches in flight, MB",
+    "rss_sum_mb": "resident sum, MB",
+}
+Rounds = list[dict[str, dict[str, float]]]
+
+
+def main() -> None:
+    """Run all arms and write the section "Loader" of docs/benchmarks.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--data", type=Path, default=Path("bench-data/loader"))
+    parser.add_argument("--arms", nargs="*", default=[*ARMS, CEILING])
+    options = parser.parse_args()
+    prepare(options.data, options.images)
+    rounds: Rounds = []
+    for number in range(options.rounds):
+        arms = random.Random(number).sample(options.arms, len(options.arms))
+        rounds.append({arm: measure(arm, options.data) for arm in arms})
+        print(f"round {number + 1}: " + ", ".join(
+            f"{arm} {found['img_per_s']:.0f}" for arm, found in rounds[-1].items()
+        ), flush=True)  # fmt: skip
+    report(rounds, f"python benchmarks/loader/run.py --rounds {options.rounds}")
+
+
+def measure(arm: str, data: Path) -> dict[str, float]:
+    """Run one arm once."""
+    run = subprocess.run(
+        [sys.executable, str(HERE / "measure.py"), arm, str(data)],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    if run.returncode:
+        sys.exit(f"{arm} failed:\n{run.stderr}")
+    found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def report(rounds: Rounds, command: str) -> None:
+    """Write the table of arms and the ratios that are promised."""
+    table = [f"| loader | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    table += [
+        f"| {arm} | {' | '.join(_median(rounds, arm, key) for key in COLUMNS)} |"
+        for arm in [*ARMS, CEILING]
+    ]
+    same, pillow = "torch, same transform", "torch, Pillow"
+    rows = [
+        Row("throughput / torch, same", ratio(rounds, "img_per_s", OURS, same), ">= 1.15"),
+        Row("throughput / torch, Pillow", ratio(rounds, "img_per_s", OURS, pillow), ">= 2.5"),
+        Row("throughput / decode only", ratio(rounds, "img_per_s", OURS, CEILING), ">= 0.80"),
+        Row("CPU / torch, same transform", ratio(rounds, "cpu_s_per_1000", OURS, same), "<= 0.8"),
+        Row("PSS / torch", ratio(rounds, "pss_mb", OURS, same), "<= 1"),
+        Row("PSS above start / torch", ratio(rounds, "pss_above_mb", OURS, same), "<= 1"),
+        Row("the same with batches in flight", ratio(rounds, "real_above_mb", OURS, same), "<= 1"),
+        Row("resident sum / torch", ratio(rounds, "rss_sum_mb", OURS, same), "<= 0.6"),
+    ]
+    write_section("Loader", command, table, rows)
+
+
+def _median(rounds: Rounds, arm: str, key: str) -> str:
+    values = [found[arm][key] for found in rounds if key in found.get(arm, {})]
+    return f"{statistics.median(values):.4g}" if values else ""
+
+
+if __name__ == "__main__":
+    main()

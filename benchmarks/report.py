@@ -1,0 +1,79 @@
+"""Results: printed, and written to docs/benchmarks.md with machine and commit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+import re
+import statistics
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One promised figure.
+
+    Attributes:
+        what: What is compared.
+        values: The ratio in each round.
+        target: What was promised, such as ">= 1.15".
+    """
+
+    what: str
+    values: list[float]
+    target: str
+
+    def line(self) -> str:
+        """Return the row of a table: median, spread, target, and whether it is met."""
+        median = statistics.median(self.values)
+        bound = float(self.target.split()[-1])
+        met = median >= bound if self.target.startswith(">=") else median <= bound
+        spread = f"{min(self.values):.3g} to {max(self.values):.3g}"
+        verdict = "yes" if met else "no"
+        return f"| {self.what} | {median:.3g} | {spread} | {self.target} | {verdict} |"
+
+
+def ratio(rounds: list[dict[str, dict[str, float]]], key: str, one: str, other: str) -> list[float]:
+    """Return one / other in each round where both were measured."""
+    return [
+        found[one][key] / found[other][key] for found in rounds if one in found and other in found
+    ]
+
+
+def write_section(title: str, command: str, table: list[str], rows: list[Row]) -> None:
+    """Print a section and put it into the page in place of the one with the same title."""
+    lines = [
+        f"## {title}", "", f"`{command}` · {machine()}", "", *table, "",
+        "| ratio, median over rounds | measured | spread | target | met |",
+        "|---|---|---|---|---|", *(row.line() for row in rows if row.values), "",
+    ]  # fmt: skip
+    section = "\n".join(lines)
+    print(section)
+    page = PAGE.read_text() if PAGE.exists() else "# Benchmarks\n\n"
+    pattern = re.compile(rf"## {re.escape(title)}\n.*?(?=\n## |\Z)", re.DOTALL)
+    page = pattern.sub(lambda _: section, page) if pattern.search(page) else page + section + "\n"
+    PAGE.write_text(page.rstrip() + "\n")
+
+
+def machine() -> str:
+    """Return processor, cores, date and commit in one line."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    ).stdout.strip()  # fmt: skip
+    today = dt.datetime.now(tz=dt.UTC).date()
+    return f"{model}, {os.cpu_count()} cores, no GPU · commit {commit} · {today}"
