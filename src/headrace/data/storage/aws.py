@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -118,4 +119,12 @@ def _boto3_provider() -> object:
         )
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    return Boto3CredentialProvider()
+    failures = importlib.import_module("botocore.exceptions")  # ships no types
+    try:
+        return Boto3CredentialProvider()
+    except (failures.BotoCoreError, ValueError) as error:
+        kind = type(error).__name__
+    raise UsageError(
+        f"The AWS profile's credentials could not be had ({kind}). `aws sts get-caller-identity` "
+        "tells more."
+    )

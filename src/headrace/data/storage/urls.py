@@ -5,7 +5,7 @@ from __future__ import annotations
 import os.path
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from headrace.core.errors import UsageError
 
@@ -99,7 +99,7 @@ def join_url(url: str, path: str) -> str:
     """Return the URL of `path` below `url`; the query of an http URL is kept."""
     if parse_url(url).kind == "http":
         parts = urlsplit(url)
-        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{path}"))
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(path)}"))
     return f"{url.rstrip('/')}/{path}"
 
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.data.storage import join_url, safe_url, split_url
+from headrace.data.storage.urls import check_path, parse_url
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "root", "prefix", "shown"),
+    [
+        ("/data/train", "local", "", "/data/train", "/data/train"),
+        ("/data/../x/", "local", "", "/x", "/x"),
+        ("file:///data/with%20space", "local", "", "/data/with space", "/data/with space"),
+        ("file://localhost/data", "local", "", "/data", "/data"),
+        ("s3://bucket", "s3", "bucket", "", "s3://bucket"),
+        ("s3://bucket/", "s3", "bucket", "", "s3://bucket"),
+        ("S3://bucket/a/b/", "s3", "bucket", "a/b", "s3://bucket/a/b"),
+        ("s3a://bucket/a", "s3", "bucket", "a", "s3a://bucket/a"),
+        ("s3://bucket/a b%20c", "s3", "bucket", "a b%20c", "s3://bucket/a b%20c"),
+        ("gs://bucket/a", "gs", "bucket", "a", "gs://bucket/a"),
+        ("az://container/a", "az", "container", "a", "az://container/a"),
+        ("memory://", "memory", "", "", "memory://"),
+        ("memory://name/a", "memory", "name", "a", "memory://name/a"),
+        ("https://host:8/a%20b/", "http", "https://host:8", "a b", "https://host:8/a%20b"),
+        ("http://u:p@host/a?q=1#f", "http", "http://host", "a", "http://host/a"),
+    ],
+)
+def test_urls_of_every_kind(url: str, kind: str, root: str, prefix: str, shown: str) -> None:
+    location = parse_url(url)
+    assert (location.kind, location.root, location.prefix, location.url) == (
+        kind, root, prefix, shown,
+    )  # fmt: skip
+
+
+def test_plain_paths_are_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_url("data").url == str(tmp_path / "data")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert parse_url("~/data").url == "/home/someone/data"
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "s3://", "s3:///x", "http:///x", "s3://a@b/x"])
+def test_urls_that_name_no_store_are_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        parse_url(url)
+
+
+def test_keys_and_object_urls() -> None:
+    below = parse_url("s3://bucket/folder")
+    assert (below.key("a/b"), below.key("")) == ("folder/a/b", "folder")
+    assert (below.object_url("a/b"), below.object_url("")) == (
+        "s3://bucket/folder/a/b", "s3://bucket/folder",
+    )  # fmt: skip
+    top = parse_url("s3://bucket")
+    assert (top.key("a"), top.object_url("a")) == ("a", "s3://bucket/a")
+
+
+@pytest.mark.parametrize(
+    ("url", "folder", "name"),
+    [
+        ("s3://b/train/0.tar", "s3://b/train", "0.tar"),
+        ("s3://b/0.tar", "s3://b", "0.tar"),
+        ("/data/0.tar", "/data", "0.tar"),
+        ("/0.tar", "/", "0.tar"),
+        ("https://host/a/b%20c.tar?sig=1", "https://host/a?sig=1", "b c.tar"),
+    ],
+)
+def test_an_objects_url_splits_into_store_and_path(url: str, folder: str, name: str) -> None:
+    assert split_url(url) == (folder, name)
+
+
+def test_a_whole_bucket_is_no_object() -> None:
+    with pytest.raises(UsageError, match="whole bucket"):
+        split_url("s3://bucket")
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "joined"),
+    [
+        ("s3://b/train/", "a/b", "s3://b/train/a/b"),
+        ("/data", "a", "/data/a"),
+        ("https://host/x?sig=1", "a b", "https://host/x/a%20b?sig=1"),
+    ],
+)
+def test_join(url: str, path: str, joined: str) -> None:
+    assert join_url(url, path) == joined
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://u:p@host/a/b?X-Amz-Signature=1#x", "https://host/a/b"),
+        ("https://host?sig=1", "https://host"),
+        ("s3://key:secret@bucket/a?b", "s3://bucket/a?b"),
+        ("s3://bucket?secret=1/x", "s3://bucket"),
+        ("odd://u:p@host/a?q", "odd://host/a"),
+        ("/a/b?c", "/a/b?c"),
+        ("file:///a/b?c", "file:///a/b?c"),
+    ],
+)
+def test_safe_urls_hold_no_user_and_no_query(url: str, shown: str) -> None:
+    assert safe_url(url) == shown
+
+
+@pytest.mark.parametrize("path", ["", "/a", "a/", "a//b", ".", "a/./b", "..", "a/..", "../a"])
+def test_paths_that_are_none(path: str) -> None:
+    with pytest.raises(UsageError):
+        check_path(path)
+
+
+@pytest.mark.parametrize("path", ["a", "a/b", "...", "a/..b", ".hidden", "a b/ä?#%20"])
+def test_paths_that_are(path: str) -> None:
+    check_path(path)
