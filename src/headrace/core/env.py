@@ -51,6 +51,9 @@ LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of it
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
+UNSHARED_STORE = Variable(
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks meet in a store of their own (torchrun)"
+)
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")

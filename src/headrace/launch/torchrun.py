@@ -70,6 +70,7 @@ def _run(job: TorchrunJob, logs_folder: Path) -> int:
     args = job.args
     args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
     _choose_threads(job)
+    _keep_restarts_apart(args)
     _choose_local_rendezvous(args)
     tie_ranks(args)
     try:
@@ -105,6 +106,16 @@ def _choose_threads(job: TorchrunJob) -> None:
         f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
         "cores shared among them); set it yourself to choose otherwise\n"
     )
+
+
+def _keep_restarts_apart(args: argparse.Namespace) -> None:
+    # torchrun's agent keeps one store for all restarts, in which new ranks may find the addresses
+    # of the dead ones and hang or fail (pytorch issue 135712; measured with gloo in 2.13). With
+    # a store in rank 0 every restart begins with an empty one.
+    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    may_restart = args.max_restarts > 0 or fewest_hosts != most_hosts
+    if may_restart and env.UNSHARED_STORE.get() is None:
+        env.UNSHARED_STORE.set("1")
 
 
 def _choose_local_rendezvous(args: argparse.Namespace) -> None:

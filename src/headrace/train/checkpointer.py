@@ -134,8 +134,7 @@ class Checkpointer:
             extra=kept_extra,
         )
         on_rank_0(lambda: self._catalog.add(commit))
-        if this_rank() == 0:
-            self._catalog.prune(commit, self._keep)
+        on_rank_0(lambda: self._catalog.prune(commit, self._keep))
 
     def restore(
         self,
