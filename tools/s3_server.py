@@ -24,7 +24,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,11 +187,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9000)
     parser.add_argument("--bucket", default="headrace")
     arguments = parser.parse_args()
-    with s3_server(arguments.folder, bucket=arguments.bucket, port=arguments.port) as server:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with (
+        suppress(KeyboardInterrupt),
+        s3_server(arguments.folder, bucket=arguments.bucket, port=arguments.port) as server,
+    ):
         for name, value in server.environment().items():
             print(f"export {name}={value}", flush=True)
         print(f"# s3://{server.bucket} is ready; ctrl-C ends it", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
 
 
 if __name__ == "__main__":
