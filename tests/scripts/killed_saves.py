@@ -22,7 +22,7 @@ from headrace.core.lifetime import die_with_parent
 from headrace.train import Checkpointer
 
 FIRST_STEPS = 2  # saved in peace before the watching begins
-STATES = 14
+STATES = 12
 
 
 def save_on_and_on(folder: Path, told: int) -> None:
