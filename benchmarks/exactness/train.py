@@ -37,11 +37,9 @@ def main() -> None:
     with ledger_file.open("a") as ledger:
         write(ledger, {"restored": step})
         while loader.epoch < options.epochs:
-            epoch = None
             for batch in loader:
-                epoch = loader.epoch
                 step += 1
-                write(ledger, {"step": step, "epoch": epoch, "keys": batch["__key__"]})
+                write(ledger, {"step": step, "epoch": loader.epoch, "keys": batch["__key__"]})
                 loss = model(batch["jpg"].float().mean(dim=(1, 2)) / 255).square().mean()
                 loss.backward()
                 optimizer.step()
@@ -50,8 +48,6 @@ def main() -> None:
                     checkpointer.save(step, model, optimizer, loader)
             step += 1  # a step of its own, so that "the epoch has ended" can be resumed too
             checkpointer.save(step, model, optimizer, loader)
-            if loader.state_dict()["epoch"] >= options.epochs:
-                break
         write(ledger, {"done": step})
 
 

@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace import transforms as transforms
     from headrace.core.errors import HeadraceError as HeadraceError
-    from headrace.data import transforms as transforms
     from headrace.data.loader.dataset import ShardDataset as ShardDataset
     from headrace.data.loader.loader import DataLoader as DataLoader
     from headrace.data.storage import StorageConfig as StorageConfig
@@ -23,7 +23,7 @@ _HOMES = {
     "ShardDataset": "headrace.data.loader.dataset",
     "StorageConfig": "headrace.data.storage",
     "prepare": "headrace.train",
-    "transforms": "headrace.data.transforms",
+    "transforms": "headrace.transforms",
 }
 
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604 - the names are strings, and a test lists them

@@ -187,8 +187,10 @@ class DataLoader(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch at work, or, before the first iteration, the one that comes next."""
-        return self._resumed.epoch if self._resumed is not None else self._epoch
+        """The epoch at work; before the first and after each one, the epoch that comes next."""
+        if self._resumed is not None:
+            return self._resumed.epoch
+        return self._epoch + (self._progress is not None and self._progress.finished)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this loader stands: under 1 KB, valid at any world size and worker count.
@@ -222,17 +224,15 @@ class DataLoader(Generic[T]):
     def _state(self) -> LoaderState:
         if self._resumed is not None:
             return self._resumed
-        epoch, position = self._epoch, 0
-        if self._progress is not None:
-            finished = self._progress.finished
-            epoch += finished
-            position = 0 if finished else self._progress.position()
-            orders = self._progress.orders
-            if isinstance(orders, PlanOrders) and not finished:
-                return orders.plan.state_at(position)
+        under_way = None
+        if self._progress is not None and not self._progress.finished:
+            under_way = self._progress
+        position = under_way.position() if under_way is not None else 0
+        if under_way is not None and isinstance(under_way.orders, PlanOrders):
+            return under_way.orders.plan.state_at(position)
         if self._planned:
-            return self._plan(epoch).state_at(0)
-        return BatchCount(epoch=epoch, position=position, seed=self.seed)
+            return self._plan(self.epoch).state_at(0)
+        return BatchCount(epoch=self.epoch, position=position, seed=self.seed)
 
     def _plan(self, epoch: int) -> Plan:
         fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
