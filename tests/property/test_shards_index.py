@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.data.shards.assemble import About, assemble, summarise
@@ -37,6 +37,7 @@ def build(folder: str, shards: list[dict[str, dict[str, tuple[int, ...]]]]) -> S
     return open_index(folder)
 
 
+@settings(deadline=None, max_examples=40)  # each writes files
 @given(SHARDS)
 def test_every_sample_is_located_where_it_was_put(shards):
     with tempfile.TemporaryDirectory() as folder:
@@ -62,6 +63,7 @@ def test_every_sample_is_located_where_it_was_put(shards):
         assert again.locate(0) == index.locate(0)
 
 
+@settings(deadline=None, max_examples=40)  # each writes files
 @given(SHARDS)
 def test_the_fingerprint_changes_with_any_checksum(shards):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:

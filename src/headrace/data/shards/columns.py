@@ -18,6 +18,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.data.shards.arrow_arrays import numbers, strings
 
 MemberKind = Literal["range", "object", "value"]
 ColumnCode = Literal["B", "H", "i", "I", "q"]
@@ -124,10 +127,10 @@ class RowBuilder:
     def batch(self) -> pa.RecordBatch:
         """Return the rows as one record batch, extensions sorted."""
         kinds = self.kinds()
-        arrays: list[pa.Array[Any]] = [pa.array(self._keys, pa.string())]
+        arrays: list[pa.Array[Any]] = [strings(self._keys)]
         for extension, kind in kinds.items():
             for column, values in zip(COLUMNS[kind], self._columns[extension], strict=True):
-                arrays.append(pa.array(np.frombuffer(values, values.typecode), column.type))
+                arrays.append(numbers(np.frombuffer(values, values.typecode), column.type))
         return pa.record_batch(arrays, schema=schema_of(kinds))
 
 
@@ -139,10 +142,8 @@ def align(batch: pa.RecordBatch, kinds: Kinds) -> pa.RecordBatch:
     for extension, kind in kinds.items():
         for column in COLUMNS[kind]:
             name = f"{extension}.{column.name}"
-            absent = np.full(batch.num_rows, column.absent)
-            arrays.append(
-                batch.column(name) if name in have else pa.array(absent).cast(column.type)
-            )
+            absent = np.full(batch.num_rows, column.absent, dtype=column.code)
+            arrays.append(batch.column(name) if name in have else numbers(absent, column.type))
     return pa.record_batch(arrays, schema=schema)
 
 
@@ -157,7 +158,8 @@ def digest(batch: pa.RecordBatch, kinds: Kinds) -> str:
         state.update(part)
     for extension, kind in sorted(kinds.items()):
         columns = [
-            batch.column(f"{extension}.{column.name}").to_numpy() for column in COLUMNS[kind]
+            _values(batch.column(f"{extension}.{column.name}"), column.code)
+            for column in COLUMNS[kind]
         ]
         if (columns[0] == COLUMNS[kind][0].absent).all():
             continue
@@ -177,6 +179,13 @@ def _string_buffers(strings: pa.Array[Any]) -> tuple[bytes, bytes]:
     first, last = int(offsets[0]), int(offsets[-1])
     text = memoryview(data_buffer)[first:last].tobytes() if data_buffer is not None else b""
     return (offsets - first).astype("<i4").tobytes(), text
+
+
+def _values(column: pa.Array[Any], code: ColumnCode) -> NDArray[Any]:
+    buffer = column.buffers()[1]
+    if buffer is None or len(column) == 0:
+        return np.empty(0, dtype=code)
+    return np.frombuffer(memoryview(buffer), code)[column.offset : column.offset + len(column)]
 
 
 def _absent(kind: MemberKind) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from headrace.data.shards.sources.samples import (
     texts,
 )
 from headrace.data.shards.tar_writer import check_size
+from headrace.data.shards.window import result_of
 
 GROUP_SAMPLES = 8192
 """Samples of one record batch: about 0.5 MB, one request where the index is read by range."""
@@ -87,7 +88,7 @@ class _Group:
         read_bytes, bad = 0, False
         for file, column, content in zip(sample.files, self._columns, contents, strict=True):
             try:
-                data = content.result()
+                data = result_of(content)
                 _refuse_empty(data)
                 check_size(data)
             except (BadSampleError, *UNREADABLE) as error:

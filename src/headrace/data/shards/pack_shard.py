@@ -13,6 +13,7 @@ from headrace.data.shards.part import BadFile, Part
 from headrace.data.shards.source_reader import UNREADABLE, SourceReader
 from headrace.data.shards.sources.samples import SourceFile, SourceSample
 from headrace.data.shards.tar_writer import TarWriter, check_size
+from headrace.data.shards.window import result_of
 from headrace.data.shards.workers import Report
 from headrace.data.storage import open_store, safe_url
 
@@ -140,7 +141,7 @@ class _Content:
         read_bytes, recoded, bad = 0, 0, False
         for file, content in zip(sample.files, contents, strict=True):
             try:
-                data = content.result()
+                data = result_of(content)
                 read_bytes += len(data)
                 kept, changed = load(file, data, self._recode, self._check)
             except (BadSampleError, *UNREADABLE) as error:

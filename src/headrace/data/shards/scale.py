@@ -14,6 +14,7 @@ from headrace.data.shards.options import Recode
 from headrace.data.shards.pack_shard import load
 from headrace.data.shards.source_reader import UNREADABLE, SourceReader
 from headrace.data.shards.sources.samples import SampleTable, SourceSample, samples_of
+from headrace.data.shards.window import result_of
 
 _LOOKED_AT = 48
 
@@ -62,7 +63,7 @@ def _sum_sizes(
     for sample, contents in reader.read(samples):
         for file, content in zip(sample.files, contents, strict=True):
             try:
-                data = content.result()
+                data = result_of(content)
                 kept, _ = load(file, data, recode, None)
             except (BadSampleError, *UNREADABLE):
                 continue  # packing meets it again, and names it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -27,9 +27,20 @@ def windowed(
         for item in items:
             coming.append(threads.submit(work, item))
             if len(coming) >= 2 * at_once:
-                yield coming.popleft().result()
+                yield result_of(coming.popleft())
         while coming:
-            yield coming.popleft().result()
+            yield result_of(coming.popleft())
     finally:
         # Not waited for: where the consumer was interrupted, the store may take long to answer.
         threads.shutdown(wait=False, cancel_futures=True)
+
+
+def result_of(future: Future[_Result]) -> _Result:
+    """Return a future's result; unlike `future.result()`, ctrl-C always ends the wait.
+
+    A signal that arrives as the main thread begins to wait for a lock is noticed when the wait
+    ends, so it ends every second.
+    """
+    while not future.done():
+        wait([future], timeout=1.0)
+    return future.result()

@@ -81,7 +81,8 @@ class WorkerPool(Generic[Task, Result]):
             if len(self._workers) == self._count:
                 break
         while self._busy:
-            for connection in wait(list(self._busy)):
+            # Not for ever: ctrl-C just before a wait is noticed only when it ends.
+            for connection in wait(list(self._busy), timeout=1.0):
                 assert isinstance(connection, Connection)
                 kind, content = self._receive(connection)
                 if kind == "progress":

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError
+from headrace.data.shards.arrow_arrays import large_strings
 from headrace.data.storage import ObjectInfo, Store
 
 _CHUNK = 65_536
@@ -35,7 +36,7 @@ class StringColumn:
 
     def _flush(self) -> None:
         # Names that are not UTF-8 cannot be told apart from others once they are written.
-        self._chunks.append(pa.array(self._tail, pa.large_string()))
+        self._chunks.append(large_strings(self._tail))
         self._tail = []
 
 

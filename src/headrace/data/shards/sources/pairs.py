@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError, UsageError
+from headrace.data.shards.arrow_arrays import large_strings
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.sources.listing import Ignored, list_files
@@ -55,7 +55,7 @@ def list_pairs(store: Store, image_glob: str, mask_glob: str) -> SampleTable:
     stems = _shared_stems(store.url, images, masks)
     return SampleTable(
         url=store.url,
-        stems=pa.array(stems, pa.large_string()),
+        stems=large_strings(stems),
         images=images.column(stems),
         masks=masks.column(stems),
         source=Source(
@@ -111,7 +111,7 @@ class _Matches:
     def column(self, stems: list[str]) -> FileColumn:
         files = [self.files[stem] for stem in stems]
         return FileColumn(
-            paths=pa.array([file.path for file in files], pa.large_string()),
+            paths=large_strings([file.path for file in files]),
             sizes=_ints([file.size_bytes for file in files]),
             templates=tuple(self.templates),
             template_ids=_ints([file.template for file in files]).astype(np.uint16),

@@ -16,6 +16,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError
+from headrace.data.shards.arrow_arrays import large_strings
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.names import path_of_url, stem_of
 from headrace.data.shards.sources.samples import (
@@ -156,7 +157,7 @@ def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray
     if columns.key is not None:
         return columns.strings(columns.key)
     stems = [stem_of(path_of_url(path)) for path in texts(paths)]
-    return pa.array(stems, pa.large_string())
+    return large_strings(stems)
 
 
 def _column(paths: pa.LargeStringArray) -> FileColumn:
@@ -168,7 +169,6 @@ def _notes(content: pa.Table, columns: _Columns) -> pa.LargeStringArray | None:
     if rest.num_columns == 0:
         return None
     rows: list[dict[str, Any]] = rest.to_pylist()
-    return pa.array(
-        [json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows],
-        pa.large_string(),
+    return large_strings(
+        [json.dumps(row, sort_keys=True, default=str, ensure_ascii=False) for row in rows]
     )
