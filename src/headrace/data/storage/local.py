@@ -19,12 +19,14 @@ from headrace.core.errors import (
     StorageError,
     StorageTimeoutError,
 )
-from headrace.data.storage.atomic import is_litter, write_whole
+from headrace.data.storage.atomic import clear_litter, is_litter, write_whole
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location, check_path
 
+# A shared file system may keep the locks of other hosts' writers from us.
+_LITTER_AGE_S = 3600.0
 _ERRORS: dict[int, type[StorageError]] = {
     errno.ENOENT: NotFoundError,
     errno.ENOTDIR: NotFoundError,
@@ -44,6 +46,7 @@ class LocalStore:
     def __init__(self, location: Location) -> None:
         self._location = location
         self._folder = location.prefix
+        self._tidied: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -100,8 +103,12 @@ class LocalStore:
 
     def put(self, path: str, data: PutData) -> None:
         """Write a file: beside it, flushed to the disk, then renamed over it."""
+        file = Path(self._file(path))
+        if file.parent not in self._tidied:
+            self._tidied.add(file.parent)
+            clear_litter(file.parent, older_than_s=_LITTER_AGE_S)
         with self._translated(path):
-            write_whole(Path(self._file(path)), pieces_of(data))
+            write_whole(file, pieces_of(data))
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -184,7 +191,11 @@ def _walk(
             if entry.is_dir():
                 yield from _walk(entry.path, below, (*above, identity))
             elif entry.is_file() and not is_litter(entry.name):
-                yield below, entry.stat()
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # deleted since the folder was listed
+                    continue
+                yield below, status
 
 
 def _info(path: str, status: os.stat_result) -> ObjectInfo:
