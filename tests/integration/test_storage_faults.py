@@ -149,6 +149,23 @@ def test_wrong_credentials_are_told_at_once(s3_url: str, monkeypatch: pytest.Mon
             call()
 
 
+def test_credentials_renewed_in_a_profile_are_taken_up(
+    s3_url: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(s3_url).put("data", b"123")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    profile = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    text = f"[default]\naws_access_key_id={s3_server.access_key}\naws_secret_access_key="
+    profile.write_text(text + "expired")
+    store = open_store(s3_url)
+    with pytest.raises(DeniedError):
+        store.get("data")
+    profile.write_text(text + s3_server.secret_key)
+    assert bytes(store.get("data")) == b"123"
+
+
 def test_a_bucket_that_does_not_exist_is_named(s3_url: str) -> None:
     with pytest.raises(NotFoundError, match="s3://no-such-bucket"):
         list(open_store("s3://no-such-bucket/x").list())

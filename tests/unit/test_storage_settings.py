@@ -132,5 +132,10 @@ def test_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings(google) == {"base_url": "http://127.0.0.1:1"}
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", "http://127.0.0.1:1")
     assert read_settings(azure) == {"skip_signature": True}
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
+    monkeypatch.setenv("AZURE_STORAGE_KEY", "a2V5")
+    assert read_settings(azure) == {"account_name": "account", "account_key": "a2V5"}
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT")
+    monkeypatch.delenv("AZURE_STORAGE_KEY")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
     assert read_settings(azure) == {}

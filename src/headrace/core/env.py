@@ -91,7 +91,10 @@ GOOGLE_CREDENTIALS = (
     Variable("GOOGLE_SKIP_SIGNATURE", "Cloud Storage: do not sign requests"),
 )
 AZURE_ENDPOINT = Variable("AZURE_STORAGE_ENDPOINT", "Blob Storage endpoint other than Azure's")
+AZURE_STORAGE_ACCOUNT = Variable("AZURE_STORAGE_ACCOUNT", "Blob Storage account, as `az` has it")
+AZURE_STORAGE_KEY = Variable("AZURE_STORAGE_KEY", "Blob Storage credentials, as `az` has them")
 AZURE_CREDENTIALS = (
+    AZURE_STORAGE_KEY,
     Variable("AZURE_STORAGE_ACCOUNT_KEY", "Blob Storage credentials: the account's key"),
     Variable("AZURE_STORAGE_ACCESS_KEY", "likewise"),
     Variable("AZURE_STORAGE_MASTER_KEY", "likewise"),

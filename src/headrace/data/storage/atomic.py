@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -59,12 +60,13 @@ def is_litter(name: str) -> bool:
     return name.startswith(_LITTER_PREFIX)
 
 
-def clear_litter(folder: Path) -> None:
+def clear_litter(folder: Path, *, older_than_s: float = 0.0) -> None:
     """Remove what killed processes left half-written in `folder`, if it can be."""
+    oldest = time.time() - older_than_s
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if is_litter(entry.name):
-                with suppress(OSError):
+            with suppress(OSError):
+                if is_litter(entry.name) and entry.stat().st_mtime <= oldest:
                     _remove_if_abandoned(entry.path)
 
 

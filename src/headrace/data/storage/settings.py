@@ -49,11 +49,17 @@ def _google_settings() -> dict[str, Any]:
 
 
 def _azure_settings() -> dict[str, Any]:
+    # As the `az` program calls them; the client knows longer names only.
+    found = {
+        "account_name": env.AZURE_STORAGE_ACCOUNT.get(),
+        "account_key": env.AZURE_STORAGE_KEY.get(),
+    }
+    settings: dict[str, Any] = {name: value for name, value in found.items() if value}
     named = any(variable.get() for variable in env.AZURE_CREDENTIALS)
     elsewhere = bool(env.AZURE_ENDPOINT.get())
     if not named and (elsewhere or not _host_offers_credentials()):
-        return {"skip_signature": True}
-    return {}
+        settings["skip_signature"] = True
+    return settings
 
 
 @functools.cache

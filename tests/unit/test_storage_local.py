@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import DeniedError, NoSpaceError, NotFoundError
+from headrace.data.storage import open_store
+from headrace.data.storage.atomic import clear_litter, litter_name
+
+
+def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
+    (tmp_path / "data/a").mkdir(parents=True)
+    (tmp_path / "data/a/x").write_bytes(b"1")
+    (tmp_path / "data/a/loop").symlink_to(tmp_path / "data")
+    (tmp_path / "data/b").symlink_to(tmp_path / "data/a")
+    (tmp_path / "data/broken").symlink_to(tmp_path / "nothing")
+    store = open_store(str(tmp_path / "data"))
+    assert [info.path for info in store.list()] == ["a/x", "b/x"]
+    assert bytes(store.get("b/x")) == b"1"
+
+
+def test_a_folder_is_no_object(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    store = open_store(str(tmp_path))
+    for read in (store.head, store.get):
+        with pytest.raises(NotFoundError, match=str(tmp_path / "folder")):
+            read("folder")
+
+
+def test_a_file_that_is_being_written_is_no_object(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+
+    def pieces() -> Iterator[bytes]:
+        yield b"half"
+        assert len(list(tmp_path.iterdir())) == 1
+        assert list(store.list()) == []
+
+    store.put("x", pieces())
+    assert [info.path for info in store.list()] == ["x"]
+    assert [file.name for file in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    dead, young, living = (tmp_path / litter_name() for _ in range(3))
+    for file in (dead, young, living):
+        file.write_bytes(b"half")
+    for file in (dead, living):
+        os.utime(file, (0, 0))
+    with living.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        open_store(str(tmp_path)).put("x", b"1")
+        assert not dead.exists()
+        assert young.exists()
+        clear_litter(tmp_path)
+        assert not young.exists()
+        assert living.exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting takes privileges that this user lacks")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_keeps_what_was_there(small_disk: Path) -> None:
+    store = open_store(str(small_disk))
+    store.put("x", b"before")
+    for name in ("x", "y"):
+        with pytest.raises(NoSpaceError, match=f"{small_disk}/{name}: No space left"):
+            store.put(name, b"z" * 2**20)
+    assert bytes(store.get("x")) == b"before"
+    assert [file.name for file in small_disk.iterdir()] == ["x"]
+
+
+def test_a_read_only_disk_is_told(small_disk: Path) -> None:
+    store = open_store(str(small_disk))
+    store.put("x", b"before")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    for change in (lambda: store.put("y", b""), lambda: store.delete("x")):
+        with pytest.raises(DeniedError, match="Read-only"):
+            change()
+    assert bytes(store.get("x")) == b"before"
