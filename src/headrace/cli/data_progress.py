@@ -29,7 +29,7 @@ class ProgressDisplay:
         self._silent_s = silent_s
         self._began_s = time.monotonic()
         self._stage = ""
-        self._stage_began_s = self._began_s
+        self._first = (self._began_s, 0, 0)  # when the stage's first samples came; samples, bytes
         self._next_line_s = self._began_s + silent_s
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -54,8 +54,9 @@ class ProgressDisplay:
     def __call__(self, progress: PackProgress) -> None:
         """Show how far the work is."""
         now = time.monotonic()
-        if progress.stage != self._stage:
-            self._stage, self._stage_began_s = progress.stage, now
+        if progress.stage != self._stage or self._first[1] <= progress.resumed:
+            self._stage = progress.stage
+            self._first = (now, progress.samples, progress.read_bytes)
         if now - self._began_s < self._silent_s:
             return
         if self._console.is_terminal:
@@ -88,8 +89,9 @@ class ProgressDisplay:
         return f"{progress.stage}: {', '.join(self._numbers(progress, now)) or 'begun'}"
 
     def _numbers(self, progress: PackProgress, now: float) -> list[str]:
-        elapsed_s = max(now - self._stage_began_s, 1e-3)
-        rate = (progress.samples - progress.resumed) / elapsed_s
+        # Workers take a moment to start, so the rate counts from the first samples on.
+        elapsed_s = max(now - self._first[0], 1e-3)
+        rate = (progress.samples - self._first[1]) / elapsed_s
         numbers = []
         if progress.of_samples:
             numbers.append(f"{progress.samples:,}/{progress.of_samples:,}")
@@ -97,11 +99,11 @@ class ProgressDisplay:
             numbers.append(f"{progress.samples:,} samples")
         if rate > 0:
             numbers.append(f"{rate:.0f}/s")
-        if progress.read_bytes:
-            numbers.append(f"{format_bytes(progress.read_bytes / elapsed_s)}/s")
+            read_bytes = progress.read_bytes - self._first[2]
+            numbers.append(f"{format_bytes(read_bytes / elapsed_s)}/s")
         if rate > 0 and progress.of_samples:
             left_s = (progress.of_samples - progress.samples) / rate
-            numbers.append(f"{format_seconds(left_s)} left")
+            numbers.append(f"{format_seconds(round(left_s))} left")
         if progress.bad:
             numbers.append(f"{progress.bad} bad")
         return numbers

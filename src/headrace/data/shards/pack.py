@@ -98,7 +98,7 @@ def pack(
     bounds = cut(tar_bytes(packed, files), options.shard_bytes)
     job = PackJob(source_url=table.url, destination_url=destination, recode=recode, check=check)
     complete = _pack_shards(store, table, bounds, job, options, tell)
-    tell(PackProgress(stage="indexing", samples=len(table), of_samples=len(table)))
+    tell(PackProgress(stage="indexing"))
     finished = sorted(finished_shards(store, len(bounds) - 1))
     summary = summarise(_parts(store, finished))
     check_budget(summary.bad, options.max_bad, table.url, complete=complete)
