@@ -13,9 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import Kinds, digest, schema_of
 from headrace.data.shards.index import open_index
-from headrace.data.shards.index_file import write_index
 from headrace.data.shards.manifest import (
     Extension,
     Manifest,
@@ -23,6 +21,8 @@ from headrace.data.shards.manifest import (
     Source,
     fingerprint_of,
 )
+from headrace.data.shards.rows.columns import Kinds, digest, schema_of
+from headrace.data.shards.rows.file import write_index
 from headrace.data.storage import open_store
 
 KINDS: Kinds = {"cls": "range", "jpg": "range"}

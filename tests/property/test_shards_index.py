@@ -9,12 +9,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.shards.assemble import About, assemble, summarise
-from headrace.data.shards.columns import RowBuilder
-from headrace.data.shards.cut import cut, shuffled
 from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.part import Part
+from headrace.data.shards.packing.assemble import About, assemble, summarise
+from headrace.data.shards.packing.cut import cut, shuffled
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.rows.columns import RowBuilder
 from headrace.data.storage import open_store
 
 PLACES = st.tuples(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))

@@ -13,8 +13,8 @@ from webdataset.tariterators import base_plus_ext
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.members import checksum
 from headrace.data.shards.names import key_of, split_name
-from headrace.data.shards.tar_index import index_tar
-from headrace.data.shards.tar_writer import TarWriter
+from headrace.data.shards.tar.samples import index_tar
+from headrace.data.shards.tar.writer import TarWriter
 from headrace.data.storage import open_store
 
 STEMS = st.text(

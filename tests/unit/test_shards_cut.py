@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.data.shards.cut import cut, shuffled, spread
+from headrace.data.shards.packing.cut import cut, shuffled, spread
 
 
 def test_the_order_of_a_seed_is_the_same_for_ever():

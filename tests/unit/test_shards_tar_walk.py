@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from headrace.data.shards.faults import Fault
-from headrace.data.shards.range_stream import RangeStream
-from headrace.data.shards.tar_header import TarHeaderError, read_header, write_header
-from headrace.data.shards.tar_index import index_tar
-from headrace.data.shards.tar_reader import TarReader
-from headrace.data.shards.tar_writer import TarWriter
+from headrace.data.shards.tar.header import TarHeaderError, read_header, write_header
+from headrace.data.shards.tar.range_stream import RangeStream
+from headrace.data.shards.tar.reader import TarReader
+from headrace.data.shards.tar.samples import index_tar
+from headrace.data.shards.tar.writer import TarWriter
 from headrace.data.storage import open_store
 
 

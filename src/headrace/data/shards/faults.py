@@ -47,6 +47,19 @@ class Fault:
         return f"{self.where}: {self.message}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadFile:
+    """A file that is no sample.
+
+    Attributes:
+        file: Its path below the source's URL, or its URL.
+        reason: What is wrong with it, one sentence or more.
+    """
+
+    file: str
+    reason: str
+
+
 def list_faults(faults: Sequence[Fault], limit: int = 20) -> str:
     """Return faults as lines for an error's message: the first `limit`, and how many more."""
     lines = [f"  {fault}" for fault in faults[:limit]]

@@ -6,15 +6,15 @@ import tempfile
 from pathlib import Path
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
-from headrace.data.shards.assemble import assemble, summarise
-from headrace.data.shards.budget import check_budget
-from headrace.data.shards.in_place_objects import index_objects
-from headrace.data.shards.in_place_tars import index_tars
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME
 from headrace.data.shards.names import extension_of
 from headrace.data.shards.pack import PackReport
-from headrace.data.shards.pack_shard import PACKING_FOLDER
-from headrace.data.shards.part_spool import PartSpool
+from headrace.data.shards.packing.assemble import assemble, summarise
+from headrace.data.shards.packing.budget import check_budget
+from headrace.data.shards.packing.existing_tars import index_tars
+from headrace.data.shards.packing.loose_objects import index_objects
+from headrace.data.shards.packing.part_spool import PartSpool
+from headrace.data.shards.packing.shard import PACKING_FOLDER
 from headrace.data.shards.progress import PackProgress, Progress
 from headrace.data.shards.sources.detect import SourceOptions, list_source
 from headrace.data.shards.sources.samples import IMAGE_EXTENSIONS

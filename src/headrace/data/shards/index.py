@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.shards.globs import Glob
-from headrace.data.shards.index_blocks import Blocks, RangedBlocks, WholeBlocks
-from headrace.data.shards.index_copy import IndexCopy, copies_folder
-from headrace.data.shards.index_view import IndexView
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
 from headrace.data.shards.members import SampleLocation
+from headrace.data.shards.rows.blocks import Blocks, RangedBlocks, WholeBlocks
+from headrace.data.shards.rows.copy import IndexCopy, copies_folder
+from headrace.data.shards.rows.view import IndexView
 from headrace.data.storage import StorageConfig, Store, join_url, open_store
 from headrace.data.storage.urls import parse_url
 

@@ -8,14 +8,14 @@ import google_crc32c
 import pyarrow as pa
 
 from headrace.core.errors import DatasetError, NotFoundError
-from headrace.data.shards.columns import digest
 from headrace.data.shards.faults import Fault
 from headrace.data.shards.index import ShardIndex, open_index, read_manifest_bytes
-from headrace.data.shards.index_blocks import WholeBlocks, kinds_of
-from headrace.data.shards.lint_objects import lint_objects
-from headrace.data.shards.lint_tars import lint_tars
+from headrace.data.shards.linting.objects import lint_objects
+from headrace.data.shards.linting.tars import lint_tars
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
 from headrace.data.shards.progress import Progress, Tally
+from headrace.data.shards.rows.blocks import WholeBlocks, kinds_of
+from headrace.data.shards.rows.columns import digest
 from headrace.data.storage import Store, open_store
 
 

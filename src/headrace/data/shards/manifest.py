@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import MemberKind
-from headrace.data.shards.part import BadFile
+from headrace.data.shards.faults import BadFile
+from headrace.data.shards.rows.columns import MemberKind
 
 MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.arrow"

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import NoSpaceError, StorageError
-from headrace.data.shards.assemble import About, assemble, summarise
-from headrace.data.shards.budget import check_budget
-from headrace.data.shards.cut import cut, shuffled, tar_bytes
 from headrace.data.shards.manifest import Manifest
 from headrace.data.shards.options import Check, PackOptions, Recode
-from headrace.data.shards.pack_shard import PackJob, ShardTask, part_name
-from headrace.data.shards.packing_state import (
+from headrace.data.shards.packing.assemble import About, assemble, summarise
+from headrace.data.shards.packing.budget import check_budget
+from headrace.data.shards.packing.cut import cut, shuffled, tar_bytes
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.packing.scale import measure_scale
+from headrace.data.shards.packing.shard import PackJob, ShardTask, part_name
+from headrace.data.shards.packing.state import (
     PackingPlan,
     finished_manifest,
     finished_shards,
@@ -25,13 +27,11 @@ from headrace.data.shards.packing_state import (
     resume_plan,
     write_plan,
 )
-from headrace.data.shards.part import Part
+from headrace.data.shards.packing.workers import WorkerPool
 from headrace.data.shards.progress import PackProgress, Progress, Tally
-from headrace.data.shards.scale import measure_scale
 from headrace.data.shards.sources.detect import list_source
 from headrace.data.shards.sources.samples import SampleTable, samples_of
 from headrace.data.shards.window import windowed
-from headrace.data.shards.workers import WorkerPool
 from headrace.data.storage import Store, open_store
 
 # Past the budget packing goes on, so that all bad files are listed at once; but not for ever.

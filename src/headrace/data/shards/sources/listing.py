@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.arrow_arrays import large_strings
+from headrace.data.shards.rows.arrow_arrays import large_strings
 from headrace.data.storage import ObjectInfo, Store
 
 _CHUNK = 65_536

@@ -10,10 +10,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import Kinds, digest, schema_of
-from headrace.data.shards.index_copy import IndexCopy
-from headrace.data.shards.index_file import check_fingerprint, read_batch
 from headrace.data.shards.manifest import INDEX_NAME, Manifest
+from headrace.data.shards.rows.columns import Kinds, digest, schema_of
+from headrace.data.shards.rows.copy import IndexCopy
+from headrace.data.shards.rows.file import check_fingerprint, read_batch
 from headrace.data.storage import Buffer, Store
 
 

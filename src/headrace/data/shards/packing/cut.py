@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.shards.tar_header import BLOCK_BYTES
+from headrace.data.shards.tar.header import BLOCK_BYTES
 
 # Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
 # pseudorandom number generators", OOPSLA 2014), written out because NumPy does not promise that

@@ -13,8 +13,7 @@ import google_crc32c
 
 from headrace.data.shards.faults import Fault, FaultKind
 from headrace.data.shards.names import refusal
-from headrace.data.shards.range_stream import RangeStream
-from headrace.data.shards.tar_header import (
+from headrace.data.shards.tar.header import (
     BLOCK_BYTES,
     OTHER_TYPES,
     REGULAR,
@@ -24,6 +23,7 @@ from headrace.data.shards.tar_header import (
     read_header,
     read_pax,
 )
+from headrace.data.shards.tar.range_stream import RangeStream
 
 _CHUNK_BYTES = 2**20
 _LONGEST_NAME_BYTES = 2**20  # of a pax header or GNU long name: a damaged size must not fill memory

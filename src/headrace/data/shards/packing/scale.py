@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError
-from headrace.data.shards.cut import spread
 from headrace.data.shards.options import Recode
-from headrace.data.shards.pack_shard import load
-from headrace.data.shards.source_reader import UNREADABLE, SourceReader
+from headrace.data.shards.packing.cut import spread
+from headrace.data.shards.packing.shard import load
+from headrace.data.shards.packing.source_reader import UNREADABLE, SourceReader
 from headrace.data.shards.sources.samples import SampleTable, SourceSample, samples_of
 from headrace.data.shards.window import result_of
 

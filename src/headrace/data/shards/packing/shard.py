@@ -7,14 +7,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from headrace.core.errors import BadSampleError
+from headrace.data.shards.faults import BadFile
 from headrace.data.shards.names import refusal
 from headrace.data.shards.options import Check, Recode
-from headrace.data.shards.part import BadFile, Part
-from headrace.data.shards.source_reader import UNREADABLE, SourceReader
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.packing.source_reader import UNREADABLE, SourceReader
+from headrace.data.shards.packing.workers import Report
 from headrace.data.shards.sources.samples import SourceFile, SourceSample
-from headrace.data.shards.tar_writer import TarWriter, check_size
+from headrace.data.shards.tar.writer import TarWriter, check_size
 from headrace.data.shards.window import result_of
-from headrace.data.shards.workers import Report
 from headrace.data.storage import open_store, safe_url
 
 PACKING_FOLDER = ".packing"

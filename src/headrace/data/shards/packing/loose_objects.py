@@ -8,13 +8,14 @@ from concurrent.futures import Future
 import numpy as np
 
 from headrace.core.errors import BadSampleError
-from headrace.data.shards.assemble import About
-from headrace.data.shards.columns import MemberKind, RowBuilder
+from headrace.data.shards.faults import BadFile
 from headrace.data.shards.members import checksum
-from headrace.data.shards.part import BadFile, Part
-from headrace.data.shards.part_spool import PartSpool
+from headrace.data.shards.packing.assemble import About
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.packing.part_spool import PartSpool
+from headrace.data.shards.packing.source_reader import UNREADABLE, SourceReader
 from headrace.data.shards.progress import Progress, Tally
-from headrace.data.shards.source_reader import UNREADABLE, SourceReader
+from headrace.data.shards.rows.columns import MemberKind, RowBuilder
 from headrace.data.shards.sources.samples import (
     FileColumn,
     SampleTable,
@@ -22,7 +23,7 @@ from headrace.data.shards.sources.samples import (
     samples_of,
     texts,
 )
-from headrace.data.shards.tar_writer import check_size
+from headrace.data.shards.tar.writer import check_size
 from headrace.data.shards.window import result_of
 
 GROUP_SAMPLES = 8192

@@ -22,7 +22,7 @@ import google_crc32c
 from headrace.core import env
 from headrace.core.errors import CorruptError, StorageError
 from headrace.data.shards.manifest import INDEX_NAME, Manifest
-from headrace.data.shards.range_stream import RangeStream
+from headrace.data.shards.tar.range_stream import RangeStream
 from headrace.data.storage import Store
 from headrace.data.storage.atomic import write_whole
 

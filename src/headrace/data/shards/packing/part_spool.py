@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.core.errors import NoSpaceError, StorageError
-from headrace.data.shards.part import Part
+from headrace.data.shards.packing.part import Part
 
 
 class PartSpool:

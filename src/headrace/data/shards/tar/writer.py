@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.core.errors import BadSampleError
-from headrace.data.shards.columns import LARGEST_MEMBER_BYTES, MemberKind, RowBuilder
 from headrace.data.shards.members import checksum
-from headrace.data.shards.tar_header import END_OF_ARCHIVE, padding, write_header
+from headrace.data.shards.rows.columns import LARGEST_MEMBER_BYTES, MemberKind, RowBuilder
+from headrace.data.shards.tar.header import END_OF_ARCHIVE, padding, write_header
 
 
 class TarWriter:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from headrace.data.shards.columns import COLUMNS, ColumnCode
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import Extension
 from headrace.data.shards.members import Member, checksum
+from headrace.data.shards.rows.columns import COLUMNS, ColumnCode
 
 _WIDTH_BYTES: dict[ColumnCode, int] = {"B": 1, "H": 2, "i": 4, "I": 4, "q": 8}
 

@@ -14,22 +14,10 @@ from typing import Any, Self
 import pyarrow as pa
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import MemberKind, RowBuilder, digest
+from headrace.data.shards.faults import BadFile
+from headrace.data.shards.rows.columns import MemberKind, RowBuilder, digest
 
 _KEY = b"headrace"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadFile:
-    """A file that is no sample.
-
-    Attributes:
-        file: Its path below the source's URL, or its URL.
-        reason: What is wrong with it, one sentence or more.
-    """
-
-    file: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

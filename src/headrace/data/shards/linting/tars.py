@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headrace.core.errors import CorruptError, DeniedError, NotFoundError
-from headrace.data.shards.columns import digest
 from headrace.data.shards.faults import Fault
-from headrace.data.shards.in_place_tars import TARS_AT_ONCE
 from headrace.data.shards.index import ShardIndex
+from headrace.data.shards.packing.existing_tars import TARS_AT_ONCE
 from headrace.data.shards.progress import Tally
-from headrace.data.shards.tar_index import TarIndex, index_tar
+from headrace.data.shards.rows.columns import digest
+from headrace.data.shards.tar.samples import TarIndex, index_tar
 from headrace.data.shards.window import windowed
 from headrace.data.storage import Store
 from headrace.data.storage.urls import parse_url

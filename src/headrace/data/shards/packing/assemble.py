@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import Kinds, MemberKind
-from headrace.data.shards.index_file import IndexFile, write_index
+from headrace.data.shards.faults import BadFile
 from headrace.data.shards.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -21,8 +20,10 @@ from headrace.data.shards.manifest import (
     Source,
     fingerprint_of,
 )
-from headrace.data.shards.part import BadFile, Part
-from headrace.data.shards.part_spool import local_disk
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.packing.part_spool import local_disk
+from headrace.data.shards.rows.columns import Kinds, MemberKind
+from headrace.data.shards.rows.file import IndexFile, write_index
 from headrace.data.storage import Store
 
 Parts = Callable[[], Iterator[Part]]

@@ -16,8 +16,8 @@ from typing import Any
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
-from headrace.data.shards.pack_shard import PACKING_FOLDER, part_name, shard_name
-from headrace.data.shards.scale import Scale
+from headrace.data.shards.packing.scale import Scale
+from headrace.data.shards.packing.shard import PACKING_FOLDER, part_name, shard_name
 from headrace.data.storage import Store
 from headrace.data.storage.atomic import clear_litter
 from headrace.data.storage.urls import parse_url

@@ -10,7 +10,7 @@ import google_crc32c
 import pyarrow as pa
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.columns import Kinds, align, schema_of
+from headrace.data.shards.rows.columns import Kinds, align, schema_of
 
 _MAGIC_BYTES = 8  # "ARROW1" and two zero bytes come before the schema
 _FINGERPRINT = b"headrace.fingerprint"

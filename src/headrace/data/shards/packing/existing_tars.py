@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.assemble import About
 from headrace.data.shards.faults import Fault, list_faults
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.part import Part
-from headrace.data.shards.part_spool import PartSpool
+from headrace.data.shards.packing.assemble import About
+from headrace.data.shards.packing.part import Part
+from headrace.data.shards.packing.part_spool import PartSpool
 from headrace.data.shards.progress import Progress, Tally
 from headrace.data.shards.sources.listing import Ignored
 from headrace.data.shards.sources.samples import listing_hash
-from headrace.data.shards.tar_index import index_tar
+from headrace.data.shards.tar.samples import index_tar
 from headrace.data.shards.window import windowed
 from headrace.data.storage import Store
 

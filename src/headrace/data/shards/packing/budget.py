@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.core.errors import TooManyBadSamplesError
-from headrace.data.shards.part import BadFile
+from headrace.data.shards.faults import BadFile
 
 _SHOWN = 100
 

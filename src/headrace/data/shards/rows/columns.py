@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.data.shards.arrow_arrays import numbers, strings
+from headrace.data.shards.rows.arrow_arrays import numbers, strings
 
 MemberKind = Literal["range", "object", "value"]
 ColumnCode = Literal["B", "H", "i", "I", "q"]

@@ -1,0 +1,1 @@
+"""Checks of what lies in a store against the index."""

@@ -1,0 +1,1 @@
+"""What packing and indexing are made of: cutting, workers, records of finished shards."""
