@@ -48,18 +48,26 @@ def web() -> Iterator[ObjectServer]:
         yield server
 
 
-@pytest.fixture(params=["local", "file", "memory", "s3", "gs", "az", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+# Of the module, so that the tests of one store follow one another and share a helper process.
+@pytest.fixture(scope="module", params=["local", "file", "memory", "s3", "gs", "az", "http"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def url(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
     fresh = uuid4().hex
-    if request.param == "s3":
+    if kind == "s3":
         return request.getfixturevalue("s3_url")
-    if request.param == "gs":
+    if kind == "gs":
         monkeypatch.setenv("GOOGLE_BASE_URL", request.getfixturevalue("google").endpoint)
         monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "token")
-    if request.param == "az":
+    if kind == "az":
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", request.getfixturevalue("azure").endpoint)
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
-    if request.param == "http":
+    if kind == "http":
         return f"{request.getfixturevalue('web').endpoint}/{fresh}/with%20space"
     return {
         "local": str(tmp_path / "with space" / fresh),
@@ -67,7 +75,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         "memory": f"memory://{fresh}/folder",
         "gs": f"gs://bucket/{fresh}",
         "az": f"az://container/{fresh}",
-    }[request.param]
+    }[kind]
 
 
 @pytest.fixture

@@ -179,11 +179,11 @@ def _walk(
     """Yield (path, status) of every file, unsorted; `above` breaks loops of links."""
     try:
         here = os.stat(folder)  # noqa: PTH116
+        identity = (here.st_dev, here.st_ino)
+        if identity in above:
+            return
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return
-    identity = (here.st_dev, here.st_ino)
-    if identity in above:
         return
     with entries:
         for entry in entries:
