@@ -6,7 +6,7 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
@@ -33,12 +33,10 @@ from headrace.data.loader.stream import BatchStream, Progress
 from headrace.plan.plan import Plan
 from headrace.plan.state import PlanState
 
-T = TypeVar("T")
-
 _LOADERS_MADE = itertools.count()  # the same on every rank: scripts make their loaders in order
 
 
-class DataLoader(Generic[T]):
+class DataLoader:
     """Batches of a dataset, in an order that is arithmetic, made by whoever is free.
 
     Takes `torch.utils.data.DataLoader`'s arguments with their meaning, for any map-style or
@@ -92,7 +90,7 @@ class DataLoader(Generic[T]):
         seed: int = 0,
         num_workers: int | Literal["auto"] = "auto",
         drop_last: bool = False,
-        collate_fn: Callable[[list[Any]], T] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         prefetch_batches: int | None = None,
@@ -151,7 +149,7 @@ class DataLoader(Generic[T]):
         if self.num_workers and self._executor_given is None:
             self._idle.append(self._new_executor())  # early, so that the first batch is soon there
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands."""
         state, self._resumed = self._resumed, None
         if state is not None:
