@@ -98,7 +98,8 @@ def _shifted(half: UInts, other: UInts, side: UInts, key: UInts, multiplier: np.
     shift >>= _HALF
     shift += half
     # Where shift < side, shift - side wraps to a huge number and the minimum keeps shift.
-    return np.minimum(shift, shift - side, out=shift)
+    np.minimum(shift, shift - side, out=shift)
+    return shift
 
 
 def _column(number: int | UInts) -> UInts:
