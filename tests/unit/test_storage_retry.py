@@ -132,12 +132,13 @@ def test_our_own_errors_pass() -> None:
 
 
 def test_waits_are_drawn_from_a_window_that_doubles() -> None:
-    random.seed(1)
+    state = random.getstate()
     retrier = Retrier(RetryPolicy(first_wait_s=1, longest_wait_s=5), lambda: False)
     for attempts, bound in ((1, 1), (2, 2), (3, 4), (4, 5), (100, 5)):
         waits = [retrier._wait(attempts) for _ in range(2000)]
         assert min(waits) < 0.05 * bound
         assert 0.95 * bound < max(waits) <= bound
+    assert random.getstate() == state  # that is the user's
 
 
 def _hedged(first: float | Exception, second: float | Exception) -> tuple[str, int]:

@@ -21,6 +21,9 @@ from headrace.data.storage.failures import (
 )
 
 _T = TypeVar("_T")
+# Not Python's global generator: that one is seeded for the user's transforms, and a forked worker
+# would draw the same waits as its brothers.
+_jitter = random.SystemRandom()
 
 
 class Retrier:
@@ -63,7 +66,7 @@ class Retrier:
             StorageError: The last failure, translated.
         """
         began = time.monotonic()
-        attempts, failures, refreshed = 0, 0, False
+        attempts, wrong_answers, refreshed = 0, 0, False
         while True:
             left = began + self._policy.deadline_s - time.monotonic()
             failure = None
@@ -82,24 +85,23 @@ class Retrier:
             if failure.fault is Fault.DENIED and not refreshed and self._on_denied():
                 refreshed = True
                 continue
-            failures += failure.fault is Fault.CORRUPT
+            wrong_answers += failure.fault is Fault.CORRUPT
+            self._answered = self._answered or failure.fault is not Fault.UNREACHABLE
             wait_s = self._wait(attempts)
             waited_s = time.monotonic() - began
-            if self._is_final(failure, failures, waited_s + wait_s):
+            if self._is_final(failure, wrong_answers, waited_s + wait_s):
                 raise _translated(failure, target, attempts, waited_s)
             await asyncio.sleep(wait_s)
 
     def _wait(self, attempts: int) -> float:
         bound = self._policy.first_wait_s * 2.0 ** min(attempts - 1, 32)
-        return random.uniform(0, min(bound, self._policy.longest_wait_s))
+        return _jitter.uniform(0, min(bound, self._policy.longest_wait_s))
 
-    def _is_final(self, failure: Failure, corrupt: int, next_s: float) -> bool:
+    def _is_final(self, failure: Failure, wrong_answers: int, next_s: float) -> bool:
         deadline_s = self._policy.deadline_s
         if failure.fault is Fault.UNREACHABLE and not self._answered:
             deadline_s = min(deadline_s, self._policy.unreachable_s)
-        if failure.fault not in {Fault.NOT_FOUND, Fault.DENIED, Fault.REFUSED}:
-            self._answered = self._answered or failure.fault is not Fault.UNREACHABLE
-        too_often = corrupt >= self._policy.corrupt_attempts
+        too_often = wrong_answers >= self._policy.corrupt_attempts
         return not failure.fault.passing or too_often or next_s >= deadline_s
 
 
