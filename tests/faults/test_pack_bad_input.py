@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from headrace.core.errors import (
 from headrace.data.shards.index import open_index
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.sources.classes import read_classes
 from headrace.data.shards.sources.detect import SourceOptions
 from headrace.data.transforms.decode import decode_member
 from image_trees import (
@@ -82,6 +84,19 @@ def test_images_beside_class_folders(tmp_path):
     assert "1 images lie beside the class folders, such as loose.jpg" in fails(
         DatasetError, source, tmp_path
     )
+
+
+def test_names_that_are_no_text(tmp_path):
+    source = class_folders(tmp_path / "src", each=1)
+    (Path(os.fsdecode(os.fsencode(source) + b"/cat/\xff.jpg"))).write_bytes(jpeg())
+    assert "is not UTF-8. Rename it." in fails(DatasetError, source, tmp_path)
+
+
+@pytest.mark.parametrize("names", ["", "cat\ndog\ncat\n"])
+def test_class_lists_that_are_none(tmp_path, names):
+    (tmp_path / "names.txt").write_text(names)
+    with pytest.raises(DatasetError, match=r"names no classes|names the class 'cat' twice"):
+        read_classes(str(tmp_path / "names.txt"))
 
 
 @pytest.mark.parametrize(

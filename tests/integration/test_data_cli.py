@@ -161,9 +161,8 @@ def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path):
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):
-    with ProgressDisplay(silent_s=0) as show:
-        show(PackProgress(stage="packing", samples=50, of_samples=200, read_bytes=10**6, bad=2))
+    progress = PackProgress(stage="packing", samples=50, of_samples=200, read_bytes=10**6, bad=2)
+    ProgressDisplay(silent_s=0)(progress)
     assert capfd.readouterr().err == "packing: 50/200, 2 bad\n"
-    with ProgressDisplay() as show:
-        show(PackProgress(stage="packing", samples=50, of_samples=200))
+    ProgressDisplay()(progress)
     assert capfd.readouterr().err == ""

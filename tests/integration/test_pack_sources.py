@@ -13,6 +13,7 @@ from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.shards.sample_reader import read_member
+from headrace.data.shards.sources.classes import read_classes
 from headrace.data.shards.sources.detect import SourceOptions
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
@@ -154,7 +155,10 @@ def test_a_table_of_urls_and_labels(tmp_path, kind):
 def test_splits_number_their_classes_alike(tmp_path):
     train = class_folders(tmp_path / "train", each=1, classes=("cat", "dog", "eel"))
     val = class_folders(tmp_path / "val", each=1, classes=("eel",))
-    classes = pack(str(train), str(tmp_path / "a"), PackOptions()).manifest.classes
+    pack(str(train), str(tmp_path / "a"), PackOptions())
+    classes = read_classes(str(tmp_path / "a"))
+    (tmp_path / "names.txt").write_text("\n".join(classes))
+    assert read_classes(str(tmp_path / "names.txt")) == classes == ("cat", "dog", "eel")
     options = PackOptions(source=SourceOptions(classes=classes))
     pack(str(val), str(tmp_path / "b"), options)
     assert read_all(open_index(str(tmp_path / "b")))["eel/eel_000"]["cls"] == b"2"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Self
@@ -32,9 +33,16 @@ class ProgressDisplay:
         self._first = (self._began_s, 0, 0)  # when the stage's first samples came; samples, bytes
         self._next_line_s = self._began_s + silent_s
         self._bar: Progress | None = None
+        self._latest = PackProgress(stage="starting")
+        self._ended = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(silent_s, lambda: self(self._latest))
+        self._timer.daemon = True
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:
+        # Something is shown even of work that has nothing to report for a while.
+        self._timer.start()
         return self
 
     def __exit__(
@@ -43,8 +51,11 @@ class ProgressDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            if self._bar is not None:
+                self._bar.stop()
         if kind is KeyboardInterrupt:
             sys.stderr.write("headrace: interrupted. Run the same command again to go on.\n")
             sys.stderr.flush()
@@ -53,7 +64,12 @@ class ProgressDisplay:
 
     def __call__(self, progress: PackProgress) -> None:
         """Show how far the work is."""
-        now = time.monotonic()
+        with self._lock:
+            if not self._ended:
+                self._latest = progress
+                self._show(progress, time.monotonic())
+
+    def _show(self, progress: PackProgress, now: float) -> None:
         if progress.stage != self._stage or self._first[1] <= progress.resumed:
             self._stage = progress.stage
             self._first = (now, progress.samples, progress.read_bytes)
@@ -96,10 +112,12 @@ class ProgressDisplay:
         if progress.of_samples:
             numbers.append(f"{progress.samples:,}/{progress.of_samples:,}")
         elif progress.samples:
-            numbers.append(f"{progress.samples:,} samples")
+            what = "files" if progress.stage == "listing" else "samples"
+            numbers.append(f"{progress.samples:,} {what}")
+        read_bytes = progress.read_bytes - self._first[2]
         if rate > 0:
             numbers.append(f"{rate:.0f}/s")
-            read_bytes = progress.read_bytes - self._first[2]
+        if read_bytes > 0:
             numbers.append(f"{format_bytes(read_bytes / elapsed_s)}/s")
         if rate > 0 and progress.of_samples:
             left_s = (progress.of_samples - progress.samples) / rate

@@ -15,7 +15,7 @@ from headrace.data.shards.packing.existing_tars import index_tars
 from headrace.data.shards.packing.loose_objects import index_objects
 from headrace.data.shards.packing.part_spool import PartSpool
 from headrace.data.shards.packing.shard import PACKING_FOLDER
-from headrace.data.shards.progress import PackProgress, Progress
+from headrace.data.shards.progress import PackProgress, Progress, listing
 from headrace.data.shards.sources.detect import SourceOptions, list_source
 from headrace.data.shards.sources.samples import IMAGE_EXTENSIONS
 from headrace.data.storage import Store, open_store
@@ -53,15 +53,15 @@ def index_in_place(
     options = source or SourceOptions()
     store, target = open_store(url), open_store(destination or url)
     _refuse_used(target)
-    tell(PackProgress(stage="listing"))
+    listed = listing(tell)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         spool = PartSpool(Path(folder))
         if options.image_glob is None and _holds_tars(store):
             if options.split is not None:
                 raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
-            about = index_tars(store, target.url, spool, tell)
+            about = index_tars(store, target.url, spool, tell, options.classes)
         else:
-            table = list_source(url, options)
+            table = list_source(url, options, listed)
             if table.source.kind == "table":
                 raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
             about = index_objects(table, target.url, spool, tell)

@@ -28,7 +28,7 @@ from headrace.data.shards.packing.state import (
     write_plan,
 )
 from headrace.data.shards.packing.workers import WorkerPool
-from headrace.data.shards.progress import PackProgress, Progress, Tally
+from headrace.data.shards.progress import PackProgress, Progress, Tally, listing
 from headrace.data.shards.sources.detect import list_source
 from headrace.data.shards.sources.samples import SampleTable, samples_of
 from headrace.data.shards.window import windowed
@@ -83,8 +83,7 @@ def pack(
     tell = progress or (lambda _: None)
     store = open_store(destination)
     refuse_overlap(open_store(source).url, store.url)
-    tell(PackProgress(stage="listing"))
-    table = list_source(source, options.source)
+    table = list_source(source, options.source, listing(tell))
     described = options.described()
     manifest = finished_manifest(store, described, table.source.listing)
     if manifest is not None:

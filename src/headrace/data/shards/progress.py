@@ -30,6 +30,12 @@ class PackProgress:
 Progress = Callable[[PackProgress], None]
 
 
+def listing(tell: Progress) -> Callable[[int], None]:
+    """Say that listing begins; return what is called with the files listed so far."""
+    tell(PackProgress(stage="listing"))
+    return lambda count: tell(PackProgress(stage="listing", samples=count))
+
+
 class Tally:
     """Adds up what is reported and tells it on.
 

@@ -18,7 +18,13 @@ from headrace.data.storage import Store
 TARS_AT_ONCE = 4
 
 
-def index_tars(store: Store, target_url: str, spool: PartSpool, tell: Progress) -> About:
+def index_tars(
+    store: Store,
+    target_url: str,
+    spool: PartSpool,
+    tell: Progress,
+    classes: tuple[str, ...] = (),
+) -> About:
     """Read all tars of a store into `spool`, in the order of their paths.
 
     Raises:
@@ -51,6 +57,7 @@ def index_tars(store: Store, target_url: str, spool: PartSpool, tell: Progress) 
         )
     return About(
         layout="tar",
+        classes=classes,
         data_url="" if store.url == target_url else store.url,
         source=Source(
             kind="tars",

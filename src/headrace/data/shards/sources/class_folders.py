@@ -10,7 +10,7 @@ import numpy as np
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.names import extension_of, stem_of
-from headrace.data.shards.sources.listing import Ignored, StringColumn, list_files
+from headrace.data.shards.sources.listing import Ignored, Listed, StringColumn, list_files
 from headrace.data.shards.sources.samples import (
     IMAGE_EXTENSIONS,
     FileColumn,
@@ -22,11 +22,14 @@ from headrace.data.shards.sources.samples import (
 from headrace.data.storage import Store
 
 
-def list_class_folders(store: Store, known_classes: Sequence[str] = ()) -> SampleTable:
+def list_class_folders(
+    store: Store, listed: Listed, known_classes: Sequence[str] = ()
+) -> SampleTable:
     """List a tree of class folders; images that lie in no folder make a dataset without classes.
 
     Args:
         store: The tree.
+        listed: Told how many files there are so far.
         known_classes: Class names by number; empty to number the folders in sorted order.
 
     Raises:
@@ -34,7 +37,7 @@ def list_class_folders(store: Store, known_classes: Sequence[str] = ()) -> Sampl
             files with one key.
     """
     listing = _Listing()
-    for info in list_files(store):
+    for info in list_files(store, listed):
         listing.add(info.path, info.size_bytes, info.etag)
     listing.check(store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)

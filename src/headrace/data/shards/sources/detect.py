@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
 from headrace.data.shards.sources.class_folders import list_class_folders
+from headrace.data.shards.sources.listing import Listed
 from headrace.data.shards.sources.pairs import CITYSCAPES_FOLDERS, cityscapes_globs, list_pairs
 from headrace.data.shards.sources.samples import SampleTable
 from headrace.data.shards.sources.tables import TABLE_SUFFIXES, list_table
@@ -38,8 +39,13 @@ class SourceOptions:
             raise UsageError(f"--split {self.split!r} is not the name of a folder.")
 
 
-def list_source(url: str, options: SourceOptions) -> SampleTable:
+def list_source(url: str, options: SourceOptions, listed: Listed = lambda _: None) -> SampleTable:
     """List the samples at `url`: a table, pairs, Cityscapes' trees, class folders or images.
+
+    Args:
+        url: The source.
+        options: How to read it.
+        listed: Told how many files there are so far.
 
     Raises:
         DatasetError: There is nothing to pack, or something does not fit; see each kind.
@@ -56,14 +62,14 @@ def list_source(url: str, options: SourceOptions) -> SampleTable:
     store = open_store(url)
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
-        return list_pairs(store, options.image_glob, options.mask_glob)
+        return list_pairs(store, listed, options.image_glob, options.mask_glob)
     if all(holds(store, folder) for folder in CITYSCAPES_FOLDERS):
         _refuse_classes(options.classes)
-        return list_pairs(store, *cityscapes_globs(options.split))
+        return list_pairs(store, listed, *cityscapes_globs(options.split))
     if options.split is not None:
         url = join_url(url, options.split)
         store = open_store(url)
-    return list_class_folders(store, options.classes)
+    return list_class_folders(store, listed, options.classes)
 
 
 def holds(store: Store, folder: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from headrace.data.storage import ObjectInfo, Store
 
 _CHUNK = 65_536
 _EXAMPLES = 5
+_TELL_EVERY = 1000
 
 
 class StringColumn:
@@ -54,13 +55,24 @@ class Ignored:
             self.examples.append(path)
 
 
-def list_files(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
+Listed = Callable[[int], None]
+"""Called with the number of files listed so far, now and then."""
+
+
+def list_files(store: Store, listed: Listed, folder: str = "") -> Iterator[ObjectInfo]:
     """Yield a source's files.
+
+    Args:
+        store: The source.
+        listed: Told how many there are so far.
+        folder: Only what lies below it.
 
     Raises:
         DatasetError: A name is not UTF-8, which neither a tar nor an index can hold safely.
     """
-    for info in store.list(folder):
+    for count, info in enumerate(store.list(folder), start=1):
+        if count % _TELL_EVERY == 0:
+            listed(count)
         try:
             info.path.encode()
         except UnicodeEncodeError:

@@ -11,7 +11,7 @@ from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.rows.arrow_arrays import large_strings
-from headrace.data.shards.sources.listing import Ignored, list_files
+from headrace.data.shards.sources.listing import Ignored, Listed, list_files
 from headrace.data.shards.sources.samples import FileColumn, SampleTable, listing_hash
 from headrace.data.storage import Store
 
@@ -25,11 +25,12 @@ def cityscapes_globs(split: str | None) -> tuple[str, str]:
     return f"{image}/{where}_leftImg8bit.*", f"{mask}/{where}_gtFine_labelIds.png"
 
 
-def list_pairs(store: Store, image_glob: str, mask_glob: str) -> SampleTable:
+def list_pairs(store: Store, listed: Listed, image_glob: str, mask_glob: str) -> SampleTable:
     """List images with their masks.
 
     Args:
         store: What the patterns are relative to.
+        listed: Told how many files there are so far.
         image_glob: Such as "images/*.jpg".
         mask_glob: Such as "masks/*.png": as many wildcards, standing for the same.
 
@@ -46,7 +47,7 @@ def list_pairs(store: Store, image_glob: str, mask_glob: str) -> SampleTable:
         )
     ignored, state = Ignored(), listing_hash()
     for folder in _folders(images.glob.folder, masks.glob.folder):
-        for info in list_files(store, folder):
+        for info in list_files(store, listed, folder):
             hits = [side.add(info.path, info.size_bytes) for side in (images, masks)]
             if not any(hits):
                 ignored.add(info.path)
