@@ -113,6 +113,19 @@ def test_an_attempt_that_hangs_ends_at_the_deadline() -> None:
         _run(lambda: asyncio.sleep(60))
 
 
+def test_a_deadline_within_an_attempt_tells_what_went_before() -> None:
+    calls = []
+
+    async def busy_then_silent() -> None:
+        calls.append(1)
+        if len(calls) > 2:
+            await asyncio.sleep(60)
+        raise _status(503)
+
+    with pytest.raises(ThrottledError, match="3 attempts"):
+        _run(busy_then_silent)
+
+
 def test_a_wrong_answer_is_asked_for_three_times() -> None:
     script = _Script(*[WrongAnswerError("10 bytes were asked for and 3 came")] * 10)
     with pytest.raises(CorruptError, match=r"3 came .*3 attempts"):

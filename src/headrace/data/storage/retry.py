@@ -67,6 +67,7 @@ class Retrier:
         """
         began = time.monotonic()
         attempts, wrong_answers, refreshed = 0, 0, False
+        before: Failure | None = None
         while True:
             left = began + self._policy.deadline_s - time.monotonic()
             failure = None
@@ -90,7 +91,10 @@ class Retrier:
             wait_s = self._wait(attempts)
             waited_s = time.monotonic() - began
             if self._is_final(failure, wrong_answers, waited_s + wait_s):
-                raise _translated(failure, target, attempts, waited_s)
+                # Where the deadline cut this attempt short, the one before tells more.
+                cut = failure.fault is Fault.TIMED_OUT and waited_s >= self._policy.deadline_s
+                raise _translated(before if cut and before else failure, target, attempts, waited_s)
+            before = failure
             await asyncio.sleep(wait_s)
 
     def _wait(self, attempts: int) -> float:
