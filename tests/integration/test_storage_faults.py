@@ -89,10 +89,11 @@ def test_a_stalled_get_is_hedged_on_a_fresh_connection(behind: Behind, s3_url: s
 
 def test_a_tail_of_slow_answers_is_cut_by_few_extra_gets(behind: Behind, s3_url: str) -> None:
     proxy = behind(Faults(stall=0.03, stall_s=60, seed=1))
-    _read_all(_store(s3_url, replace(_QUICK, stall_s=1), hedge_after_s=0.3), count=300)
+    _read_all(_store(s3_url, replace(_QUICK, stall_s=2), hedge_after_s=0.5), count=300)
     counts = proxy.counts()
     assert counts["stall"] >= 3
-    assert counts["requests"] <= 300 + 16 + 0.05 * 300
+    # The hedges that are allowed, and a retry where the hedge of a stalled GET stalled as well.
+    assert counts["requests"] <= 300 + 16 + 0.05 * 300 + counts["stall"]
 
 
 def test_a_server_that_stays_busy_is_given_up(behind: Behind, s3_url: str) -> None:
