@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-
-from s3_server import S3Server  # noqa: E402  (tools is no package)
-from s3_server import s3_server as run_s3_server  # noqa: E402
+from s3_server import S3Server
+from s3_server import s3_server as run_s3_server
 
 
 @pytest.fixture(scope="session")
