@@ -66,6 +66,8 @@ class SampleReader:
         try:
             return self._read_once(location, under_way)
         except CorruptError:
+            for span in _spans(location):  # or a cache would give the same bytes again
+                self._store.forget(span.path, span.start, span.length)
             return self._read_once(location, None)
 
     def _read_once(
