@@ -22,6 +22,7 @@ from audit import Audit, audit
 import headrace
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from report import Row, write_section
 
 HERE = Path(__file__).parent
 SAMPLES, EPOCHS = 203, 30  # 203 is divided by no batch size in use: every epoch has a tail
@@ -30,7 +31,7 @@ KINDS = ("rank", "worker", "launcher")
 
 
 def main() -> None:
-    """Run the benchmark and print one JSON line; exit 1 where a sample was lost or duplicated."""
+    """Run the benchmark, write the section "Exactness", exit 1 if a sample was lost or doubled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -38,11 +39,18 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = run(Path(folder), options.kills, options.seed, options.epochs)
-    print(json.dumps({
-        "attempts": found.attempts, "counted": found.counted, "lost": len(found.lost),
-        "duplicated": len(found.duplicated), "replaced": found.replaced,
-        "finished": found.finished,
-    }))  # fmt: skip
+    told = (
+        f"{found.attempts} attempts at world sizes 1, 2 and 4, all but the last ended by kill -9 of "
+        f"a rank, a worker or the launcher; {options.epochs} epochs of {SAMPLES} samples with a "
+        f"checkpoint every 4 steps; {found.counted:,} samples counted, {found.replaced} of them "
+        f"replacing a damaged one. The last attempt came to the end: {found.finished}."
+    )
+    rows = [
+        Row("samples lost", [float(len(found.lost))], "<= 0"),
+        Row("samples duplicated", [float(len(found.duplicated))], "<= 0"),
+    ]
+    command = f"python benchmarks/exactness/kills.py --kills {options.kills} --seed {options.seed}"
+    write_section("Exactness", command, [told], rows)
     sys.exit(0 if found.finished and not found.lost and not found.duplicated else 1)
 
 
