@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
+
+
+def pytest_configure() -> None:
+    # A shell starts what it runs in the background with ctrl-C ignored, and every process that a
+    # test starts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
