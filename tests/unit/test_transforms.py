@@ -248,7 +248,9 @@ def test_recode_keeps_masks_exact_and_on_their_image():
 def test_recode_turns_palette_masks_into_labels(short):
     palette = Image.fromarray(MASK)
     palette.putpalette([channel * 7 % 256 for channel in range(768)])
-    labels = decode_image(Recode(short)("png", encoded(palette, "PNG")))
+    labels = decode_image(Recode(short)("mask.png", encoded(palette, "PNG")))
+    pictured = decode_image(Recode(short)("png", encoded(palette, "PNG")))
+    assert pictured.shape[2] == 3  # no mask: a picture keeps its colours
     assert labels.shape[2] == 1
     assert set(np.unique(labels)) <= set(np.unique(MASK))
 

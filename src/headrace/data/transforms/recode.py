@@ -23,9 +23,9 @@ class Recode:
     mask stay aligned. The format stays what the extension says:
 
     - jpg, jpeg: averaged by area and encoded again, with 4:2:0 colour;
-    - png without colour, or with a palette (masks): nearest pixel, exact labels, one channel; a
-      palette's indices become the pixels, as a loss wants them, whatever the size;
-    - png in colour: averaged by area;
+    - mask.png (packing calls every mask so): nearest pixel, exact labels; a palette's indices
+      become the pixels, as a loss wants them, whatever the size;
+    - any other png: averaged by area, with its colours where it has a palette;
     - every other member, and every image that is small enough: the same bytes.
 
     Attributes:
@@ -45,19 +45,20 @@ class Recode:
 
     def __call__(self, extension: str, data: bytes | memoryview) -> bytes:
         """Return the member's new bytes; raises BadSampleError where it cannot be decoded."""
-        last = extension.lower().rpartition(".")[2]
+        first, _, last = extension.lower().rpartition(".")
+        is_mask = last == "png" and first.endswith("mask")
         if last not in IMAGE_EXTENSIONS:
             return bytes(data)
         header = read_header(data)
         factor = min(1.0, self.resize_short / min(header.height, header.width))
         height, width = round(header.height * factor), round(header.width * factor)
-        if last == "png" and header.palette:
+        if is_mask and header.palette:
             return _encode_png(resize_mask(_palette_indices(data), height, width))
         if factor == 1.0:
             return bytes(data)
         image = decode_image(data, shrink=_shrink(factor))
         if last == "png":
-            resize = resize_mask if header.gray else shrink_image
+            resize = resize_mask if is_mask else shrink_image
             return _encode_png(resize(image, height, width))
         if last in {"jpg", "jpeg"}:
             return self._encode_jpeg(shrink_image(image, height, width))
