@@ -69,8 +69,8 @@ def crown(
     scale = street.focal_px / z
     column, row = street.project(x, y, z)
     across, down = radii[0] * scale, radii[1] * scale
-    left, right = np.clip((column - 1.5 * across, column + 1.5 * across), 0, WIDTH).astype(int)
-    top, low = np.clip((row - 1.5 * down, row + 1.5 * down), 0, HEIGHT).astype(int)
+    left, right = np.clip((column - 1.25 * across, column + 1.25 * across), 0, WIDTH).astype(int)
+    top, low = np.clip((row - 1.25 * down, row + 1.25 * down), 0, HEIGHT).astype(int)
     if right <= left or low <= top:
         return
     rows, columns = np.mgrid[top:low, left:right].astype(np.float32)

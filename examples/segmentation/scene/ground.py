@@ -20,14 +20,15 @@ def paint_sky(canvas: Canvas, street: Street, rng: np.random.Generator) -> None:
     gray = float(rng.uniform(140, 215))
     top = np.array(tops.get(street.weather, (gray - 15, gray - 8, gray)), np.float32)
     low = np.array(lows.get(street.weather, (gray + 20,) * 3), np.float32)
-    rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH].astype(np.float32)
+    last = min(HEIGHT, math.ceil(street.horizon_px + 1))
+    rows, columns = np.mgrid[0:last, 0:WIDTH].astype(np.float32)
     share = np.clip(rows / max(1.0, street.horizon_px), 0, 1)[:, :, np.newaxis]
     sky = top * (1 - share) + low * share
     height = np.maximum(street.horizon_px - rows, 4)
     clouds = noise_at((columns - WIDTH / 2) * 90 / height, 9000 / height, rng)
     cover = np.clip(clouds - rng.uniform(-0.5, 1.2), 0, 1.2)[:, :, np.newaxis] / 1.2
     white = np.float32(60 if street.weather == "night" else 245)
-    canvas.picture[:] = np.clip(sky + (white - sky) * cover * 0.8, 0, 255).astype(np.uint8)
+    canvas.picture[:last] = np.clip(sky + (white - sky) * cover * 0.8, 0, 255).astype(np.uint8)
 
 
 def paint_ground(canvas: Canvas, street: Street, rng: np.random.Generator) -> None:
@@ -58,8 +59,8 @@ def paint_ground(canvas: Canvas, street: Street, rng: np.random.Generator) -> No
     kerb = ~crossing & ((np.abs(x - street.left_m) < 0.12) | (np.abs(x - street.right_m) < 0.12))
     color[kerb] = slabs + 30
     color[markings(street, x, z, rng)] = rng.uniform(170, 230)
-    shade = noise_at(x * 16, z * 16, rng) > rng.uniform(0.3, 1.8)  # of trees
     if street.weather == "clear":
+        shade = noise_at(x * 16, z * 16, rng) > rng.uniform(0.3, 1.8)  # of trees
         edge = street.left_m + 2 if street.sun < 0 else street.right_m - 2
         shade |= (x < edge) if street.sun < -0.4 else (x > edge) & (street.sun > 0.4)
         color[shade] *= 0.62

@@ -73,7 +73,7 @@ class Car:
                 else self._tone(0.8 if upright else 1.08)
             )
             canvas.polygon([self.place(street, *point) for point in ring], color, CAR, self.z)
-        if not self.across:
+        if not self.across and self.z < 45:
             self._paint_end(street, canvas)
         self._paint_side(street, canvas)
 
@@ -101,9 +101,10 @@ class Car:
         front = ((middle + 0.02, 0.67), (middle + 0.02, top), (c - 0.02, top), (d - 0.05, 0.67))
         shapes: list[tuple[Any, Color]] = [(self.outline, self._tone(0.92))]
         shapes += [(tail, GLASS), (front, GLASS)]
+        wheels = (0.2, 0.8) if self.z < 45 else ()  # farther away they are smaller than a pixel
         turns = np.linspace(0, 2 * np.pi, 13)
         rims: tuple[tuple[float, Color], ...] = ((0.085, (24, 24, 26)), (0.045, (120, 122, 126)))
-        for hub, (size, color) in itertools.product((0.2, 0.8), rims):
+        for hub, (size, color) in itertools.product(wheels, rims):
             along = hub + size * np.cos(turns)
             up = 0.2 + size * self.length / self.height * np.sin(turns)
             shapes.append((zip(along, up, strict=True), color))
