@@ -127,3 +127,62 @@ def assert_same(one: object, other: object) -> None:
             assert_same(mine, yours)
     else:
         assert one == other
+
+
+class RandomStream(IterableDataset):  # type: ignore[type-arg]
+    """Draws a number for each sample."""
+
+    def __iter__(self):
+        for _ in range(6):
+            yield random.random()
+
+
+class Restarts:
+    """An iterator that begins anew after its end, as some do."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        if self.at > 5:
+            self.at = 0
+            raise StopIteration
+        return self.at
+
+
+class SlowStream(IterableDataset):  # type: ignore[type-arg]
+    """Worker 0 takes longer for a sample than a loader takes between two looks at its workers."""
+
+    def __iter__(self):
+        for number in range(3):
+            time.sleep(1.3 if get_worker_info().id == 0 else 0.6)
+            yield number
+
+
+class WholeBatches:
+    """`__getitems__` returns a batch, ready made."""
+
+    prefetch = False  # an attribute of the user's own, which means nothing to the loader
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+        return {"x": torch.tensor(indices)}
+
+
+class Shared:
+    """Says whether torch takes the process for a worker of its own while it collates."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3,), index, dtype=torch.bfloat16)

@@ -32,6 +32,7 @@ class Dispatch:
         self._next_ticket = 0
         self._open: dict[int, Ticket] = {}
         self._finished: dict[int, Ticket] = {}
+        self._abandoned: dict[int, Ticket] = {}
         self.next_delivery = 0
 
     def issue(self, batch: int, slot: int) -> Ticket:
@@ -48,6 +49,8 @@ class Dispatch:
             The ticket where its batch is not needed any more (another ticket for it finished
             first, or it was delivered), so that its slot can be freed; None where it counts.
         """
+        if number in self._abandoned:
+            return self._abandoned.pop(number)
         ticket = self._open.pop(number)
         if ticket.batch < self.next_delivery or ticket.batch in self._finished:
             return ticket
@@ -80,8 +83,27 @@ class Dispatch:
         }
 
     def forget(self, numbers: set[int]) -> list[Ticket]:
-        """Give up these tickets, of which some may be finished; return those that were open."""
+        """Give up tickets whose worker is dead, of which some may be finished.
+
+        Returns:
+            Those that were open. Nobody writes to their slots any more.
+        """
         return [self._open.pop(number) for number in sorted(numbers & self._open.keys())]
+
+    def abandon(self, number: int) -> Ticket:
+        """Give up a ticket that nobody seems to have; should it be finished yet, it is known.
+
+        Returns:
+            The ticket. Its slot stays out of use until then: somebody may write to it after all.
+        """
+        ticket = self._open.pop(number)
+        self._abandoned[number] = ticket
+        return ticket
+
+    @property
+    def settled(self) -> bool:
+        """Whether every ticket came to an end."""
+        return not self._open and not self._abandoned and not self._finished
 
     def open_tickets(self) -> list[Ticket]:
         """Return the tickets that are neither finished nor lost, oldest first."""

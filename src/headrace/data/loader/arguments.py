@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
 from headrace.core.world import World
+from headrace.data.loader.known import KnownDataset
 
 _BATCHES_AHEAD_PER_WORKER = 2  # as torch's prefetch_factor
 
@@ -65,6 +66,14 @@ def check_exclusive(
         raise UsageError("batch_size=None gives single samples: drop_last has nothing to drop.")
 
 
+def check_waiting(executor: object, timeout_s: float) -> None:
+    """Raise UsageError for an executor or a deadline that cannot be."""
+    if isinstance(executor, str) and executor != "processes":
+        raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
+    if timeout_s <= 0:
+        raise UsageError(f"timeout_s={timeout_s}: give more than 0 seconds.")
+
+
 def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
     """Return how many worker processes to run; "auto" is this rank's share of the host's cores."""
     if num_workers == "auto":
@@ -104,10 +113,9 @@ def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
     samples = len(dataset)
     if samples < 1:
         raise UsageError(f"The dataset ({type(dataset).__name__}) is empty: nothing to load.")
-    fingerprint = getattr(dataset, "fingerprint", None)
-    if not isinstance(fingerprint, str):
-        return f"{type(dataset).__qualname__}:{samples}", samples, None
-    return fingerprint, samples, getattr(dataset, "shard_sizes", None)
+    if isinstance(dataset, KnownDataset):
+        return dataset.fingerprint, samples, dataset.shard_sizes
+    return f"{type(dataset).__qualname__}:{samples}", samples, None
 
 
 def modules_of(dataset: Any, collate_fn: Any) -> list[str]:

@@ -91,7 +91,6 @@ class Ends:
         board: The board's anonymous file.
         slots: The slots' anonymous files.
         workers: How many workers there are.
-        rank: The rank they work for, for messages.
     """
 
     tickets: list[int]
@@ -99,7 +98,6 @@ class Ends:
     board: int
     slots: list[int]
     workers: int
-    rank: int
 
     def descriptors(self) -> list[int]:
         """Return all descriptors."""

@@ -61,10 +61,10 @@ def column_for(example: Any, count: int, arena: Arena) -> Column:
         case np.ndarray():
             column = _ArrayColumn(example, count, arena)
         case np.generic():
-            column = _NumberColumn(example.dtype, count, arena)
-        case bool() | int() | float():
-            dtype = next(d for t, d in _PLAIN_NUMBERS.items() if isinstance(example, t))
-            column = _NumberColumn(np.dtype(dtype), count, arena)
+            column = _NumberColumn(type(example), example.dtype, count, arena)
+        case bool() | int() | float() if type(example) in _PLAIN_NUMBERS:
+            dtype = np.dtype(_PLAIN_NUMBERS[type(example)])
+            column = _NumberColumn(type(example), dtype, count, arena)
         case str() | bytes():
             column = _ListColumn(count, list)
         case dict() if type(example) is dict:
@@ -114,6 +114,9 @@ def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> Column
         and not example.requires_grad
         and example.dtype is not torch.bfloat16
         and not example.is_quantized
+        and not example.is_conj()
+        and not example.is_neg()
+        and "float8" not in str(example.dtype)
     )
     if not plain:
         raise NotPlainError(f"cannot place a {example.dtype} tensor of {type(example).__name__}")
@@ -121,16 +124,16 @@ def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> Column
 
 
 class _NumberColumn:
-    def __init__(self, dtype: np.dtype[Any], count: int, arena: Arena) -> None:
+    def __init__(self, kind: type, dtype: np.dtype[Any], count: int, arena: Arena) -> None:
         if dtype.kind not in "biufc":
             raise NotPlainError(f"cannot place a number of {dtype}")
+        self._kind = kind
         self._placed = place(arena, "tensor", dtype, (count,))
         self._rows = array_of(arena, self._placed)
 
     def add(self, row: int, value: Any) -> None:
-        kind = self._rows.dtype.kind
-        if (kind in "biu" and isinstance(value, (float, np.floating))) or not np.isscalar(value):
-            raise NotPlainError("numbers of different kinds in one batch")
+        if type(value) is not self._kind:
+            raise NotPlainError(f"{self._kind.__name__} and {type(value).__name__} in one batch")
         self._rows[row] = value
 
     def result(self) -> Placed:

@@ -5,7 +5,8 @@ This module imports no torch: workers that only read, decode and transform stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamplesError, UsageError
 from headrace.core.units import parse_bytes
+from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.loader.reading import SampleReader
 from headrace.data.shards.index import ShardIndex, open_index
@@ -26,7 +28,7 @@ from headrace.plan.seeds import combine
 _MAX_REPLACEMENTS = 16  # tries to find a good sample in place of a bad one
 
 
-class ShardDataset:
+class ShardDataset(KnownDataset):
     """Samples of a packed or indexed dataset, read by range, verified and decoded.
 
     A sample is a dict: its members by extension, decoded (jpg and png to uint8[H, W, C] arrays, cls
@@ -86,7 +88,7 @@ class ShardDataset:
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
         self._wants_bytes: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
-        self._collected: list[dict[str, Any]] | None = None
+        self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
     def __len__(self) -> int:
@@ -116,14 +118,15 @@ class ShardDataset:
         location = self.index.locate(int(sample))
         return f"sample {location.key} (number {sample}) of {location.path} in {self.index.url}"
 
-    def collect_bad(self) -> None:
-        """Leave bad samples to the caller of `drain_bad`, who writes them down and counts them."""
-        self._collected = []
-
-    def drain_bad(self) -> list[dict[str, Any]]:
-        """Return the records of the bad samples met since the last call."""
-        records, self._collected = self._collected or [], []
-        return records
+    @contextmanager
+    def collecting_bad(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Hand the records of bad samples met meanwhile to the caller, who writes them down."""
+        records: list[Mapping[str, Any]] = []
+        self._collected = records
+        try:
+            yield records
+        finally:
+            self._collected = None
 
     def _made_or_replaced(self, sample: int) -> Any:
         self._seen += 1
@@ -182,7 +185,7 @@ class ShardDataset:
             "replacement_key": replacement.key,
         }
         if self._collected is not None:
-            self._collected.append(dict(record))
+            self._collected.append(record)
             return
         path = write_records([record])
         self._bad += 1

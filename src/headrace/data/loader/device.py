@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
 
-from headrace.plan.seeds import batch_seed
-
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`."""
+    """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`.
+
+    Objects of other kinds are left as they are.
+    """
     match batch:
         case torch.Tensor():
             return change(batch)
-        case dict():
-            return {name: map_tensors(value, change) for name, value in batch.items()}
+        case MutableMapping():
+            changed = copy.copy(batch)  # of the same class: an OrderedDict, a UserDict, ...
+            changed.update({name: map_tensors(value, change) for name, value in batch.items()})
+            return changed
         case tuple() if hasattr(batch, "_fields"):
             return type(batch)(*(map_tensors(value, change) for value in batch))
         case list() | tuple():
@@ -35,8 +39,7 @@ class DeviceFeed:
     Args:
         device: Where batches go; None leaves them where they are.
         transform: Called with the batch on its device; draws from torch's global generators, which
-            are seeded by (seed, epoch, batch) for it and put back afterwards.
-        seed: The loader's seed.
+            are seeded by (seed, epoch, batch, rank) for it and put back afterwards.
         pin_memory: Without a device: leave tensors in pinned memory, where there is CUDA.
     """
 
@@ -44,14 +47,12 @@ class DeviceFeed:
         self,
         device: torch.device | str | None,
         transform: Callable[[Any], Any] | None,
-        seed: int,
         *,
         pin_memory: bool = False,
     ) -> None:
         self._device = torch.device(device) if device is not None else None
         self._pins = pin_memory and torch.cuda.is_available()
         self._transform = transform
-        self._seed = seed
         self._stream = (
             torch.cuda.Stream(self._device)
             if self._device is not None and self._device.type == "cuda"
@@ -60,8 +61,8 @@ class DeviceFeed:
         # Pinned sources of copies that may still be under way, with the event that ends each.
         self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
 
-    def __call__(self, batch: Any, epoch: int, number: int) -> Any:
-        """Return batch `number` of `epoch` on its device, transformed."""
+    def __call__(self, batch: Any, seed: int) -> Any:
+        """Return a batch on its device, transformed with generators of that seed."""
         if self._stream is not None:
             batch = self._copy_on_side_stream(batch, self._stream)
         elif self._device is not None:
@@ -70,9 +71,12 @@ class DeviceFeed:
             batch = map_tensors(batch, lambda tensor: tensor.pin_memory())
         if self._transform is None:
             return batch
-        devices = [self._device] if self._stream is not None else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(batch_seed(self._seed, epoch, number))
+        on_cuda = self._device if self._stream is not None else None
+        with torch.random.fork_rng(devices=[on_cuda] if on_cuda is not None else []):
+            # Not torch.manual_seed: it would seed every accelerator, and fork_rng puts back one.
+            torch.default_generator.manual_seed(seed)
+            if on_cuda is not None:
+                torch.cuda.default_generators[on_cuda.index or 0].manual_seed(seed)
             return self._transform(batch)
 
     def _copy_on_side_stream(self, batch: Any, stream: torch.cuda.Stream) -> Any:

@@ -17,12 +17,14 @@ class Made:
         batch: The batch's number in the iteration.
         content: The batch; None where an iterable dataset's worker had no more.
         bad: Quarantine records of the bad samples met on the way.
+        samples: How many samples it was made of.
         exhausted: An iterable dataset's worker has no more batches.
     """
 
     batch: int
     content: Any = None
     bad: tuple[Mapping[str, Any], ...] = ()
+    samples: int = 0
     exhausted: bool = False
 
 
@@ -34,6 +36,10 @@ class Executor(Protocol):
     """
 
     workers: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can begin an iteration in this process."""
 
     def start(self, recipe: Recipe) -> None:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 
 from headrace.core.errors import HeadraceError, WorkerError
+from headrace.data.loader.known import KnownDataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +75,16 @@ class Failure:
 def describe_sample(dataset: Any, index: Any) -> str:
     """Return what is known of a sample: its number, and its key and shard where the dataset tells.
 
-    A dataset tells through a method `describe(index) -> str`.
+    A `KnownDataset` tells more than its number, unless the number itself is what is wrong.
     """
     if index is None:
         return "the batch"
-    describe = getattr(dataset, "describe", None)
-    return str(describe(index)) if describe is not None else f"sample {index}"
+    if isinstance(dataset, KnownDataset):
+        with contextlib.suppress(HeadraceError, LookupError, TypeError, ValueError):
+            return dataset.describe(index)
+    return f"sample {index}"
+
+
+def sample_at(indices: Sequence[Any], done: int) -> Any:
+    """Return the sample that a progress speaks of, None where it is the batch as a whole."""
+    return indices[done] if 0 <= done < len(indices) else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import io
 import os
 import pickle
 import signal
@@ -32,9 +33,9 @@ from headrace.data.loader.worker import work
 class Forkserver:
     """Serves one loader.
 
-    Requests are tuples: ("recipe", bytes), ("fork", worker number), ("end workers",). Reports are
-    tuples: ("ready",), ("failed", failure bytes), ("died", worker number, exit status),
-    ("ended workers",).
+    Requests are tuples: ("recipe", bytes, working folder), ("fork", worker number),
+    ("end workers",). Reports are tuples: ("imported",), ("ready",), ("failed", failure bytes),
+    ("died", worker number, exit status), ("ended workers",).
     """
 
     def __init__(self, control: Connection, ends: Ends) -> None:
@@ -56,19 +57,20 @@ class Forkserver:
                     os.read(self._wakeup, 4096)
                     self._report_deaths()
 
-    def _answer(self, request: tuple[str, Any]) -> None:
+    def _answer(self, request: tuple[Any, ...]) -> None:
         match request:
-            case ("recipe", content):
-                self._load(content)
+            case ("recipe", content, folder):
+                self._load(content, folder)
             case ("fork", number):
                 self._fork(number)
             case _:
                 self._end_workers()
                 self._control.send(("ended workers",))
 
-    def _load(self, content: bytes) -> None:
+    def _load(self, content: bytes, folder: str) -> None:
         self._recipe = None
         try:
+            os.chdir(folder)
             self._recipe = pickle.loads(content)
         except Exception as error:  # noqa: BLE001 - importing user code may raise anything
             failure = Failure.of(error, traceback.format_exc(), None, None)
@@ -126,23 +128,23 @@ def _ended_children() -> Iterator[tuple[int, int]]:
         yield process_id, status
 
 
-def main(
-    control_descriptor: int, ends_json: str, module_path: list[str], modules: list[str]
-) -> None:
+def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
     """Serve the loader at the other end of `control_descriptor`, then exit.
 
     Args:
         control_descriptor: The control connection.
         ends_json: The workers' ends, as `Ends.to_json` writes them.
-        module_path: The training process's `sys.path`, so that the same modules are found.
         modules: What to import at once. One that fails is told of when the recipe needs it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.path[:] = module_path
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)  # workers are ended by SIGKILL
     control = Connection(control_descriptor)
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
     # When the loader is gone, the kernel ends the workers as this process ends.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        control.send(("imported",))
         Forkserver(control, Ends.from_json(ends_json)).serve()

@@ -6,9 +6,14 @@ import traceback
 from collections import deque
 
 from headrace.data.loader.executor import Made
-from headrace.data.loader.failures import Failure
+from headrace.data.loader.failures import Failure, sample_at
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
-from headrace.data.loader.randomness import generators_kept
+from headrace.data.loader.randomness import (
+    generator_states,
+    generators_kept,
+    seed_generators,
+    set_generator_states,
+)
 from headrace.data.loader.slots import PlainArena, plain_value
 from headrace.data.loader.wire import decode
 
@@ -34,6 +39,9 @@ class InlineExecutor:
         self._maker = BatchMaker(recipe, self._note_progress)
         self._orders.clear()
         self._next_batch = 0
+        with generators_kept():
+            seed_generators(recipe.worker_seed(0))
+            self._states = generator_states()  # an iterable dataset goes on drawing from these
 
     def has_room(self) -> bool:
         """Whether another order can be taken now."""
@@ -51,19 +59,27 @@ class InlineExecutor:
         self._next_batch += 1
         try:
             with generators_kept():
+                set_generator_states(self._states)
                 structure = self._maker.make(order, arena)
+                if self._recipe.iterable:
+                    self._states = generator_states()
         except Exhausted:
             return Made(batch=batch, exhausted=True)
         except Exception as error:
-            index = order.indices[self._done] if self._done < len(order.indices) else None
+            index = sample_at(order.indices, self._done)
             failure = Failure.of(error, traceback.format_exc(), self._recipe.dataset, index)
             raise failure.in_caller(f"rank {self._rank}, inline") from error
-        content, bad = decode(structure, lambda placed: plain_value(arena, placed))
-        return Made(batch=batch, content=content, bad=tuple(bad))
+        content, bad, samples = decode(structure, lambda placed: plain_value(arena, placed))
+        return Made(batch=batch, content=content, bad=tuple(bad), samples=samples)
 
     def finish(self) -> None:
         """Forget what is under way."""
         self._orders.clear()
+
+    @property
+    def usable(self) -> bool:
+        """Always."""
+        return True
 
     def close(self) -> None:
         """Nothing to end."""

@@ -15,6 +15,7 @@ from headrace.core.world import current_world
 from headrace.data.loader.arguments import (
     batch_sizes,
     check_exclusive,
+    check_waiting,
     dataset_shape,
     modules_of,
     resolve_prefetch,
@@ -23,6 +24,7 @@ from headrace.data.loader.arguments import (
 from headrace.data.loader.device import DeviceFeed
 from headrace.data.loader.executor import Executor
 from headrace.data.loader.inline import InlineExecutor
+from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
 from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders, SamplerOrders
 from headrace.data.loader.processes import ProcessExecutor
@@ -129,12 +131,13 @@ class DataLoader:
             batch_sampler=batch_sampler,
             batch_size=batch_size,
         )
+        check_waiting(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
         self.num_workers = resolve_workers(num_workers, self.world)
         self._prefetch = resolve_prefetch(prefetch_batches, prefetch_factor, self.num_workers)
         self._lanes, self._window = lanes, window
-        self._feed = DeviceFeed(device, device_transform, self.seed, pin_memory=pin_memory)
+        self._feed = DeviceFeed(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
         self._number = next(_LOADERS_MADE)
         self._stats = LoaderStats()
@@ -151,27 +154,27 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands."""
-        state, self._resumed = self._resumed, None
-        if state is not None:
-            self._epoch = state.epoch
-        elif self._progress is not None:
-            self._epoch += 1
-        executor = self._executor_given or (self._idle.pop() if self._idle else None)
-        executor = executor or self._new_executor()
+        state, epoch = self._resumed, self.epoch
+        if state is None and self._progress is not None and not self._progress.finished:
+            epoch += 1  # an iteration that was left: the next one is another epoch
+        executor = self._executor()
         try:
-            executor.start(self._recipe())
+            executor.start(self._recipe(epoch))
         except BaseException:
-            executor.close()
+            if executor is not self._executor_given:
+                executor.close()
             raise
+        self._resumed, self._epoch = None, epoch
         self._progress = Progress(self._orders(state))
         return BatchStream(
             self._progress,
             executor,
+            seed=self.seed,
             feed=self._feed,
             budget=self._budget(),
             stats=self._stats,
             timeout_s=self.timeout_s,
-            on_end=lambda: _give_back(executor, self._idle),
+            on_end=self._on_end(executor),
         )
 
     def __len__(self) -> int:
@@ -258,19 +261,26 @@ class DataLoader:
                 global_batch=self.global_batch,
                 drop_last=self.drop_last,
             )
+            for warning in plan.check(self.world.size):
+                warnings.warn(warning, stacklevel=3)
         elif self._planned:
             plan = self._plan(self._epoch)
         else:
             start = 0 if state is None else state.position
             if self.iterable:
-                return IterableOrders(epoch=self._epoch, start=start)
+                return IterableOrders(epoch=self._epoch, start=start, **self._place())
             batches = self._given_batches()
             return SamplerOrders(
-                batches=batches, epoch=self._epoch, start=start, single=self._single
+                batches=batches,
+                epoch=self._epoch,
+                start=start,
+                single=self._single,
+                **self._place(),
             )
-        return PlanOrders(
-            plan=plan, rank=self.world.rank, world=self.world.size, single=self._single
-        )
+        return PlanOrders(plan=plan, single=self._single, **self._place())
+
+    def _place(self) -> dict[str, int]:
+        return {"rank": self.world.rank, "world": self.world.size}
 
     def _given_batches(self) -> Iterable[Any]:
         if self.batch_sampler is not None:
@@ -280,7 +290,7 @@ class DataLoader:
             return self.sampler
         return BatchSampler(self.sampler, self.batch_size, self.drop_last)
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self, epoch: int) -> Recipe:
         return Recipe(
             dataset=self.dataset,
             collate_fn=self.collate_fn,
@@ -288,13 +298,41 @@ class DataLoader:
             batch_size=None if self._single else self.batch_size,
             drop_last=self.drop_last,
             seed=self.seed,
-            epoch=self._epoch if self.iterable else 0,
+            epoch=epoch if self.iterable else 0,
+            rank=self.world.rank,
             worker_init_fn=self.worker_init_fn,
         )
 
     def _budget(self) -> BadSampleBudget:
-        rate = getattr(self.dataset, "max_bad_rate", 0.0)
+        known = isinstance(self.dataset, KnownDataset)
+        rate = self.dataset.max_bad_rate if known else 0.0
         return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
+
+    def _executor(self) -> Executor:
+        """Return the executor for an iteration that begins: one that idles, or another."""
+        if self._executor_given is not None:
+            return self._executor_given
+        while self._idle:
+            executor = self._idle.pop()
+            if executor.usable:
+                return executor
+            executor.close()  # its forkserver was killed, or it belongs to the parent process
+        return self._new_executor()
+
+    def _on_end(self, executor: Executor) -> Callable[[], None]:
+        if executor is self._executor_given:
+            return executor.finish  # its owner closes it
+        idle = self._idle
+        return lambda: _give_back(executor, idle)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""
+        return {**self.__dict__, "_idle": [], "_progress": None, "_resumed": self._state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin with no process."""
+        self.__dict__.update(state)
+        weakref.finalize(self, _close_all, self._idle)
 
     def _new_executor(self) -> Executor:
         if self.num_workers == 0:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.data.loader.collate import NotPlainError, collate
+from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.randomness import seed_generators
+from headrace.data.loader.torch_worker import hidden_from_torch
 from headrace.data.loader.wire import Arena, encode
-from headrace.plan.seeds import batch_seed, sample_seed
+from headrace.plan.seeds import batch_seed, combine, sample_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ class Recipe:
         seed: The loader's seed.
         epoch: The epoch, where workers start anew each epoch (iterable datasets); otherwise 0.
         worker_init_fn: Called with the worker's number when a worker starts.
+        rank: The rank; iterable datasets of different ranks draw differently.
     """
 
     dataset: Any
@@ -40,6 +44,11 @@ class Recipe:
     seed: int = 0
     epoch: int = 0
     worker_init_fn: Callable[[int], None] | None = None
+    rank: int = 0
+
+    def worker_seed(self, worker: int) -> int:
+        """Return what a worker's generators begin with."""
+        return combine(sample_seed(self.seed, self.epoch, worker), self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +56,22 @@ class Order:
     """What batch number `batch` is made of.
 
     Attributes:
-        batch: The batch's number in its epoch; its seed derives from it.
+        draws: What the seed of collating and of the device transform derives from: the batch's
+            number in its epoch and the rank.
         epoch: The epoch.
         indices: What the dataset is asked for, in this order.
         seed_ids: For each sample the number that its seed derives from.
         single: The batch is one sample as it is, not collated (`batch_size=None`).
     """
 
-    batch: int
+    draws: int
     epoch: int
     indices: Sequence[Any] = ()
     seed_ids: Sequence[int] = ()
     single: bool = False
+
+
+ALL_OF_THEM = -1
 
 
 class Exhausted(Exception):  # noqa: N818 - not an error: an iterable dataset came to its end
@@ -70,7 +83,7 @@ class BatchMaker:
 
     Args:
         recipe: What to make batches of.
-        on_progress: Told how many samples of the batch at work are done.
+        on_progress: Told which sample of the batch at work is being made, -1 for all of them.
     """
 
     def __init__(self, recipe: Recipe, on_progress: Callable[[int], None]) -> None:
@@ -78,38 +91,43 @@ class BatchMaker:
         self._on_progress = on_progress
         self._plain = recipe.collate_fn is None
         self._iterator: Iterator[Any] | None = None
-        self._prefetch: Callable[[Sequence[Any]], None] | None = getattr(
-            recipe.dataset, "prefetch", None
-        )
-        self._drain_bad: Callable[[], list[Any]] | None = getattr(recipe.dataset, "drain_bad", None)
-        if self._drain_bad is not None:
-            recipe.dataset.collect_bad()
+        self._ended = False
+        self._known = recipe.dataset if isinstance(recipe.dataset, KnownDataset) else None
+        self._get_many = getattr(recipe.dataset, "__getitems__", None)
+        self._samples_made = 0
 
     @property
     def looks_ahead(self) -> bool:
         """Whether the dataset gains from starting to read a batch before it is made."""
-        return bool(getattr(self._recipe.dataset, "reads_ahead", False))
+        return self._known is not None and self._known.reads_ahead
 
     def look_ahead(self, order: Order) -> None:
         """Let the dataset start the reads of a batch that will be made soon."""
-        if self._prefetch is not None:
-            self._prefetch(order.indices)
+        if self._known is not None:
+            self._known.prefetch(order.indices)
 
     def make(self, order: Order, arena: Arena) -> bytes:
-        """Make the batch in `arena`; return the pickled (batch, bad samples met on the way).
+        """Make the batch in `arena`; return the pickled (batch, bad samples, samples in it).
 
         Raises:
             Exhausted: An iterable dataset has no more batches.
             Exception: Whatever the dataset, the transform or collate_fn raise.
         """
-        batch = self._iterated(arena) if self._recipe.iterable else self._indexed(order, arena)
-        bad = self._drain_bad() if self._drain_bad is not None else []
-        return encode((batch, bad), arena)
+        collecting: AbstractContextManager[list[Any]] = nullcontext([])
+        if self._known is not None:
+            collecting = self._known.collecting_bad()
+        with collecting as bad:
+            batch = self._iterated(arena) if self._recipe.iterable else self._indexed(order, arena)
+        return encode((batch, bad, self._samples_made), arena)
 
     def _indexed(self, order: Order, arena: Arena) -> Any:
+        self._samples_made = len(order.indices)
         if order.single:
-            sample = next(self._samples(order))
-            return self._converted(sample) if self._plain else self._collated(sample, order)
+            return self._single(next(self._samples(order)), order)
+        if self._get_many is not None and self._known is None:
+            self._on_progress(ALL_OF_THEM)
+            seed_generators(batch_seed(self._recipe.seed, order.epoch, order.draws))
+            return self._collated(self._get_many(list(order.indices)), order, arena)
         if self._plain:
             try:
                 return collate(self._samples(order), len(order.indices), arena)
@@ -117,72 +135,74 @@ class BatchMaker:
                 # Some other type: torch's function is asked, now and for all later batches. The
                 # samples are made again: their seeds make them the same.
                 self._plain = False
-        return self._collated(list(self._samples(order)), order)
-
-    def _collated(self, samples: Any, order: Order) -> Any:
-        collate_fn = self._recipe.collate_fn
-        if collate_fn is None:
-            from torch.utils.data import default_collate
-
-            collate_fn = default_collate
-        seed_generators(batch_seed(self._recipe.seed, order.epoch, order.batch))
-        return collate_fn(samples)
-
-    def _converted(self, sample: Any) -> Any:
-        from torch.utils.data import default_convert
-
-        return default_convert(sample)
+        return self._collated(list(self._samples(order)), order, arena)
 
     def _samples(self, order: Order) -> Iterator[Any]:
-        dataset = self._recipe.dataset
-        get_many = getattr(dataset, "__getitems__", None)
-        if get_many is not None and self._prefetch is None and not order.single:
-            seed_generators(batch_seed(self._recipe.seed, order.epoch, order.batch))
-            yield from get_many(list(order.indices))
-            return
         self.look_ahead(order)
         for done, (index, seed_id) in enumerate(zip(order.indices, order.seed_ids, strict=True)):
             self._on_progress(done)
-            yield self._seeded(dataset, index, sample_seed(self._recipe.seed, order.epoch, seed_id))
+            yield self._seeded(index, sample_seed(self._recipe.seed, order.epoch, seed_id))
 
-    @staticmethod
-    def _seeded(dataset: Any, index: Any, seed: int) -> Any:
+    def _seeded(self, index: Any, seed: int) -> Any:
         had_torch = "torch" in sys.modules
         seed_generators(seed)
-        sample = dataset[index]
+        sample = self._recipe.dataset[index]
         if not had_torch and "torch" in sys.modules:
             # The dataset imported torch on the way and may have drawn from a generator that was
             # not seeded. Made again, the sample is what every other worker makes.
             seed_generators(seed)
-            sample = dataset[index]
+            sample = self._recipe.dataset[index]
         return sample
 
     def _iterated(self, arena: Arena) -> Any:
-        recipe = self._recipe
-        if self._iterator is None:
-            self._iterator = iter(recipe.dataset)
-        if recipe.batch_size is None:
-            try:
-                sample = next(self._iterator)
-            except StopIteration:
-                raise Exhausted from None
-            return (
-                self._converted(sample) if recipe.collate_fn is None else recipe.collate_fn(sample)
-            )
-        samples = []
-        for sample in self._iterator:
-            samples.append(sample)
-            if len(samples) == recipe.batch_size:
-                break
-        if not samples or (recipe.drop_last and len(samples) < recipe.batch_size):
+        size = self._recipe.batch_size
+        samples = self._next_samples(size or 1)
+        if not samples or (self._recipe.drop_last and len(samples) < (size or 1)):
             raise Exhausted
+        self._samples_made = len(samples)
+        if size is None:
+            return self._single(samples[0], None)
+        return self._collated(samples, None, arena)
+
+    def _next_samples(self, count: int) -> list[Any]:
+        """Return the next samples of an iterable dataset, fewer at its end.
+
+        An iterator that has ended is not asked again: some begin anew, and would never end.
+        """
+        if self._iterator is None:
+            self._iterator = iter(self._recipe.dataset)
+        samples: list[Any] = []
+        while len(samples) < count and not self._ended:
+            try:
+                samples.append(next(self._iterator))
+            except StopIteration:
+                self._ended = True
+        return samples
+
+    def _single(self, sample: Any, order: Order | None) -> Any:
+        if self._recipe.collate_fn is not None:
+            return self._by_user(sample, order)
+        from torch.utils.data import default_convert
+
+        return default_convert(sample)
+
+    def _collated(self, samples: Any, order: Order | None, arena: Arena) -> Any:
+        self._on_progress(ALL_OF_THEM)
+        if self._recipe.collate_fn is not None:
+            return self._by_user(samples, order)
         if self._plain:
             try:
                 return collate(iter(samples), len(samples), arena)
             except NotPlainError:
                 self._plain = False
-        if recipe.collate_fn is not None:
-            return recipe.collate_fn(samples)
         from torch.utils.data import default_collate
 
-        return default_collate(samples)
+        with hidden_from_torch():
+            return default_collate(samples)
+
+    def _by_user(self, samples: Any, order: Order | None) -> Any:
+        assert self._recipe.collate_fn is not None
+        if order is not None:
+            seed_generators(batch_seed(self._recipe.seed, order.epoch, order.draws))
+        with hidden_from_torch():
+            return self._recipe.collate_fn(samples)

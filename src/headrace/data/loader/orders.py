@@ -14,6 +14,11 @@ from headrace.plan.plan import Plan
 class Orders(Protocol):
     """The batches of one epoch, from where it is resumed."""
 
+    @property
+    def world(self) -> int:
+        """The world size."""
+        ...
+
     def __iter__(self) -> Iterator[Order]:
         """Iterate over the orders that are still to be delivered."""
         ...
@@ -45,7 +50,7 @@ class PlanOrders:
         for number in range(self.plan.num_batches(self.world)):
             samples = self.plan.batch(number, self.rank, self.world).tolist()
             yield Order(
-                batch=first_batch + number,
+                draws=(first_batch + number) * self.world + self.rank,
                 epoch=self.plan.epoch,
                 indices=samples,
                 seed_ids=samples,
@@ -66,26 +71,30 @@ class SamplerOrders:
         epoch: The epoch.
         start: How many batches were delivered before: they are passed over by their indices.
         single: Each batch is one sample as it is.
+        rank: This rank: samplers of different ranks draw differently.
+        world: The world size.
     """
 
     batches: Iterable[Any]
     epoch: int
     start: int = 0
     single: bool = False
+    rank: int = 0
+    world: int = 1
 
     def __iter__(self) -> Iterator[Order]:
         """Iterate over the sampler's batches. A sample's seed derives from its place in them."""
         place = 0
         for number, batch in enumerate(self.batches):
             indices = [batch] if self.single else list(batch)
-            seed_ids = range(place, place + len(indices))
+            places = range(place, place + len(indices))
             place += len(indices)
             if number >= self.start:
                 yield Order(
-                    batch=number,
+                    draws=number * self.world + self.rank,
                     epoch=self.epoch,
                     indices=indices,
-                    seed_ids=list(seed_ids),
+                    seed_ids=[each * self.world + self.rank for each in places],
                     single=self.single,
                 )
 
@@ -101,15 +110,19 @@ class IterableOrders:
     Attributes:
         epoch: The epoch.
         start: How many batches were delivered before; they are made again and passed over.
+        rank: This rank.
+        world: The world size.
     """
 
     epoch: int
     start: int = 0
+    rank: int = 0
+    world: int = 1
 
     def __iter__(self) -> Iterator[Order]:
         """Iterate without end; the stream ends when every worker is exhausted."""
         for number in count():
-            yield Order(batch=number, epoch=self.epoch)
+            yield Order(draws=number * self.world + self.rank, epoch=self.epoch)
 
     def position_after(self, delivered: int) -> int:
         """Return how many batches are delivered."""

@@ -8,10 +8,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import cloudpickle
+
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.data.loader.channels import HELD, Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.executor import Made
-from headrace.data.loader.failures import Failure, describe_sample
+from headrace.data.loader.failures import Failure, describe_sample, sample_at
 from headrace.data.loader.making import Order, Recipe
 from headrace.data.loader.slots import SlotPool
 from headrace.data.loader.workforce import Workforce
@@ -71,10 +73,7 @@ class ProcessExecutor:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
         if not self._clean or recipe.iterable:  # an iterable's workers start each epoch anew
             self._force.end_workers()
-            for ticket in self._dispatch.open_tickets():
-                self._slots.give(ticket.slot)
-            for answer in self._results.values():
-                self._slots.give(answer.slot)
+            self._slots.reclaim()
         self._reset()
         self._recipe = recipe
         self._clean = False
@@ -95,7 +94,7 @@ class ProcessExecutor:
         self._send(self._dispatch.issue(batch, slot))
 
     def _send(self, ticket: Ticket) -> None:
-        payload = pickle.dumps(self._orders[ticket.batch], pickle.HIGHEST_PROTOCOL)
+        payload = _pickled(self._orders[ticket.batch])
         self._slots.write(ticket.slot, payload)
         message = TicketMessage(ticket.number, ticket.slot, len(payload))
         self._force.send(message, ticket.batch % self._queues)
@@ -109,7 +108,7 @@ class ProcessExecutor:
                 raise self._overdue(timeout_s)
             answers, deaths = self._force.wait(min(remaining_s, _LOOK_AGAIN_S))
             self._take_in(answers, deaths)
-            if not answers:
+            if not answers and not deaths:
                 self._find_unseen()
         return self._delivered(ticket)
 
@@ -138,8 +137,8 @@ class ProcessExecutor:
             self._slots.give(answer.slot)
             where = f"rank {self._rank}, worker {answer.worker}"
             raise Failure.from_bytes(structure).in_caller(where)
-        content, bad = self._received(answer.slot, structure)
-        return Made(batch=ticket.batch, content=content, bad=tuple(bad))
+        content, bad, samples = self._received(answer.slot, structure)
+        return Made(batch=ticket.batch, content=content, bad=tuple(bad), samples=samples)
 
     def _received(self, slot: int, structure: bytes) -> Any:
         under_way = self._submitted - self._dispatch.next_delivery
@@ -159,15 +158,25 @@ class ProcessExecutor:
     def _find_unseen(self) -> None:
         """Look for tickets that vanished with a worker before it could say that it had them.
 
-        One that is missing at two looks in a row is lost. A look takes the board first and the
-        answers after it, so that a ticket finished in between is not taken for missing.
+        One that is missing at two looks in a row, half a second apart, is made again, in another
+        slot. A look takes the board first and the answers after it, so that a ticket finished in
+        between is not taken for missing.
         """
+        assert self._recipe is not None
+        if self._recipe.iterable:
+            return  # each of its workers has a queue of its own, and a dead one ends the iteration
         held = set().union(*self._force.tickets_held().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._force.none_waiting())
         answers, deaths = self._force.wait(0)
         self._take_in(answers, deaths)
+        unseen &= {ticket.number for ticket in self._dispatch.open_tickets()}
         lost, self._missing = unseen & self._missing, unseen
-        self._send_again(self._dispatch.forget(lost))
+        for number in sorted(lost):
+            slot = self._slots.take()
+            if slot is None:
+                return  # until the script lets go of a batch
+            batch = self._dispatch.abandon(number).batch
+            self._send(self._dispatch.issue(batch, slot))
 
     def _send_again(self, lost: list[Ticket]) -> None:
         for ticket in lost:
@@ -209,15 +218,19 @@ class ProcessExecutor:
 
     def _sample_at(self, ticket: Ticket, worker: int) -> str:
         order = self._orders[ticket.batch]
-        done = int(self._force.board[worker][HELD])
-        index = order.indices[done] if 0 <= done < len(order.indices) else None
+        index = sample_at(order.indices, int(self._force.board[worker][HELD]))
         assert self._recipe is not None
         return describe_sample(self._recipe.dataset, index)
 
     def finish(self) -> None:
         """Forget what is under way: the iteration is over, or was left."""
-        if self._dispatch.next_delivery == self._submitted:
-            self._clean = True  # every order was delivered: the workers wait for the next
+        # Where every order was delivered, the workers wait for the next.
+        self._clean = self._dispatch.settled
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can begin an iteration: its forkserver lives and is this process's own."""
+        return self._force.usable
 
     def close(self) -> None:
         """End all workers and free all memory that no batch uses."""
@@ -227,3 +240,10 @@ class ProcessExecutor:
 
 def _how(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def _pickled(order: Order) -> bytes:
+    if all(type(index) is int for index in order.indices):
+        return pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
+    content: bytes = cloudpickle.dumps(order)  # a sampler's keys may be of the script's classes
+    return content

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +24,28 @@ def seed_generators(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
+def generator_states() -> tuple[Any, Any, Any]:
+    """Return the states of the three global CPU generators."""
+    torch = sys.modules.get("torch")
+    torch_state = torch.get_rng_state() if torch is not None else None
+    return random.getstate(), np.random.get_state(), torch_state  # noqa: NPY002
+
+
+def set_generator_states(states: tuple[Any, Any, Any]) -> None:
+    """Set the three global CPU generators to states from `generator_states`."""
+    python_state, numpy_state, torch_state = states
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    if torch is not None and torch_state is not None:
+        torch.set_rng_state(torch_state)
+
+
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Put the global CPU generators back as they were: inline work must not touch the model's."""
-    torch = sys.modules.get("torch")
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    torch_state = torch.get_rng_state() if torch is not None else None
+    states = generator_states()
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        if torch is not None and torch_state is not None:
-            torch.set_rng_state(torch_state)
+        set_generator_states(states)

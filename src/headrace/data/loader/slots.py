@@ -95,7 +95,6 @@ class SlotPool:
 
     Attributes:
         count: How many slots there are.
-        spare: With no more free slots than this, a delivered batch is copied out instead of lent.
     """
 
     def __init__(self, count: int) -> None:
@@ -104,7 +103,7 @@ class SlotPool:
         self._memories = [SlotMemory(descriptor) for descriptor in self.descriptors]
         # Last freed, first taken: its pages are warm, and slots never needed are never touched.
         self._free: deque[int] = deque(reversed(range(count)))
-        self._lent = 0
+        self._lent: set[int] = set()
 
     def take(self) -> int | None:
         """Return a free slot for a batch to be made in, or None."""
@@ -115,7 +114,13 @@ class SlotPool:
 
     def give(self, slot: int) -> None:
         """Make a slot free again. Any thread may call this: views die wherever they die."""
+        # In this order: between the two, `reclaim` must not see the slot as free and add it too.
         self._free.append(slot)
+        self._lent.discard(slot)
+
+    def reclaim(self) -> None:
+        """Make all slots free that the script has no view of; only while no worker runs."""
+        self._free = deque(slot for slot in reversed(range(self.count)) if slot not in self._lent)
 
     def free_count(self) -> int:
         """Return how many slots are free."""
@@ -136,6 +141,7 @@ class SlotPool:
         # A new array object over the same bytes: NumPy keeps it as the base of every view, torch
         # keeps the view, so the death of `lease` is the death of the last tensor.
         lease = np.frombuffer(memory.data, np.uint8)
+        self._lent.add(slot)
         finalizer = weakref.finalize(lease, self.give, slot)
         finalizer.atexit = False
         return decode(structure, lambda placed: _value(_window(lease, placed), placed))
@@ -143,9 +149,10 @@ class SlotPool:
     def copy_out(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as copies, and free the slot."""
         memory = self._memories[slot].reach(os.fstat(self.descriptors[slot]).st_size)
-        batch = decode(structure, lambda placed: _value(_window(memory, placed).copy(), placed))
-        self.give(slot)
-        return batch
+        try:
+            return decode(structure, lambda placed: _value(_window(memory, placed).copy(), placed))
+        finally:
+            self.give(slot)
 
     def close(self) -> None:
         """Close the files. Batches that are still in use keep their pages."""

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core.errors import LoaderError
 from headrace.data.loader.device import DeviceFeed
 from headrace.data.loader.executor import Executor, Made
 from headrace.data.loader.making import Order
-from headrace.data.loader.orders import IterableOrders, Orders
+from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders
 from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.data.loader.stats import LoaderStats
+from headrace.plan.seeds import batch_seed
 
 
 @dataclass(slots=True)
@@ -22,16 +24,24 @@ class Progress:
     Attributes:
         orders: What the iteration is made of.
         delivered: How many batches the script has been given.
+        samples: How many samples were in them.
         finished: The script was told that there are no more.
     """
 
     orders: Orders
     delivered: int = 0
+    samples: int = 0
     finished: bool = False
 
     def position(self) -> int:
         """Return the epoch's position after what was delivered so far."""
         return self.orders.position_after(self.delivered)
+
+    def seen(self) -> int:
+        """Return how many samples all ranks together have been given: by the plan, or about."""
+        if isinstance(self.orders, PlanOrders):
+            return self.position()
+        return self.samples * self.orders.world
 
 
 class BatchStream(Iterator[Any]):
@@ -42,6 +52,7 @@ class BatchStream(Iterator[Any]):
         progress: Progress,
         executor: Executor,
         *,
+        seed: int,
         feed: DeviceFeed,
         budget: BadSampleBudget,
         stats: LoaderStats,
@@ -51,8 +62,10 @@ class BatchStream(Iterator[Any]):
         self._ended = False
         self._progress = progress
         self._upcoming: Iterator[Order] = iter(progress.orders)
+        self._given_all = False
         self._given: list[Order] = []
         self._executor = executor
+        self._seed = seed
         self._feed = feed
         self._budget = budget
         self._stats = stats
@@ -95,6 +108,10 @@ class BatchStream(Iterator[Any]):
                 self._give_out()
                 continue
             return self._deliver(order, made)
+        if self._working and not self._given_all:
+            raise LoaderError(
+                "No batch can be ordered: the executor has no room although none is under way."
+            )
         self._budget.check(self._progress.delivered)
         self._progress.finished = True
         raise StopIteration
@@ -102,15 +119,18 @@ class BatchStream(Iterator[Any]):
     def _deliver(self, order: Order, made: Made) -> Any:
         number = self._progress.delivered
         self._budget.check(number)
+        batch = self._feed(made.content, batch_seed(self._seed, order.epoch, order.draws))
         self._progress.delivered += 1
-        self._stats.samples += len(order.indices)
-        self._budget.note(made.bad, number, self._progress.position())
-        return self._feed(made.content, order.epoch, order.batch)
+        self._progress.samples += made.samples
+        self._stats.samples += made.samples
+        self._budget.note(made.bad, number, self._progress.seen())
+        return batch
 
     def _give_out(self) -> None:
         while self._working and self._executor.has_room():
             order = next(self._upcoming, None)
             if order is None:
+                self._given_all = True
                 return
             self._executor.submit(order)
             self._given.append(order)

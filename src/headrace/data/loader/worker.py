@@ -10,7 +10,6 @@ import socket
 import sys
 import traceback
 from collections import deque
-from typing import Any
 
 from headrace.data.loader.channels import (
     HELD,
@@ -21,12 +20,12 @@ from headrace.data.loader.channels import (
     TicketMessage,
     map_board,
 )
-from headrace.data.loader.failures import Failure
+from headrace.data.loader.failures import Failure, sample_at
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
 from headrace.data.loader.randomness import seed_generators
 from headrace.data.loader.slots import SlotArena, SlotMemory
+from headrace.data.loader.torch_worker import tell_torch
 from headrace.data.storage.process import declare_leaf
-from headrace.plan.seeds import sample_seed
 
 
 class Worker:
@@ -46,9 +45,16 @@ class Worker:
         """Work until the loader closes its end."""
         self._board[:] = NOBODY
         use_one_thread()
-        tell_torch_who_works(self._number, self._ends.workers, self._recipe)
+        recipe = self._recipe
+        tell_torch(
+            self._number,
+            self._ends.workers,
+            recipe.worker_seed(self._number),
+            recipe.dataset,
+            iterable=recipe.iterable,
+        )
         self._prepare()
-        held: deque[tuple[TicketMessage, Order]] = deque()
+        held: deque[tuple[TicketMessage, Order | Exception]] = deque()
         while True:
             if not held and not self._take(held, wait=True):
                 return
@@ -69,7 +75,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
             self._unprepared = error
 
-    def _take(self, held: deque[tuple[TicketMessage, Order]], *, wait: bool) -> bool:
+    def _take(self, held: deque[tuple[TicketMessage, Order | Exception]], *, wait: bool) -> bool:
         try:
             message = self._tickets.recv(64, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -80,13 +86,17 @@ class Worker:
         # First of all say who has it: should this worker be killed, the ticket is not lost.
         self._board[len(held)] = ticket.number
         payload = self._slots[ticket.slot].reach(ticket.payload_bytes)[: ticket.payload_bytes]
-        order: Order = pickle.loads(payload.tobytes())
+        try:
+            order: Order | Exception = pickle.loads(payload.tobytes())
+        except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything; it is told
+            order = error
         held.append((ticket, order))
-        if self._maker.looks_ahead:
-            self._maker.look_ahead(order)
+        if self._maker.looks_ahead and isinstance(order, Order):
+            with contextlib.suppress(Exception):  # whatever it is, making the batch tells
+                self._maker.look_ahead(order)
         return True
 
-    def _work(self, ticket: TicketMessage, order: Order) -> None:
+    def _work(self, ticket: TicketMessage, order: Order | Exception) -> None:
         self._note_progress(0)
         arena = SlotArena(self._slots[ticket.slot])
         try:
@@ -103,20 +113,22 @@ class Worker:
             ).pack()
         )
 
-    def _made(self, order: Order, arena: SlotArena) -> bytes:
+    def _made(self, order: Order | Exception, arena: SlotArena) -> bytes:
+        if isinstance(order, Exception):
+            raise order
         if self._unprepared is not None:
             raise self._unprepared
         return self._maker.make(order, arena)
 
-    def _failure(self, error: Exception, order: Order) -> bytes:
-        done = int(self._board[HELD])
-        index = order.indices[done] if done < len(order.indices) else None
+    def _failure(self, error: Exception, order: Order | Exception) -> bytes:
+        indices = order.indices if isinstance(order, Order) else ()
+        index = sample_at(indices, int(self._board[HELD]))
         return Failure.of(error, traceback.format_exc(), self._recipe.dataset, index).to_bytes()
 
     def _note_progress(self, samples_done: int) -> None:
         self._board[HELD] = samples_done
 
-    def _note_held(self, held: deque[tuple[TicketMessage, Order]]) -> None:
+    def _note_held(self, held: deque[tuple[TicketMessage, Order | Exception]]) -> None:
         for place in range(HELD):
             self._board[place] = held[place][0].number if place < len(held) else NOBODY
 
@@ -126,7 +138,7 @@ def work(number: int, ends: Ends, recipe: Recipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the loader's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     declare_leaf()  # no worker forks: it may call object stores itself
-    seed_generators(sample_seed(recipe.seed, recipe.epoch, number))
+    seed_generators(recipe.worker_seed(number))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone
         Worker(number, ends, recipe).run()
 
@@ -138,14 +150,3 @@ def use_one_thread() -> None:
         torch.set_num_threads(1)
     if cv2 is not None:
         cv2.setNumThreads(0)
-
-
-def tell_torch_who_works(number: int, workers: int, recipe: Recipe) -> None:
-    """Let `torch.utils.data.get_worker_info()` answer as in torch's own workers."""
-    torch = sys.modules.get("torch")
-    if torch is None or "torch.utils.data" not in sys.modules:
-        return  # then nobody can ask
-    torch_worker: Any = torch.utils.data._utils.worker  # noqa: SLF001 - torch offers no other way
-    torch_worker._worker_info = torch_worker.WorkerInfo(  # noqa: SLF001
-        id=number, num_workers=workers, seed=recipe.seed, dataset=recipe.dataset
-    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import select
 import socket
 import subprocess
 import sys
-import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,8 +37,8 @@ from headrace.data.loader.making import Recipe
 
 _START_DEADLINE_S = 120.0
 _BOOT = (
-    "from headrace.data.loader.forkserver import main; "
-    "main({control}, {ends!r}, {path!r}, {modules!r})"
+    "import sys; sys.path[:] = {path!r}; "
+    "from headrace.data.loader.forkserver import main; main({control}, {ends!r}, {modules!r})"
 )
 _WORKER_ENVIRONMENT = {
     # One thread each: workers are as many as there are cores, and pools of threads cost memory.
@@ -90,9 +91,11 @@ class Workforce:
         self._owner = os.getpid()
         self._recipe_sent = b""  # its digest
         self._running = False
+        self._imported = False
         self._tickets = [socket_pair() for _ in range(queues)]
         worker_answers, self._answers = socket_pair()
         self._answers.setblocking(False)
+        self._unsent: list[deque[bytes]] = [deque() for _ in range(queues)]
         board_descriptor = new_board(count)
         self.board: NDArray[np.int64] = map_board(board_descriptor, count)
         ends = Ends(
@@ -101,7 +104,6 @@ class Workforce:
             board=board_descriptor,
             slots=slot_descriptors,
             workers=count,
-            rank=rank,
         )
         self._start_server(ends, modules)
         worker_answers.close()
@@ -115,7 +117,7 @@ class Workforce:
         )
         environment = {**_WORKER_ENVIRONMENT, **env.child_environment()}  # the user's word holds
         self._server = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-P", "-c", code],
             pass_fds=[theirs.fileno(), *ends.descriptors()],
             stdin=subprocess.DEVNULL,
             env=environment,
@@ -130,13 +132,16 @@ class Workforce:
         Raises:
             LoaderError: The recipe cannot be pickled, or cannot be unpickled over there.
         """
-        content = _pickled(recipe)
-        digest = hashlib.blake2b(content).digest()
+        content, folder = _pickled(recipe), str(Path.cwd())
+        digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._recipe_sent:
             return
         self.end_workers()
         if digest != self._recipe_sent:
-            self._control.send(("recipe", content))
+            if not self._imported:  # before that it would not read what is sent
+                self._report()
+                self._imported = True
+            self._request("recipe", content, folder)
             report = self._report()
             if report[0] == "failed":
                 failure = Failure.from_bytes(report[1])
@@ -149,11 +154,20 @@ class Workforce:
     def fork(self, number: int) -> None:
         """Start worker `number` (again)."""
         self.board[number] = NOBODY
-        self._control.send(("fork", number))
+        self._request("fork", number)
 
     def send(self, ticket: TicketMessage, queue: int) -> None:
         """Hand a ticket to whoever reads that queue."""
-        self._tickets[queue][0].send(ticket.pack())
+        self._unsent[queue].append(ticket.pack())
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what the sockets have room for; a blocking send could wait for ever."""
+        for (sender, _), unsent in zip(self._tickets, self._unsent, strict=True):
+            with contextlib.suppress(BlockingIOError):
+                while unsent:
+                    sender.send(unsent[0], socket.MSG_DONTWAIT)
+                    unsent.popleft()
 
     def wait(self, timeout_s: float) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
         """Wait for news.
@@ -161,7 +175,8 @@ class Workforce:
         Returns:
             Answers, and (worker, exit status) of workers that died; both empty after the timeout.
         """
-        select.select([self._answers.fileno(), self._control.fileno()], [], [], timeout_s)
+        self._pump()
+        _wait_readable([self._answers.fileno(), self._control.fileno()], timeout_s)
         deaths: list[tuple[int, int]] = []
         while self._control.poll(0):
             report = self._report()
@@ -178,21 +193,28 @@ class Workforce:
 
     def none_waiting(self) -> bool:
         """Whether no ticket waits to be taken."""
-        receivers = [receiver for _, receiver in self._tickets]
-        return not select.select(receivers, [], [], 0)[0]
+        receivers = [receiver.fileno() for _, receiver in self._tickets]
+        return not any(self._unsent) and not _wait_readable(receivers, 0)
 
     def end_workers(self) -> None:
         """End all workers and throw away tickets and answers that are under way."""
         if not self._running:
             return
         self._running = False
-        self._control.send(("end workers",))
+        self._request("end workers")
         while self._report()[0] != "ended workers":
             pass  # a death reported before the answer: all are ended now anyway
         for _, receiver in self._tickets:
             _drain(receiver)
         _drain(self._answers)
+        for unsent in self._unsent:
+            unsent.clear()
         self.board[:] = NOBODY
+
+    @property
+    def usable(self) -> bool:
+        """Whether the forkserver lives and was started by this process, not by its parent."""
+        return os.getpid() == self._owner and self._server.poll() is None
 
     def close(self) -> None:
         """End the workers and the forkserver."""
@@ -214,10 +236,15 @@ class Workforce:
         """Close the connection in a forked child, or the forkserver would outlive the parent."""
         self._control.close()
 
-    def _report(self) -> tuple[Any, ...]:
-        deadline = time.monotonic() + _START_DEADLINE_S
+    def _request(self, *request: Any) -> None:
         try:
-            if not self._control.poll(deadline - time.monotonic()):
+            self._control.send(request)
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._ended() from None
+
+    def _report(self) -> tuple[Any, ...]:
+        try:
+            if not self._control.poll(_START_DEADLINE_S):
                 raise LoaderTimeoutError(
                     f"rank {self._rank}: the workers' forkserver (process {self._server.pid}) did "
                     f"not answer within {_START_DEADLINE_S:.0f} s. It imports the modules that "
@@ -225,12 +252,15 @@ class Workforce:
                 )
             report: tuple[Any, ...] = self._control.recv()
         except (EOFError, ConnectionResetError):
-            status = self._server.wait(timeout=10)
-            raise LoaderError(
-                f"rank {self._rank}: the workers' forkserver ended with exit status {status}. "
-                f"Its last words are above; a status of -9 often means that memory ran out."
-            ) from None
+            raise self._ended() from None
         return report
+
+    def _ended(self) -> LoaderError:
+        status = self._server.wait(timeout=10)
+        return LoaderError(
+            f"rank {self._rank}: the workers' forkserver ended with exit status {status}. "
+            f"Its last words are above; a status of -9 often means that memory ran out."
+        )
 
     def _read_answers(self) -> list[AnswerMessage]:
         answers: list[AnswerMessage] = []
@@ -274,3 +304,11 @@ def _drain(receiver: socket.socket) -> None:
             pass
     except BlockingIOError:
         pass
+
+
+def _wait_readable(descriptors: list[int], timeout_s: float) -> bool:
+    """Wait until one can be read. poll: select fails for descriptors of 1024 and above."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))

@@ -1,0 +1,41 @@
+"""What a dataset may tell the loader about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class KnownDataset:
+    """Base of map-style datasets that know their shards, read ahead, and replace bad samples.
+
+    The loader asks for these by type, never by the names of attributes: a user's dataset may have
+    an attribute called `prefetch` that means something else.
+
+    Attributes:
+        fingerprint: Identifies the dataset's content; the order depends on it.
+        shard_sizes: int64[shards], samples of each shard; None where each sample is its own.
+        reads_ahead: Whether reads are worth starting before their samples are asked for.
+        max_bad_rate: Share of bad samples above which loading stops, from the third one on.
+    """
+
+    fingerprint: str
+    shard_sizes: NDArray[np.int64] | None = None
+    reads_ahead: bool = False
+    max_bad_rate: float = 0.001
+
+    def prefetch(self, samples: Sequence[int]) -> None:
+        """Begin to read these samples; by default there is nothing to begin."""
+
+    def describe(self, sample: int) -> str:
+        """Return a sample's name for messages."""
+        return f"sample {sample}"
+
+    @contextmanager
+    def collecting_bad(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Hand the records of bad samples met meanwhile to the caller, who writes them down."""
+        yield []

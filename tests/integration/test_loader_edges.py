@@ -1,0 +1,228 @@
+"""Edges of the loader that once were faults; each test names what must hold."""
+
+from __future__ import annotations
+
+import copy
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from collections import UserDict
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from headrace import DataLoader
+from headrace.core.errors import LoaderError, UsageError
+from headrace.data.loader.processes import ProcessExecutor
+from sample_datasets import (
+    Draws,
+    Images,
+    KillsItsWorker,
+    Numbers,
+    RandomStream,
+    Restarts,
+    Shared,
+    SlowStream,
+    WholeBatches,
+    assert_same,
+)
+
+
+def numbers(loader: DataLoader) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_failed_epochs_cost_no_slots():
+    loader = DataLoader(KillsItsWorker(20, None), 4, num_workers=1)
+    for _ in range(6):
+        with pytest.raises(LoaderError, match="sample 13"):
+            list(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterable_draws_anew_for_each_sample(workers: int):
+    drawn = [float(batch) for batch in DataLoader(RandomStream(), 1, num_workers=workers)]
+    assert len(set(drawn)) == 6
+
+
+def test_ranks_draw_differently_where_they_choose_their_own_samples():
+    streams, samplers = [], []
+    for rank in range(2):
+        place = {"rank": rank, "world": 2, "num_workers": 0}
+        streams.append([float(b) for b in DataLoader(RandomStream(), 1, **place)])
+        batch = next(iter(DataLoader(Draws(4), 2, sampler=[0, 1], **place)))
+        samplers.append(batch["python"].tolist())
+    assert streams[0] != streams[1]
+    assert samplers[0] != samplers[1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterator_that_begins_anew_still_ends(workers: int):
+    assert numbers(DataLoader(Restarts(), 2, num_workers=workers)) == [[1, 2], [3, 4], [5]]
+
+
+def test_slow_workers_of_an_iterable_are_waited_for():
+    assert len(list(DataLoader(SlowStream(), 1, num_workers=2))) == 6
+
+
+def test_many_batches_ahead_do_not_block():
+    loader = DataLoader(Numbers(3000), 1, num_workers=2, prefetch_batches=1500, timeout_s=60)
+    assert sum(len(batch) for batch in loader) == 3000
+    planned = DataLoader(range(3000), 1, num_workers=2, prefetch_batches=1500, timeout_s=60)
+    assert sum(len(batch) for batch in planned) == 3000
+
+
+def test_a_process_with_many_open_files_can_load():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    files = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert len(list(DataLoader(Images(), 8, num_workers=1))) == 8
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_dead_forkserver_costs_neither_state_nor_epoch():
+    whole = DataLoader(range(12), 3, shuffle=True, num_workers=0)
+    expected = numbers(whole)
+    loader = DataLoader(range(12), 3, shuffle=True, num_workers=1)
+    iterator = iter(DataLoader(range(12), 3, shuffle=True, num_workers=0))
+    next(iterator)
+    state = whole.state_dict() | {"epoch": 0, "position": 3}
+    loader.load_state_dict(state)
+    for child in psutil.Process().children():
+        if "headrace.data.loader.forkserver" in " ".join(child.cmdline()):
+            child.kill()
+            child.wait()
+    assert numbers(loader) == expected[1:]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[True, 5, 0], [np.uint8(1), np.int64(300)], [np.float32(1), np.float64(2)], [1, 2.5]],
+    ids=str,
+)
+def test_numbers_of_different_kinds_are_collated_as_torch_does(values: list):
+    ours = next(iter(DataLoader(values, len(values), num_workers=0)))
+    assert_same(ours, next(iter(torch.utils.data.DataLoader(values, len(values)))))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_ready_made_batch_is_left_alone(workers: int):
+    loader = DataLoader(WholeBatches(), 4, collate_fn=lambda batch: batch, num_workers=workers)
+    assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_torchs_collating_in_a_worker_needs_no_dev_shm():
+    before = set(Path("/dev/shm").iterdir())  # noqa: S108 - looked at, not written to
+    shared = DataLoader(Shared(), 2, num_workers=1, collate_fn=collate_and_look)
+    assert [flag for _, flag in shared] == [False, False]
+    assert [batch.dtype for batch in DataLoader(Shared(), 2, num_workers=1)] == [torch.bfloat16] * 2
+    assert set(Path("/dev/shm").iterdir()) <= before  # noqa: S108
+
+
+def collate_and_look(samples: list[torch.Tensor]) -> tuple[torch.Tensor, bool]:
+    batch = torch.utils.data.default_collate(samples)
+    return batch, batch.is_shared()
+
+
+def test_the_device_transform_follows_a_loaded_seed():
+    def noisy(batch: torch.Tensor) -> torch.Tensor:
+        return batch + torch.rand(())
+
+    first = DataLoader(range(9), 3, seed=5, num_workers=0, device_transform=noisy)
+    iterator = iter(first)
+    next(iterator)
+    state = first.state_dict()
+    resumed = DataLoader(range(9), 3, seed=0, num_workers=0, device_transform=noisy)
+    resumed.load_state_dict(state)
+    assert_same(list(resumed), list(iterator))
+
+
+def test_a_batch_whose_transform_failed_is_not_delivered():
+    def fail(batch: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError(batch)
+
+    loader = DataLoader(range(9), 3, num_workers=0, device_transform=fail)
+    with pytest.raises(ZeroDivisionError):
+        next(iter(loader))
+    assert loader.state_dict()["position"] == 0
+
+
+def test_mappings_keep_their_class_on_the_way_to_the_device():
+    def collate(samples: list[int]) -> UserDict:
+        return UserDict({"x": torch.tensor(samples)})
+
+    loader = DataLoader(range(4), 2, num_workers=0, collate_fn=collate, device="cpu")
+    assert [type(batch) for batch in loader] == [UserDict] * 2
+
+
+def test_a_given_executor_serves_many_epochs_and_stays_its_owners():
+    executor = ProcessExecutor(1, 2, rank=0, iterable=False)
+    loader = DataLoader(range(6), 2, executor=executor)
+    assert [numbers(loader) for _ in range(4)] == [[[0, 1], [2, 3], [4, 5]]] * 4
+    executor.close()
+
+
+def test_a_loader_can_be_copied_and_goes_on():
+    loader = DataLoader(range(8), 2, shuffle=True, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    twin = copy.deepcopy(loader)
+    assert numbers(twin) == [batch.tolist() for batch in iterator]
+
+
+def test_samples_of_iterables_are_counted():
+    loader = DataLoader(Numbers(7), 2, num_workers=1)
+    list(loader)
+    assert loader.stats().samples == 7
+
+
+@pytest.mark.parametrize("arguments", [{"executor": "ray"}, {"timeout": -1}])
+def test_an_executor_or_a_deadline_that_cannot_be_is_refused(arguments: dict):
+    with pytest.raises(UsageError):
+        DataLoader(range(3), **arguments)
+
+
+def test_a_script_may_change_its_folder_and_shadow_a_module(tmp_path: Path):
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "random.py").write_text("raise SystemExit('the wrong random')")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "content.txt").write_text("found")
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+        import os, sys
+        from dataclasses import dataclass
+        from pathlib import Path
+        from headrace import DataLoader
+
+        @dataclass(frozen=True)
+        class Key:
+            number: int
+
+        class Reads:
+            def __getitem__(self, key):
+                print("from a worker", key.number)
+                return Path("content.txt").read_text()
+            def __len__(self):
+                return 2
+
+        loader = DataLoader(Reads(), 2, sampler=[Key(0), Key(1)], num_workers=1)
+        os.chdir(sys.argv[1])
+        print(*loader)
+        """)
+    )
+    run = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "here")],
+        cwd=tmp_path / "shadow", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "['found', 'found']" in run.stdout
+    assert run.stdout.count("from a worker") == 2
