@@ -122,8 +122,6 @@ def main() -> None:
             log(report)
         if checkpoints:
             checkpoints.save(step, model, optimizer, train)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @torch.no_grad()
@@ -183,3 +181,5 @@ def parse() -> argparse.Namespace:
 
 if __name__ == "__main__":
     main()
+    if dist.is_initialized():  # here, where the model is gone: gloo can deadlock if it goes last
+        dist.destroy_process_group()

@@ -127,8 +127,6 @@ def main() -> None:
             log(report)
         if checkpoints:
             checkpoints.save(step, model, optimizer, train)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def loss_of(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -197,3 +195,5 @@ def parse() -> argparse.Namespace:
 
 if __name__ == "__main__":
     main()
+    if dist.is_initialized():  # here, where the model is gone: gloo can deadlock if it goes last
+        dist.destroy_process_group()
