@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SEGMENTATION = EXAMPLES / "segmentation"
+DRAWN = {1, 7, 8, 11, 17, 20, 21, 23, 24, 26}  # our bonnet, and the nine classes
+TINY_SEGFORMER = {
+    "depths": [1, 1, 1, 1],
+    "hidden_sizes": [8, 8, 16, 16],
+    "num_attention_heads": [1, 1, 2, 2],
+    "decoder_hidden_size": 8,
+}
+
+
+def call(*command: object, cwd: Path) -> str:
+    # One thread a process: several of them share the cores.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def headrace(*arguments: object, cwd: Path) -> str:
+    return call("-m", "headrace.cli.main", *arguments, cwd=cwd)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def streets(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("streets")
+    call(SEGMENTATION / "streets.py", root / "a", "--train=12", "--val=6", "--workers=1",
+         "--image-format=jpg", cwd=root)  # fmt: skip
+    return root / "a"
+
+
+def test_scenes_are_the_same_on_any_number_of_workers(streets, tmp_path):
+    call(SEGMENTATION / "streets.py", tmp_path / "b", "--train=12", "--val=6", "--workers=2",
+         "--image-format=jpg", cwd=tmp_path)  # fmt: skip
+    assert contents(tmp_path / "b") == contents(streets)
+
+
+def test_scenes_lie_as_cityscapes_does_and_show_every_class(streets):
+    masks = sorted((streets / "gtFine").glob("*/*/*_gtFine_labelIds.png"))
+    assert len(masks) == 18
+    seen: set[int] = set()
+    for path in masks:
+        split, city = path.parts[-3:-1]
+        name = path.name.removesuffix("_gtFine_labelIds.png")
+        image = streets / "leftImg8bit" / split / city / f"{name}_leftImg8bit.jpg"
+        assert cv2.imread(str(image)).shape == (256, 512, 3)
+        mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        assert mask.shape == (256, 512)
+        assert set(np.unique(mask).tolist()) <= DRAWN
+        seen |= set(np.unique(mask).tolist())
+    assert seen >= DRAWN - {1}
+
+
+def test_labels_are_cityscapes_own():
+    labels = json.loads((SEGMENTATION / "labels.json").read_text())
+    # cityscapesscripts/helpers/labels.py, those with a train id.
+    expected = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+    assert [label["label_id"] for label in labels] == expected
+    assert [label["train_id"] for label in labels] == list(range(19))
+
+
+def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, tmp_path):
+    for split in ("train", "val"):
+        headrace("data", "pack", streets, tmp_path / "data" / split, f"--split={split}",
+                 "--shard-size=256KiB", "--workers=1", cwd=tmp_path)  # fmt: skip
+    (tmp_path / "tiny.json").write_text(json.dumps(TINY_SEGFORMER))
+    run, data, checkpoints = tmp_path / "run", tmp_path / "data", tmp_path / "checkpoints"
+    train = [SEGMENTATION / "train.py", "--data", data, "--config", tmp_path / "tiny.json",
+             "--crop", 64, 128, "--checkpoints", checkpoints]  # fmt: skip
+
+    two_ranks = ["run", f"--run-dir={run}", "--nproc-per-node=2", *train]
+    headrace(*two_ranks, "--epochs=1", "--batch-size=2", cwd=tmp_path)
+    (first,) = metrics(run)
+    assert (first["epoch"], first["step"]) == (0, 3)  # 12 scenes, 4 a step
+    assert 0 <= first["val_miou"] <= 1
+    assert set(first["iou"]) <= {"road", "sidewalk", "building", "pole", "traffic sign",
+                                 "vegetation", "sky", "person", "car"}  # fmt: skip
+    assert 0 <= first["data_wait_share"] <= 1
+    assert first["images_per_s"] > 0
+
+    one_rank = ["run", f"--run-dir={run}", *train, "--strategy=none", "--resume"]
+    printed = headrace(*one_rank, "--epochs=2", "--batch-size=4", cwd=tmp_path)
+    assert "resumed at step 3, in epoch 1" in printed
+    assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 3), (1, 6)]
+
+
+def test_imagenet_trains_from_class_folders_where_they_lie(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 8), ("val", 3)):
+        for number, color in enumerate(((40, 40, 200), (40, 200, 40))):
+            folder = tmp_path / "data" / split / f"class{number}"
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.normal(color, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
+                cv2.imwrite(str(folder / f"{index}.jpg"), pixels)
+        headrace("data", "index", tmp_path / "data" / split, cwd=tmp_path)
+    run, script = tmp_path / "run", EXAMPLES / "imagenet/train.py"
+    options = ["--size=32", "--epochs=1", "--batch-size=8", "--strategy=none"]
+    headrace("run", f"--run-dir={run}", script, "--data", tmp_path / "data", *options, cwd=tmp_path)
+    (row,) = metrics(run)
+    assert row["step"] == 2
+    assert 0 <= row["val_top1"] <= row["val_top5"] == 1
