@@ -1,6 +1,6 @@
 """How near does the plan's order come to a full permutation, and what does it cost to read?
 
-    python benchmarks/shuffle_quality.py            # prints the tables of docs/shuffle.md
+    python benchmarks/shuffle_quality.py      # prints the tables of docs/shuffle.md
 
 An ImageNet-sized dataset in its worst layout: 1,000 classes, sorted by class, 1,024 shards of
 1,200 samples, so that a shard holds one class or two. Eight ranks of 32 make global batches of
@@ -15,18 +15,16 @@ Every order and every number but the seconds is seeded: another machine prints t
 
 from __future__ import annotations
 
-import platform
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from webdataset.filters import _shuffle as webdataset_shuffle
 
 from headrace.plan import Plan
+from report import machine
 
 CLASSES = 1000
 SHARDS, SHARD_SIZE = 1024, 1200
@@ -38,7 +36,8 @@ SORTED_LABELS = np.arange(SAMPLES) * CLASSES // SAMPLES
 PACKED_LABELS = np.random.default_rng(4000).permutation(SORTED_LABELS)
 """As `headrace data pack` lays samples out: shuffled over the shards."""
 
-LEARNING_RATE, NOISE = 8.0, 2.0
+LEARNING_RATE, NOISE = 0.2, 2.0
+"""The rate, of 8, 1 and 0.2, at which the classifier learns most from the full permutation."""
 
 Epoch = np.ndarray
 """int64[batches, ranks, samples of a rank's batch]: the samples of one epoch, as they come."""
@@ -106,9 +105,11 @@ ARMS = (
     Arm(name="Headrace (64 lanes, window 1 shard)", make=headrace()),
     Arm(name="Headrace, window 1/4 shard", make=headrace(window=300)),
     Arm(name="Headrace, window 4 shards", make=headrace(window=4800)),
+    Arm(name="Headrace, window 16 shards (all as one)", make=headrace(window=19_200)),
     Arm(name="Headrace, 16 lanes", make=headrace(lanes=16)),
     Arm(name="Headrace, 256 lanes", make=headrace(lanes=256)),
     Arm(name="WebDataset, shuffle(1000)", make=webdataset(1000)),
+    Arm(name="WebDataset, shuffle(2400)", make=webdataset(2400)),
     Arm(name="WebDataset, shuffle(10000)", make=webdataset(10_000)),
     Arm(name="shards permuted, samples in order", make=shards_only),
 )
@@ -197,14 +198,14 @@ def _positions(epoch: Epoch) -> np.ndarray:
     return positions
 
 
-def accuracy_after_one_epoch(epoch: Epoch) -> float:
+def accuracy_after_one_epoch(epoch: Epoch, of_sample: np.ndarray) -> float:
     """Test accuracy of a linear classifier that saw the samples once, in this order."""
     rng = np.random.default_rng(5000)
     centres = rng.normal(size=(CLASSES, 64)).astype(np.float32)
     weights = np.zeros((64, CLASSES), dtype=np.float32)
     rows = np.arange(GLOBAL_BATCH)
     for step, batch in enumerate(epoch.reshape(BATCHES, GLOBAL_BATCH)):
-        labels = SORTED_LABELS[batch]
+        labels = of_sample[batch]
         inputs = _noisy(centres[labels], rng)
         errors = _softmax(inputs @ weights)
         errors[rows, labels] -= 1
@@ -225,7 +226,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 LEARNED = ("label entropy, bits", "imbalance, 1 batch", "imbalance, 100 batches",
            "next-batch correlation", "accuracy, %", "packed: label entropy, bits",
-           "packed: imbalance, 100 batches")  # fmt: skip
+           "packed: imbalance, 100 batches", "packed: accuracy, %")  # fmt: skip
 PLACED = ("neighbour distance", "index correlation", "epoch correlation", "partners again",
           "shards in a batch", "rank: shards", "rank: classes", "rank: shards in 100 steps",
           "epoch made in, s")  # fmt: skip
@@ -244,9 +245,10 @@ def measure(arm: Arm) -> tuple[list[str], list[str]]:
         f"{class_imbalance(epoch, SORTED_LABELS, 1):.2f}",
         f"{class_imbalance(epoch, SORTED_LABELS, 100):.1f}",
         f"{next_batch_correlation(epoch, SORTED_LABELS):.2f}",
-        f"{100 * accuracy_after_one_epoch(epoch):.1f}",
+        f"{100 * accuracy_after_one_epoch(epoch, SORTED_LABELS):.1f}",
         f"{label_entropy_bits(epoch, PACKED_LABELS):.2f}",
         f"{class_imbalance(epoch, PACKED_LABELS, 100):.2f}",
+        f"{100 * accuracy_after_one_epoch(epoch, PACKED_LABELS):.1f}",
     ]
     placed = [
         f"{neighbour_distance(epoch):.4f}",
@@ -271,20 +273,10 @@ def print_table(columns: tuple[str, ...], rows: dict[str, list[str]]) -> None:
     print()
 
 
-def machine() -> str:
-    """Return the commit and the machine in one line."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return f"commit {commit}, {len(names)} x {names[0]}, Python {platform.python_version()}"
-
-
 def main() -> None:
     """Measure every arm and print both tables."""
     rows = {arm.name: measure(arm) for arm in ARMS}
-    print(f"{machine()}\n{SAMPLES:,} samples, {SHARDS:,} shards, {RANKS} ranks of {RANK_BATCH}\n")
+    print(f"{machine()}\n\n{SAMPLES:,} samples, {SHARDS:,} shards, {RANKS} ranks of {RANK_BATCH}\n")
     print_table(LEARNED, {name: learned for name, (learned, _) in rows.items()})
     print_table(PLACED, {name: placed for name, (_, placed) in rows.items()})
 

@@ -32,7 +32,6 @@ class Dispatch:
         self._next_ticket = 0
         self._open: dict[int, Ticket] = {}
         self._finished: dict[int, Ticket] = {}
-        self._abandoned: dict[int, Ticket] = {}
         self.next_delivery = 0
 
     def issue(self, batch: int, slot: int) -> Ticket:
@@ -49,8 +48,6 @@ class Dispatch:
             The ticket where its batch is not needed any more (another ticket for it finished
             first, or it was delivered), so that its slot can be freed; None where it counts.
         """
-        if number in self._abandoned:
-            return self._abandoned.pop(number)
         ticket = self._open.pop(number)
         if ticket.batch < self.next_delivery or ticket.batch in self._finished:
             return ticket
@@ -90,24 +87,14 @@ class Dispatch:
         """
         return [self._open.pop(number) for number in sorted(numbers & self._open.keys())]
 
-    def abandon(self, number: int) -> Ticket:
-        """Give up a ticket that nobody seems to have; should it be finished yet, it is known.
-
-        Returns:
-            The ticket. Its slot stays out of use until then: somebody may write to it after all.
-        """
-        ticket = self._open.pop(number)
-        self._abandoned[number] = ticket
-        return ticket
-
     @property
     def settled(self) -> bool:
         """Whether every ticket came to an end."""
-        return not self._open and not self._abandoned and not self._finished
+        return not self._open and not self._finished
 
-    def open_tickets(self) -> list[Ticket]:
-        """Return the tickets that are neither finished nor lost, oldest first."""
-        return list(self._open.values())
+    def open_numbers(self) -> set[int]:
+        """Return the numbers of the tickets that are neither finished nor given up."""
+        return set(self._open)
 
     def tickets_for(self, batch: int) -> list[Ticket]:
         """Return the open tickets for `batch`."""

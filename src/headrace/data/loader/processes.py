@@ -158,25 +158,24 @@ class ProcessExecutor:
     def _find_unseen(self) -> None:
         """Look for tickets that vanished with a worker before it could say that it had them.
 
-        One that is missing at two looks in a row, half a second apart, is made again, in another
-        slot. A look takes the board first and the answers after it, so that a ticket finished in
-        between is not taken for missing.
+        The kernel may give a message to a process that is being killed. A ticket that is missing at
+        two looks in a row is lost; then all workers start anew with all that is open, so that
+        nobody can still be writing to its slot. A look takes the board first and the answers after
+        it, so that a ticket finished in between is not taken for missing.
         """
         assert self._recipe is not None
         if self._recipe.iterable:
             return  # each of its workers has a queue of its own, and a dead one ends the iteration
         held = set().union(*self._force.tickets_held().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._force.none_waiting())
-        answers, deaths = self._force.wait(0)
-        self._take_in(answers, deaths)
-        unseen &= {ticket.number for ticket in self._dispatch.open_tickets()}
-        lost, self._missing = unseen & self._missing, unseen
-        for number in sorted(lost):
-            slot = self._slots.take()
-            if slot is None:
-                return  # until the script lets go of a batch
-            batch = self._dispatch.abandon(number).batch
-            self._send(self._dispatch.issue(batch, slot))
+        self._take_in(*self._force.wait(0))
+        unseen &= self._dispatch.open_numbers()
+        if unseen & self._missing:
+            self._force.end_workers()
+            self._force.start_workers()
+            self._send_again(self._dispatch.forget(self._dispatch.open_numbers()))
+            unseen = set()
+        self._missing = unseen
 
     def _send_again(self, lost: list[Ticket]) -> None:
         for ticket in lost:

@@ -147,6 +147,10 @@ class Workforce:
                 failure = Failure.from_bytes(report[1])
                 raise failure.in_caller(f"rank {self._rank}, starting workers")
             self._recipe_sent = digest
+        self.start_workers()
+
+    def start_workers(self) -> None:
+        """Fork all workers, none of which runs."""
         for number in range(self.count):
             self.fork(number)
         self._running = True
