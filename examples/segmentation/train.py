@@ -87,7 +87,7 @@ def main() -> None:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     model = headrace.prepare(model, args.strategy)
     device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01, fused=True)
     train, val = loader(args, "train", device), loader(args, "val", device)
     checkpoints = headrace.Checkpointer(args.checkpoints) if args.checkpoints else None
     step, last_step = 0, args.epochs * len(train)
