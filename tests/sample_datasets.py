@@ -114,7 +114,7 @@ def assert_same(one: object, other: object) -> None:
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype
         assert one.shape == other.shape
-        assert torch.equal(one, other)
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, other)
     elif isinstance(one, dict):
