@@ -1,6 +1,6 @@
-"""What does the plan's arithmetic take, in time and memory?
+"""What does the plan's arithmetic take in time and memory, and how many shards does a rank read?
 
-python benchmarks/plan_speed.py           # prints the last table of docs/shuffle.md
+python benchmarks/plan_speed.py           # prints the last two tables of docs/shuffle.md
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from report import machine
 
 GLOBAL_BATCH = 256
 ROUNDS = 5
+WORLDS = (2, 4, 8, 16, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,32 @@ def row(case: Case) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def shard_ratios(global_batch: int, lanes: int | None) -> str:
+    """Return a row: shards that a rank reads, as a multiple of its part, mean (most) of the ranks.
+
+    Counted from the samples of a whole epoch over 1,024 shards of 900 to 1,500 samples.
+    """
+    sizes = np.random.default_rng(0).integers(900, 1501, size=1024)
+    plan = Plan(
+        fingerprint="ratio", num_samples=int(sizes.sum()), shard_sizes=sizes, seed=0, epoch=0,
+        global_batch=global_batch, lanes=lanes, drop_last=True,
+    )  # fmt: skip
+    # A rank's part of a batch is a slice of the global batch at every world size.
+    samples = np.stack([plan.batch(g, 0, 1) for g in range(plan.num_batches())])
+    shards = np.repeat(np.arange(len(sizes)), sizes)[samples]
+    cells = [f"{plan.lanes} lanes, global batch {global_batch}"]
+    for world in WORLDS:
+        if global_batch % world:
+            cells.append("-")
+            continue
+        parts = np.split(shards, world, axis=1)
+        ratios = np.array([len(np.unique(part)) for part in parts]) * world / len(sizes)
+        cells.append(f"{ratios.mean():.2f} ({ratios.max():.2f})")
+    return "| " + " | ".join(cells) + " |"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     columns = (
         "dataset", "million positions/s", "batch of 256, us", "1/8 of it, us", "plan made in, ms",
         "made with, kB at most", "batch with, kB at most",
@@ -98,7 +123,11 @@ def main() -> None:
     for case in CASES:
         print(row(case), flush=True)
     each = seconds(lambda: [sample_seed(0, 0, sample) for sample in range(100_000)]) / 100_000
-    print(f"\nOne sample_seed: {each * 1e6:.2f} us.")
+    print(f"\nOne sample_seed: {each * 1e6:.2f} us.\n")
+    print("| shards a rank reads, x 1/R | " + " | ".join(f"R = {world}" for world in WORLDS) + " |")
+    print("|---" + "|---:" * len(WORLDS) + "|")
+    for global_batch, lanes in ((256, None), (1024, None), (16, None), (100, None), (256, 60)):
+        print(shard_ratios(global_batch, lanes), flush=True)
 
 
 if __name__ == "__main__":
