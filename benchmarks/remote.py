@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from slow_proxy import slow_proxy
 
 import headrace
 from headrace.data.shards.in_place import index_in_place
+from headrace.data.shards.index import open_index
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.storage import open_store
@@ -81,9 +83,12 @@ def prepare(folder: Path, count: int, urls: dict[str, str]) -> None:
     files = make_folder(folder / "images", count)
     images = str(folder / "images")
     options = PackOptions(shard_bytes=16 << 20, workers=2)
-    if not (folder / "shards" / "manifest.json").exists():
+    if not is_dataset_of(count, folder / "shards"):
+        shutil.rmtree(folder / "shards", ignore_errors=True)
         pack(images, str(folder / "shards"), options)
-    if not (folder / "images" / "manifest.json").exists():
+    if not is_dataset_of(count, folder / "images"):
+        for name in ("manifest.json", "index.arrow"):
+            (folder / "images" / name).unlink(missing_ok=True)
         index_in_place(images)
     slow = os.environ["AWS_ENDPOINT_URL"]
     os.environ["AWS_ENDPOINT_URL"] = urls["direct"]
@@ -93,6 +98,11 @@ def prepare(folder: Path, count: int, urls: dict[str, str]) -> None:
         store.put(str(file.relative_to(folder / "images")), file)
     index_in_place(urls["objects"])
     os.environ["AWS_ENDPOINT_URL"] = slow
+
+
+def is_dataset_of(count: int, folder: Path) -> bool:
+    """Whether an earlier run left a dataset of as many samples here."""
+    return (folder / "manifest.json").exists() and len(open_index(str(folder))) == count
 
 
 def epoch(url: str, rate: float) -> dict[str, float]:

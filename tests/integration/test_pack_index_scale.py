@@ -21,7 +21,8 @@ from headrace.data.shards.manifest import (
     Source,
     fingerprint_of,
 )
-from headrace.data.shards.rows.columns import Kinds, digest, schema_of
+from headrace.data.shards.rows.builder import digest_of, schema_of
+from headrace.data.shards.rows.columns import Kinds
 from headrace.data.shards.rows.file import write_index
 from headrace.data.storage import open_store
 
@@ -37,7 +38,7 @@ def synthetic(folder: Path, shards: int) -> Manifest:
     arrays = [keys, offsets, sizes, sizes, offsets, sizes, sizes]
     batch = pa.record_batch(arrays, schema=schema_of(KINDS))
     entry = ShardEntry(
-        name="", size_bytes=1, num_samples=SHARD_SAMPLES, digest=digest(batch, KINDS),
+        name="", size_bytes=1, num_samples=SHARD_SAMPLES, digest=digest_of(batch, KINDS),
         index_start=0, index_bytes=0,
     )  # fmt: skip
     entries = [replace(entry, name=f"{number:06d}.tar") for number in range(shards)]

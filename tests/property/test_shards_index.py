@@ -14,7 +14,7 @@ from headrace.data.shards.manifest import Source
 from headrace.data.shards.packing.assemble import About, assemble, summarise
 from headrace.data.shards.packing.cut import cut, shuffled
 from headrace.data.shards.packing.part import Part
-from headrace.data.shards.rows.columns import RowBuilder
+from headrace.data.shards.rows.builder import RowBuilder
 from headrace.data.storage import open_store
 
 PLACES = st.tuples(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))

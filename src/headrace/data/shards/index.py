@@ -139,7 +139,7 @@ class ShardIndex:
         if view is None:
             shard = self.manifest.shards[number]
             view = IndexView(
-                self._blocks.batch(number), self.manifest.extensions, self._globs, shard.name
+                self._blocks.rows(number), self.manifest.extensions, self._globs, shard.name
             )
             limit = _MAPPED_VIEWS if self._blocks.mapped else _FETCHED_VIEWS
             while len(self._views) >= limit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import google_crc32c
-import pyarrow as pa
 
 from headrace.core.errors import DatasetError, NotFoundError
 from headrace.data.shards.faults import Fault
@@ -15,7 +14,6 @@ from headrace.data.shards.linting.tars import lint_tars
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
 from headrace.data.shards.progress import Progress, Tally
 from headrace.data.shards.rows.blocks import WholeBlocks, kinds_of
-from headrace.data.shards.rows.columns import digest
 from headrace.data.storage import Store, open_store
 
 
@@ -67,7 +65,7 @@ def _checked_index(store: Store, manifest: Manifest, faults: list[Fault]) -> Sha
     """Return the index, or None, with a fault, where members cannot be compared with it."""
     try:
         data = bytes(store.get(INDEX_NAME))
-        blocks = WholeBlocks(pa.py_buffer(data), manifest, f"{store.url}/{INDEX_NAME}")
+        blocks = WholeBlocks(memoryview(data), manifest, f"{store.url}/{INDEX_NAME}")
     except (NotFoundError, DatasetError) as error:
         faults.append(Fault("index", INDEX_NAME, f"{error} No member could be checked."))
         return None
@@ -81,8 +79,8 @@ def _checked_index(store: Store, manifest: Manifest, faults: list[Fault]) -> Sha
     damaged = False
     for number, shard in enumerate(manifest.shards):
         try:
-            same = digest(blocks.batch(number), kinds) == shard.digest
-        except (pa.ArrowInvalid, OSError, ValueError):
+            same = blocks.rows(number).digest(kinds) == shard.digest
+        except ValueError:
             same = False
         if not same:
             what = f"the rows of {shard.name or f'group {number}'} are not those of the manifest."

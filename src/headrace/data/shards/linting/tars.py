@@ -10,7 +10,7 @@ from headrace.data.shards.faults import Fault
 from headrace.data.shards.index import ShardIndex
 from headrace.data.shards.packing.existing_tars import TARS_AT_ONCE
 from headrace.data.shards.progress import Tally
-from headrace.data.shards.rows.columns import digest
+from headrace.data.shards.rows.builder import digest_of
 from headrace.data.shards.tar.samples import TarIndex, index_tar
 from headrace.data.shards.window import windowed
 from headrace.data.storage import Store
@@ -41,7 +41,7 @@ def _check(store: Store, index: ShardIndex, number: int) -> TarIndex:
     if size_bytes != shard.size_bytes:
         message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
         found.faults.append(Fault("size", shard.name, message))
-    if found.faults or digest(found.rows.batch(), found.rows.kinds()) != shard.digest:
+    if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
         found.faults.extend(_differences(index, number, found))
     return found
 

@@ -15,7 +15,8 @@ from headrace.data.shards.packing.part import Part
 from headrace.data.shards.packing.part_spool import PartSpool
 from headrace.data.shards.packing.source_reader import UNREADABLE, SourceReader
 from headrace.data.shards.progress import Progress, Tally
-from headrace.data.shards.rows.columns import MemberKind, RowBuilder
+from headrace.data.shards.rows.builder import RowBuilder
+from headrace.data.shards.rows.columns import MemberKind
 from headrace.data.shards.sources.samples import (
     FileColumn,
     SampleTable,

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.core.errors import DatasetError
 from headrace.data.shards.faults import BadFile
-from headrace.data.shards.rows.columns import MemberKind, RowBuilder, digest
+from headrace.data.shards.rows.builder import RowBuilder, digest_of
+from headrace.data.shards.rows.columns import MemberKind
 
 _KEY = b"headrace"
 
@@ -31,7 +32,7 @@ class Part:
         num_members: How many files it holds.
         recoded: How many of them were changed while packing.
         bad: What was left out.
-        digest: A hash of the rows; see columns.digest.
+        digest: A hash of the rows; see Rows.digest.
         kinds: The extensions in it.
         batch: The rows.
     """
@@ -66,7 +67,7 @@ class Part:
             num_members=rows.num_members,
             recoded=recoded,
             bad=bad,
-            digest=digest(batch, kinds),
+            digest=digest_of(batch, kinds),
             kinds=kinds,
             batch=batch,
         )
@@ -103,6 +104,6 @@ class Part:
                 f"{where} is no record of a finished shard ({error}). Delete the destination and "
                 "pack again."
             ) from None
-        if digest(part.batch, part.kinds) != part.digest:
+        if digest_of(part.batch, part.kinds) != part.digest:
             raise DatasetError(f"{where} is damaged. Delete it and run the same command again.")
         return part

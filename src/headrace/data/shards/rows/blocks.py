@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-import pyarrow as pa
-
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import INDEX_NAME, Manifest
-from headrace.data.shards.rows.columns import Kinds, digest, schema_of
+from headrace.data.shards.rows.columns import Kinds
 from headrace.data.shards.rows.copy import IndexCopy
-from headrace.data.shards.rows.file import check_fingerprint, read_batch
+from headrace.data.shards.rows.message import FINGERPRINT, Rows
 from headrace.data.storage import Buffer, Store
 
 
@@ -25,8 +25,8 @@ class Blocks(Protocol):
         """Whether batches are views of one shared mapping, so that keeping them costs nothing."""
         ...
 
-    def batch(self, number: int) -> pa.RecordBatch:
-        """Return one record batch."""
+    def rows(self, number: int) -> Rows:
+        """Return the rows of one record batch; raises DatasetError, ValueError where damaged."""
         ...
 
     def prefetch(self, numbers: Iterable[int]) -> None:
@@ -52,34 +52,35 @@ class WholeBlocks:
 
     mapped = True
 
-    def __init__(self, index: pa.Buffer, manifest: Manifest, where: str) -> None:
-        if index.size != manifest.index_bytes:
+    def __init__(self, index: memoryview, manifest: Manifest, where: str) -> None:
+        if len(index) != manifest.index_bytes:
             raise DatasetError(
-                f"{where} has {index.size} bytes, the manifest says {manifest.index_bytes}: it is "
+                f"{where} has {len(index)} bytes, the manifest says {manifest.index_bytes}: it is "
                 "cut or belongs to another dataset. Copy index.arrow and manifest.json together."
             )
-        check_fingerprint(index, manifest.fingerprint, where)
+        _check_fingerprint(index, manifest, where)
         self._index = index
         self._shards = manifest.shards
-        self._schema = schema_of(kinds_of(manifest))
+        self._kinds = kinds_of(manifest)
 
     @classmethod
     def map(cls, path: Path, manifest: Manifest, where: str) -> WholeBlocks:
         """Map a local file; raises DatasetError where it cannot be read."""
         try:
-            with pa.memory_map(str(path)) as file:
-                return cls(file.read_buffer(), manifest, where)
-        except OSError as error:
-            if isinstance(error, DatasetError):
-                raise
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: an empty file
+            reason = error.strerror if isinstance(error, OSError) else error
             raise DatasetError(
-                f"{where} cannot be read ({error.strerror or error}). Restore it, or pack again."
+                f"{where} cannot be read ({reason}). Restore it, or pack again."
             ) from None
+        return cls(memoryview(mapped), manifest, where)
 
-    def batch(self, number: int) -> pa.RecordBatch:
-        """Return one record batch, a view of the index."""
+    def rows(self, number: int) -> Rows:
+        """Return the rows of one record batch, views of the index."""
         shard = self._shards[number]
-        return read_batch(self._index.slice(shard.index_start, shard.index_bytes), self._schema)
+        end = shard.index_start + shard.index_bytes
+        return Rows.parse(self._index[shard.index_start : end], self._kinds)
 
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Do nothing: all is there."""
@@ -103,7 +104,6 @@ class RangedBlocks:
         self._manifest = manifest
         self._copy = copy
         self._kinds = kinds_of(manifest)
-        self._schema = schema_of(self._kinds)
         self._whole: WholeBlocks | None = None
         self._coming: dict[int, Future[Buffer]] = {}
 
@@ -112,12 +112,12 @@ class RangedBlocks:
         """Whether the local copy has appeared."""
         return self._local() is not None
 
-    def batch(self, number: int) -> pa.RecordBatch:
-        """Return one record batch; raises DatasetError where it is another dataset's."""
+    def rows(self, number: int) -> Rows:
+        """Return the rows of one record batch; raises DatasetError where they are another's."""
         whole = self._local()
         if whole is not None:
             self._coming.clear()
-            return whole.batch(number)
+            return whole.rows(number)
         self.prefetch([number])
         future = self._coming.get(number) or self._submit(number)
         message = future.result()
@@ -140,19 +140,17 @@ class RangedBlocks:
         shard = self._manifest.shards[number]
         return self._store.submit_range(INDEX_NAME, shard.index_start, shard.index_bytes)
 
-    def _checked(self, number: int, message: Buffer) -> pa.RecordBatch:
-        try:
-            batch = read_batch(pa.py_buffer(message), self._schema)
-            same = digest(batch, self._kinds) == self._manifest.shards[number].digest
-        except (pa.ArrowInvalid, OSError, ValueError):
-            same = False
-        if not same:
+    def _checked(self, number: int, message: Buffer) -> Rows:
+        rows: Rows | None = None
+        with suppress(ValueError):
+            rows = Rows.parse(memoryview(message), self._kinds)
+        if rows is None or rows.digest(self._kinds) != self._manifest.shards[number].digest:
             raise DatasetError(
                 f"{self._store.url}/{INDEX_NAME} belongs to another dataset or is damaged: its "
                 f"batch {number} is not the manifest's. Copy index.arrow and manifest.json "
                 f"together, then run `headrace data lint {self._store.url}`."
             )
-        return batch
+        return rows
 
     def _local(self) -> WholeBlocks | None:
         if self._whole is None:
@@ -165,3 +163,16 @@ class RangedBlocks:
 def kinds_of(manifest: Manifest) -> Kinds:
     """Return extension -> kind, in the order of the index's columns."""
     return {extension.name: extension.kind for extension in manifest.extensions}
+
+
+def _check_fingerprint(index: memoryview, manifest: Manifest, where: str) -> None:
+    """Raise DatasetError unless the index is of this dataset: its schema says whose it is."""
+    head = bytes(index[: manifest.shards[0].index_start]) if manifest.shards else bytes(index)
+    if manifest.fingerprint.encode() in head:
+        return
+    whose = "another's" if FINGERPRINT in head else "none"
+    raise DatasetError(
+        f"{where} belongs to another dataset or is damaged: the manifest's fingerprint is "
+        f"{manifest.fingerprint[:12]}, the index has {whose}. Copy index.arrow and manifest.json "
+        "together."
+    )

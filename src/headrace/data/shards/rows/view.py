@@ -1,25 +1,22 @@
-"""One record batch of the index, read row by row without Arrow objects for each value."""
+"""The samples of one shard, by their row in the index."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
 
-import pyarrow as pa
-
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import Extension
 from headrace.data.shards.members import Member, checksum
-from headrace.data.shards.rows.columns import COLUMNS, ColumnCode
-
-_WIDTH_BYTES: dict[ColumnCode, int] = {"B": 1, "H": 2, "i": 4, "I": 4, "q": 8}
+from headrace.data.shards.rows.columns import COLUMNS
+from headrace.data.shards.rows.message import Rows
 
 
 class IndexView:
     """Rows of one shard.
 
     Args:
-        batch: The record batch; its memory stays in use as long as the view does.
+        rows: The rows; their memory stays in use as long as the view does.
         extensions: The dataset's kinds of members.
         globs: For each extension, its templates.
         path: The shard's path; "" for loose objects.
@@ -29,24 +26,17 @@ class IndexView:
 
     def __init__(
         self,
-        batch: pa.RecordBatch,
+        rows: Rows,
         extensions: Sequence[Extension],
         globs: Sequence[Sequence[Glob]],
         path: str,
     ) -> None:
-        _, ends, text = batch.column("key").buffers()
-        self._key_ends = _cast(ends, "i")
-        self._keys = _cast(text, "B")
+        self._key_ends = rows.key_ends
+        self._keys = rows.text
+        self._columns = rows.columns
         self._extensions = extensions
         self._globs = globs
         self._path = path
-        self._columns = tuple(
-            tuple(
-                _cast(batch.column(f"{extension.name}.{column.name}").buffers()[1], column.code)
-                for column in COLUMNS[extension.kind]
-            )
-            for extension in extensions
-        )
 
     def key(self, row: int) -> str:
         """Return a row's key."""
@@ -98,14 +88,6 @@ def _value_member(extension: str, value: int) -> Member:
         crc32c=checksum(data),
         data=data,
     )
-
-
-def _cast(buffer: pa.Buffer | None, code: ColumnCode) -> memoryview[int]:
-    if buffer is None or buffer.size == 0:
-        return memoryview(b"").cast(code)
-    view = memoryview(buffer).cast("B")
-    width = _WIDTH_BYTES[code]
-    return view[: len(view) // width * width].cast(code)
 
 
 def _row_that_starts_at(ends: memoryview[int], start: int) -> int | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from headrace.data.shards.faults import Fault, FaultKind
 from headrace.data.shards.names import split_name
-from headrace.data.shards.rows.columns import LARGEST_MEMBER_BYTES, MemberKind, RowBuilder
+from headrace.data.shards.rows.builder import RowBuilder
+from headrace.data.shards.rows.columns import LARGEST_MEMBER_BYTES, MemberKind
 from headrace.data.shards.tar.range_stream import RangeStream
 from headrace.data.shards.tar.reader import TarMember, TarReader
 from headrace.data.storage import Store

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.core.errors import BadSampleError
 from headrace.data.shards.members import checksum
-from headrace.data.shards.rows.columns import LARGEST_MEMBER_BYTES, MemberKind, RowBuilder
+from headrace.data.shards.rows.builder import RowBuilder
+from headrace.data.shards.rows.columns import LARGEST_MEMBER_BYTES, MemberKind
 from headrace.data.shards.tar.header import END_OF_ARCHIVE, padding, write_header
 
 
