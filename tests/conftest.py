@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
+from hypothesis import settings
 from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
 
 
 def pytest_configure() -> None:
+    settings.register_profile("headrace", deadline=None)  # how long an example takes says nothing
+    settings.load_profile("headrace")
     # A shell starts what it runs in the background with ctrl-C ignored, and every process that a
     # test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

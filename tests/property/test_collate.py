@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from torch.utils.data import default_collate
 
 from headrace.data.loader.collate import collate
-from headrace.data.loader.slots import PlainArena, SlotArena, SlotMemory, SlotPool, plain_value
+from headrace.data.loader.slots import PlainArena, SlotArena, SlotPool, plain_value
 from headrace.data.loader.wire import decode, encode
 from sample_datasets import assert_same
 
@@ -49,7 +49,7 @@ def test_inline_equals_torch(sample: object, count: int):
 @given(sample=SAMPLES, count=st.integers(1, 4))
 def test_through_a_slot_equals_torch(sample: object, count: int):
     pool = SlotPool(1)
-    arena = SlotArena(SlotMemory(pool.descriptors[0]))
+    arena = SlotArena(pool.descriptors[0])
     structure = encode(collate(iter([sample] * count), count, arena), arena)
     assert_same(pool.lend(0, structure), default_collate([sample] * count))
     pool.close()
@@ -58,6 +58,6 @@ def test_through_a_slot_equals_torch(sample: object, count: int):
 @given(batch=SAMPLES)
 def test_any_batch_is_carried_as_it_is(batch: object):
     pool = SlotPool(1)
-    arena = SlotArena(SlotMemory(pool.descriptors[0]))
+    arena = SlotArena(pool.descriptors[0])
     assert_same(pool.copy_out(0, encode(batch, arena)), batch)
     pool.close()

@@ -6,8 +6,9 @@ makes does not depend on which worker made it, or on what that worker made befor
 
 from __future__ import annotations
 
-import hashlib
 from functools import lru_cache
+
+from headrace.core.hashes import blake2b
 
 MASK64 = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -53,7 +54,7 @@ def combine(*parts: int) -> int:
 
 def text_key(text: str) -> int:
     """Return a number in [0, 2^64) for a text, the same on every machine and in every run."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(), 8), "little")
 
 
 @lru_cache(maxsize=16)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.loader.wire import Arena, Placed, array_of, place
+from headrace.data.loader.wire import Arena, Placed, place
 
 
 class NotPlainError(TypeError):
@@ -82,20 +82,21 @@ class _ArrayColumn:
     def __init__(self, example: NDArray[Any], count: int, arena: Arena) -> None:
         if example.dtype.kind not in "biufc":
             raise NotPlainError(f"cannot place an array of {example.dtype}")
+        self._shape, self._dtype, self._row_bytes = example.shape, example.dtype, example.nbytes
         self._placed = place(arena, "tensor", example.dtype, (count, *example.shape))
-        self._rows = array_of(arena, self._placed)
+        self._arena = arena
 
     def add(self, row: int, value: NDArray[Any]) -> None:
-        if value.shape != self._rows.shape[1:]:
+        if value.shape != self._shape:
             raise ValueError(
                 f"sample {row} of the batch has an array of shape {value.shape} where sample 0 has "
-                f"{self._rows.shape[1:]}. Bring them to one size in the transform, or give a "
+                f"{self._shape}. Bring them to one size in the transform, or give a "
                 f"collate_fn that can batch arrays of different sizes."
             )
-        if value.dtype != self._rows.dtype:
+        if value.dtype != self._dtype:
             # torch promotes a stack of different dtypes; so the whole batch is left to it.
-            raise NotPlainError(f"dtypes {value.dtype} and {self._rows.dtype} in one batch")
-        self._rows[row] = value
+            raise NotPlainError(f"dtypes {value.dtype} and {self._dtype} in one batch")
+        self._arena.write(self._placed.offset, row * self._row_bytes, value)
 
     def result(self) -> Placed:
         return self._placed
@@ -129,7 +130,8 @@ class _NumberColumn:
             raise NotPlainError(f"cannot place a number of {dtype}")
         self._kind = kind
         self._placed = place(arena, "tensor", dtype, (count,))
-        self._rows = array_of(arena, self._placed)
+        self._arena = arena
+        self._rows = np.empty(count, dtype)
 
     def add(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:
@@ -137,6 +139,7 @@ class _NumberColumn:
         self._rows[row] = value
 
     def result(self) -> Placed:
+        self._arena.write(self._placed.offset, 0, self._rows)
         return self._placed
 
 

@@ -72,6 +72,8 @@ class Forkserver:
         try:
             os.chdir(folder)
             self._recipe = pickle.loads(content)
+            if not self._recipe.draws_in_samples_alone:
+                importlib.import_module("numpy.random")  # so that its generator is seeded in time
         except Exception as error:  # noqa: BLE001 - importing user code may raise anything
             failure = Failure.of(error, traceback.format_exc(), None, None)
             self._control.send(("failed", failure.to_bytes()))

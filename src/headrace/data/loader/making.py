@@ -6,7 +6,6 @@ in its order; so any worker may make it, twice if need be, and the bytes are the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from headrace.data.loader.collate import NotPlainError, collate
 from headrace.data.loader.known import KnownDataset
-from headrace.data.loader.randomness import seed_generators
+from headrace.data.loader.randomness import seed_generators, unseen_generators
 from headrace.data.loader.torch_worker import hidden_from_torch
 from headrace.data.loader.wire import Arena, encode
 from headrace.plan.seeds import batch_seed, combine, sample_seed
@@ -45,6 +44,16 @@ class Recipe:
     epoch: int = 0
     worker_init_fn: Callable[[int], None] | None = None
     rank: int = 0
+
+    @property
+    def draws_in_samples_alone(self) -> bool:
+        """Whether all random draws happen while one sample is made, which can be made again."""
+        return (
+            isinstance(self.dataset, KnownDataset)
+            and not self.iterable
+            and self.collate_fn is None
+            and self.worker_init_fn is None
+        )
 
     def worker_seed(self, worker: int) -> int:
         """Return what a worker's generators begin with."""
@@ -144,12 +153,12 @@ class BatchMaker:
             yield self._seeded(index, sample_seed(self._recipe.seed, order.epoch, seed_id))
 
     def _seeded(self, index: Any, seed: int) -> Any:
-        had_torch = "torch" in sys.modules
+        unseen = unseen_generators()
         seed_generators(seed)
         sample = self._recipe.dataset[index]
-        if not had_torch and "torch" in sys.modules:
-            # The dataset imported torch on the way and may have drawn from a generator that was
-            # not seeded. Made again, the sample is what every other worker makes.
+        if unseen and unseen != unseen_generators():
+            # The dataset imported NumPy's generators, or torch, on the way, and may have drawn from
+            # what was not seeded. Made again, the sample is what every other worker makes.
             seed_generators(seed)
             sample = self._recipe.dataset[index]
         return sample

@@ -1,9 +1,11 @@
 """Slots: reused shared memory that batches land in.
 
 A slot is an anonymous file (memfd): it has no name in /dev/shm, so nothing is left behind by a
-kill, and a container's small /dev/shm does not limit it. A worker writes a batch into a slot and
-the training process maps the same pages, so pixels are never pickled and never sent. The slot is
-free again when the last tensor view of its batch dies.
+kill, and a container's small /dev/shm does not limit it. A worker writes a batch into a slot, like
+into a file, and the training process maps the same pages, so pixels are never pickled and never
+sent. The slot is free again when the last tensor view of its batch dies.
+
+Workers do not map slots: each would hold all of them in its page tables, and be counted with them.
 """
 
 from __future__ import annotations
@@ -19,59 +21,28 @@ from numpy.typing import NDArray
 
 from headrace.data.loader.wire import ALIGNMENT, Placed, decode
 
-_FIRST_SIZE_BYTES = 1 << 20
-
 
 def new_slot_file() -> int:
-    """Return the descriptor of a new anonymous file of 1 MiB, inherited by nobody by default."""
-    descriptor = os.memfd_create("headrace-slot", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, _FIRST_SIZE_BYTES)
-    return descriptor
-
-
-class SlotMemory:
-    """One slot as this process maps it. Either side may grow the file; the other maps it again."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self._bytes = np.empty(0, np.uint8)
-
-    @property
-    def mapped(self) -> NDArray[np.uint8]:
-        """All bytes this process has mapped."""
-        return self._bytes
-
-    def reach(self, end: int) -> NDArray[np.uint8]:
-        """Map at least `end` bytes, growing the file where it is shorter; return the mapping.
-
-        Views of an earlier, smaller mapping stay valid: they show the same pages.
-        """
-        if end > len(self._bytes):
-            size_bytes = os.fstat(self.descriptor).st_size
-            if end > size_bytes:
-                size_bytes = _round_up(max(end, size_bytes * 3 // 2), mmap.PAGESIZE)
-                os.ftruncate(self.descriptor, size_bytes)
-            self._bytes = np.frombuffer(mmap.mmap(self.descriptor, size_bytes), np.uint8)
-        return self._bytes
+    """Return the descriptor of a new, empty anonymous file, inherited by nobody by default."""
+    return os.memfd_create("headrace-slot", os.MFD_CLOEXEC)
 
 
 class SlotArena:
-    """An arena in a slot: what a worker writes one batch into."""
+    """An arena in a slot: what a worker writes one batch into. The file grows as needed."""
 
-    def __init__(self, memory: SlotMemory) -> None:
-        self._memory = memory
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._end = 0
 
     def reserve(self, size_bytes: int) -> int:
         """Return the offset of `size_bytes` new bytes, aligned to 64."""
         offset = _round_up(self._end, ALIGNMENT)
         self._end = offset + size_bytes
-        self._memory.reach(self._end)
         return offset
 
-    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Return those bytes as a writable uint8[size_bytes]."""
-        return self._memory.mapped[offset : offset + size_bytes]
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of what was reserved at `offset`."""
+        write_at(self._descriptor, offset + start, data)
 
 
 class PlainArena:
@@ -85,9 +56,14 @@ class PlainArena:
         self._pieces.append(np.empty(size_bytes, np.uint8))
         return len(self._pieces) - 1
 
-    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Return the bytes behind a handle as a writable uint8[size_bytes]."""
-        return self._pieces[offset][:size_bytes]
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of the bytes behind the handle `offset`."""
+        source = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else _bytes_of(data)
+        self._pieces[offset][start : start + len(source)] = source
+
+    def view(self, offset: int) -> NDArray[np.uint8]:
+        """Return the bytes behind a handle."""
+        return self._pieces[offset]
 
 
 class SlotPool:
@@ -100,7 +76,7 @@ class SlotPool:
     def __init__(self, count: int) -> None:
         self.count = count
         self.descriptors = [new_slot_file() for _ in range(count)]
-        self._memories = [SlotMemory(descriptor) for descriptor in self.descriptors]
+        self._maps = [np.empty(0, np.uint8)] * count
         # Last freed, first taken: its pages are warm, and slots never needed are never touched.
         self._free: deque[int] = deque(reversed(range(count)))
         self._lent: set[int] = set()
@@ -128,16 +104,15 @@ class SlotPool:
 
     def write(self, slot: int, payload: bytes) -> None:
         """Put the bytes of an order at the start of a slot."""
-        self._memories[slot].reach(len(payload))[: len(payload)] = np.frombuffer(payload, np.uint8)
+        write_at(self.descriptors[slot], 0, payload)
 
     def read(self, slot: int, offset: int, size_bytes: int) -> bytes:
         """Return bytes of a slot, copied."""
-        end = offset + size_bytes
-        return self._memories[slot].reach(end)[offset:end].tobytes()
+        return read_at(self.descriptors[slot], offset, size_bytes)
 
     def lend(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as views of it; the slot is freed when the last view dies."""
-        memory = self._memories[slot].reach(os.fstat(self.descriptors[slot]).st_size)
+        memory = self._mapped(slot)
         # A new array object over the same bytes: NumPy keeps it as the base of every view, torch
         # keeps the view, so the death of `lease` is the death of the last tensor.
         lease = np.frombuffer(memory.data, np.uint8)
@@ -148,7 +123,7 @@ class SlotPool:
 
     def copy_out(self, slot: int, structure: bytes) -> Any:
         """Return the batch in `slot` as copies, and free the slot."""
-        memory = self._memories[slot].reach(os.fstat(self.descriptors[slot]).st_size)
+        memory = self._mapped(slot)
         try:
             return decode(structure, lambda placed: _value(_window(memory, placed).copy(), placed))
         finally:
@@ -159,13 +134,41 @@ class SlotPool:
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
-        self._memories = []
+        self._maps = []
+
+    def _mapped(self, slot: int) -> NDArray[np.uint8]:
+        """Map all of a slot. Views of an earlier, smaller mapping stay valid: the same pages."""
+        size_bytes = os.fstat(self.descriptors[slot]).st_size
+        if size_bytes > len(self._maps[slot]):
+            mapping = mmap.mmap(self.descriptors[slot], size_bytes)
+            self._maps[slot] = np.frombuffer(mapping, np.uint8)
+        return self._maps[slot]
+
+
+def write_at(descriptor: int, offset: int, data: NDArray[Any] | bytes) -> None:
+    """Write all of `data` at `offset` of a file."""
+    whole = memoryview(data) if isinstance(data, bytes) else _bytes_of(data).data
+    written = os.pwrite(descriptor, whole, offset)
+    while written < len(whole):  # over 2 GiB, or a signal came
+        written += os.pwrite(descriptor, whole[written:], offset + written)
+
+
+def read_at(descriptor: int, offset: int, size_bytes: int) -> bytes:
+    """Return bytes of a file that has them."""
+    data = os.pread(descriptor, size_bytes, offset)
+    while len(data) < size_bytes:
+        data += os.pread(descriptor, size_bytes - len(data), offset + len(data))
+    return data
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def plain_value(arena: PlainArena, placed: Placed) -> Any:
     """Return what a placed array of inline work is to the script."""
     size_bytes = _dtype_of(placed).itemsize * int(np.prod(placed.shape, dtype=np.int64))
-    raw = arena.view(placed.offset, size_bytes)
+    raw = arena.view(placed.offset)[:size_bytes]
     return _value(raw.view(_dtype_of(placed)).reshape(placed.shape), placed)
 
 

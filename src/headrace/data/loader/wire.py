@@ -32,8 +32,8 @@ class Arena(Protocol):
     def reserve(self, size_bytes: int) -> int:
         """Return the offset of `size_bytes` new bytes, aligned to 64."""
 
-    def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Return those bytes as a writable uint8[size_bytes]."""
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of what was reserved at `offset`."""
 
 
 @final
@@ -57,13 +57,6 @@ def place(arena: Arena, kind: Kind, dtype: np.dtype[Any], shape: tuple[int, ...]
     """Reserve room for an array of that dtype and shape; its bytes are the caller's to write."""
     size_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return Placed(kind, dtype.str, shape, arena.reserve(size_bytes))
-
-
-def array_of(arena: Arena, placed: Placed) -> NDArray[Any]:
-    """Return the placed array as a writable NumPy view."""
-    dtype = np.dtype(placed.dtype)
-    size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
-    return arena.view(placed.offset, size_bytes).view(dtype).reshape(placed.shape)
 
 
 def encode(batch: object, arena: Arena) -> bytes:
@@ -103,7 +96,7 @@ def _placed_reference(obj: object, arena: Arena) -> tuple[str, str, tuple[int, .
 
 def _copy_in(arena: Arena, kind: Kind, array: NDArray[Any]) -> Placed:
     placed = place(arena, kind, array.dtype, array.shape)
-    np.copyto(array_of(arena, placed), array)
+    arena.write(placed.offset, 0, array)
     return placed
 
 

@@ -23,7 +23,7 @@ from headrace.data.loader.channels import (
 from headrace.data.loader.failures import Failure, sample_at
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
 from headrace.data.loader.randomness import seed_generators
-from headrace.data.loader.slots import SlotArena, SlotMemory
+from headrace.data.loader.slots import SlotArena, read_at
 from headrace.data.loader.torch_worker import tell_torch
 from headrace.data.storage.process import declare_leaf
 
@@ -38,7 +38,7 @@ class Worker:
         self._tickets = socket.socket(fileno=os.dup(ends.tickets[number % len(ends.tickets)]))
         self._answers = socket.socket(fileno=os.dup(ends.answers))
         self._board = map_board(ends.board, ends.workers)[number]
-        self._slots = [SlotMemory(descriptor) for descriptor in ends.slots]
+        self._slots = ends.slots
         self._maker = BatchMaker(recipe, self._note_progress)
 
     def run(self) -> None:
@@ -85,9 +85,9 @@ class Worker:
         ticket = TicketMessage.unpack(message)
         # First of all say who has it: should this worker be killed, the ticket is not lost.
         self._board[len(held)] = ticket.number
-        payload = self._slots[ticket.slot].reach(ticket.payload_bytes)[: ticket.payload_bytes]
+        payload = read_at(self._slots[ticket.slot], 0, ticket.payload_bytes)
         try:
-            order: Order | Exception = pickle.loads(payload.tobytes())
+            order: Order | Exception = pickle.loads(payload)
         except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything; it is told
             order = error
         held.append((ticket, order))
@@ -106,7 +106,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
             content, answer = self._failure(error, order), Answer.FAILED
         offset = arena.reserve(len(content))
-        arena.view(offset, len(content))[:] = bytearray(content)
+        arena.write(offset, 0, content)
         self._answers.send(
             AnswerMessage(
                 answer, self._number, ticket.number, ticket.slot, offset, len(content)

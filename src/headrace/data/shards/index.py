@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
-from headrace.data.shards.members import SampleLocation
+from headrace.data.shards.members import SampleLocation, checksum
 from headrace.data.shards.rows.blocks import Blocks, RangedBlocks, WholeBlocks
 from headrace.data.shards.rows.copy import IndexCopy, copies_folder
 from headrace.data.shards.rows.view import IndexView
@@ -196,7 +196,7 @@ def _open(
     cache_dir: str | os.PathLike[str] | None,
     config: StorageConfig | None,
 ) -> ShardIndex:
-    reopen = (_reopen, (url, cache_dir, config, manifest.fingerprint))
+    reopen = (_reopen, (url, cache_dir, config, manifest.fingerprint, checksum(bytes(data))))
     folder = _local_folder(url)
     where = f"{store.url}/{INDEX_NAME}"
     if folder is not None:
@@ -222,18 +222,21 @@ def _reopen(
     cache_dir: str | os.PathLike[str] | None,
     config: StorageConfig | None,
     fingerprint: str,
+    manifest_crc32c: int,
 ) -> ShardIndex:
+    """Open the index that another process has open, from the very bytes that it has checked."""
     store = open_store(url, config=config)
-    kept = None
+    data = None
     if _local_folder(url) is None:
-        kept = IndexCopy(copies_folder(cache_dir), fingerprint).manifest()
-    data = kept or read_manifest_bytes(store)
-    manifest = Manifest.from_json(data, store.url)
-    if manifest.fingerprint != fingerprint:
+        data = IndexCopy(copies_folder(cache_dir), fingerprint).manifest()
+    if data is None or checksum(data) != manifest_crc32c:
+        data = read_manifest_bytes(store)
+    if checksum(data) != manifest_crc32c:
         raise DatasetError(
-            f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: its fingerprint "
-            f"was {fingerprint[:12]} and is {manifest.fingerprint[:12]}. Start again."
+            f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: it is no longer "
+            f"that of the dataset {fingerprint[:12]}. Start again."
         )
+    manifest = Manifest.from_json(data, store.url, checked=True)
     return _open(store, url, manifest, data, cache_dir, config)
 
 

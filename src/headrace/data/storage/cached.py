@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.core.errors import CorruptError, HeadraceError, UsageError
+from headrace.core.hashes import blake2b
 from headrace.data.storage.block_folder import BlockFolder
 from headrace.data.storage.block_writer import BlockWriter, CacheStats
 from headrace.data.storage.cached_read import Block, CachedRead
@@ -137,7 +137,7 @@ class CachedStore:
         """Remember which content an object has; returns its identity."""
         stamp = info.etag or f"{info.modified_s}"
         text = f"{stamp}\0{info.size_bytes}"
-        identity = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        identity = blake2b(text.encode(), 16)
         if len(self._identities) >= _MOST_OBJECTS:
             self._identities.clear()
         self._identities[path] = identity
@@ -257,7 +257,7 @@ class CachedStore:
 
     def _name(self, path: str, number: int) -> str:
         text = f"{self._store.url}\0{path}\0{self._block_bytes}"
-        return f"{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}-{number:x}"
+        return f"{blake2b(text.encode(), 16).hex()}-{number:x}"
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[builtins.list[int]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import builtins
-import hashlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 from headrace.core.errors import CorruptError, NotFoundError
+from headrace.core.hashes import blake2b
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
@@ -97,7 +97,7 @@ class MemoryStore:
         info = ObjectInfo(
             path=path,
             size_bytes=len(whole),
-            etag=hashlib.blake2b(whole, digest_size=16).hexdigest(),
+            etag=blake2b(whole, 16).hex(),
             modified_s=time.time(),
         )
         self._objects[key] = (whole, info)

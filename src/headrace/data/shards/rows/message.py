@@ -8,7 +8,6 @@ bytes lie, the flatbuffer, and the bytes. Reading these few fields by hand spare
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Self
 
 import numpy as np
 
+from headrace.core.hashes import sha256
 from headrace.data.shards.rows.columns import COLUMNS, ColumnCode, Kinds
 
 FINGERPRINT = b"headrace.fingerprint"
@@ -74,7 +74,7 @@ class Rows:
         It depends on values alone: neither on Arrow's framing nor on columns of extensions that no
         row has, so that a shard's digest is known before the other shards are.
         """
-        state = hashlib.sha256()
+        state = sha256()
         first, last = self.key_ends[0], self.key_ends[self.count]
         state.update((np.asarray(self.key_ends) - first).astype("<i4").tobytes())
         state.update(self.text[first:last])
