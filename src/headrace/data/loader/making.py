@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.data.loader.collate import NotPlainError, collate
 from headrace.data.loader.known import KnownDataset
-from headrace.data.loader.randomness import seed_generators, unseen_generators
+from headrace.data.loader.randomness import imported_generators, seed_generators
 from headrace.data.loader.torch_worker import hidden_from_torch
 from headrace.data.loader.wire import Arena, encode
 from headrace.plan.seeds import batch_seed, combine, sample_seed
@@ -153,10 +153,10 @@ class BatchMaker:
             yield self._seeded(index, sample_seed(self._recipe.seed, order.epoch, seed_id))
 
     def _seeded(self, index: Any, seed: int) -> Any:
-        unseen = unseen_generators()
+        imported = imported_generators()
         seed_generators(seed)
         sample = self._recipe.dataset[index]
-        if unseen and unseen != unseen_generators():
+        if imported != imported_generators():
             # The dataset imported NumPy's generators, or torch, on the way, and may have drawn from
             # what was not seeded. Made again, the sample is what every other worker makes.
             seed_generators(seed)

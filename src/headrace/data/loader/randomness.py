@@ -25,9 +25,9 @@ def seed_generators(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def unseen_generators() -> frozenset[str]:
-    """Return which modules with generators of their own are not imported, and so not seeded."""
-    return frozenset({"numpy.random", "torch"} - sys.modules.keys())
+def imported_generators() -> tuple[bool, bool]:
+    """Return whether NumPy's and torch's generators are imported; where not, they are not seeded."""
+    return "numpy.random" in sys.modules, "torch" in sys.modules
 
 
 def generator_states() -> tuple[Any, Any, Any]:

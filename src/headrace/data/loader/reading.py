@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
+from typing import NamedTuple
 
 from headrace.core.errors import CorruptError
 from headrace.data.shards.members import Member, SampleLocation, verify
@@ -17,16 +18,13 @@ _WIDEST_GAP_BYTES = 1 << 18
 _MAX_AHEAD = 4096  # samples whose reads may be under way; older ones nobody came for are let go
 
 
-class _Span:
-    """Members of one object that are read with one request."""
+class _Span(NamedTuple):
+    """Neighbouring members of one object, which one request reads."""
 
-    __slots__ = ("length", "members", "path", "start")
-
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = members
-        self.path = members[0].path
-        self.start = min(member.offset for member in members)
-        self.length = max(member.offset + member.size_bytes for member in members) - self.start
+    path: str
+    start: int
+    length: int
+    members: Sequence[Member]
 
 
 class SampleReader:
@@ -73,21 +71,36 @@ class SampleReader:
     def _read_once(
         self, location: SampleLocation, under_way: list[Future[Buffer]] | None
     ) -> list[tuple[Member, Buffer | bytes]]:
-        found: list[tuple[Member, Buffer | bytes]] = [
-            (member, member.data) for member in location.members if member.data is not None
-        ]
-        for number, span in enumerate(_spans(location)):
-            if under_way is not None:
-                content = under_way[number].result()
-            else:
-                content = self._store.get_range(span.path, span.start, span.length)
+        stored = [member for member in location.members if member.data is None]
+        contents = self._arrived(location, under_way) if under_way else self._fetched(stored)
+        found: list[tuple[Member, Buffer | bytes]] = []
+        for member in location.members:
+            if member.data is not None:
+                found.append((member, member.data))
+                continue
+            data = contents[member]
+            if self._verified:
+                verify(location, member, data, self._store.url)
+            found.append((member, data))
+        return found
+
+    def _fetched(self, members: Sequence[Member]) -> dict[Member, Buffer]:
+        contents: dict[Member, Buffer] = {}
+        for path, group in groupby(members, key=_path_of):
+            together = list(group)
+            ranges = [(member.offset, member.size_bytes) for member in together]
+            contents.update(zip(together, self._store.get_ranges(path, ranges), strict=True))
+        return contents
+
+    @staticmethod
+    def _arrived(location: SampleLocation, under_way: list[Future[Buffer]]) -> dict[Member, Buffer]:
+        contents: dict[Member, Buffer] = {}
+        for span, future in zip(_spans(location), under_way, strict=True):
+            content = future.result()
             for member in span.members:
                 begin = member.offset - span.start
-                data = content[begin : begin + member.size_bytes]
-                if self._verified:
-                    verify(location, member, data, self._store.url)
-                found.append((member, data))
-        return found
+                contents[member] = content[begin : begin + member.size_bytes]
+        return contents
 
     def _reads_ahead(self) -> dict[int, list[Future[Buffer]]]:
         if os.getpid() != self._owner:  # forked: the parent's reads never arrive here
@@ -96,15 +109,25 @@ class SampleReader:
         return self._ahead
 
 
+def _path_of(member: Member) -> str:
+    return member.path
+
+
 def _spans(location: SampleLocation) -> list[_Span]:
     stored = [member for member in location.members if member.data is None]
     spans = []
-    for _, group in groupby(stored, key=lambda member: member.path):
+    for _, group in groupby(stored, key=_path_of):
         members = sorted(group, key=lambda member: member.offset)
-        whole = _Span(members)
+        whole = _span(members)
         wanted_bytes = sum(member.size_bytes for member in members)
         if whole.length - wanted_bytes <= _WIDEST_GAP_BYTES:
             spans.append(whole)
         else:
-            spans += [_Span([member]) for member in members]
+            spans += [_span([member]) for member in members]
     return spans
+
+
+def _span(members: Sequence[Member]) -> _Span:
+    start = members[0].offset
+    end = max(member.offset + member.size_bytes for member in members)
+    return _Span(members[0].path, start, end - start, members)

@@ -86,8 +86,16 @@ class LocalStore:
         """Return several (start, length) ranges of a file; each is one read, for none costs one."""
         for start, length in ranges:
             check_range(start, length)
-        with self._translated(path), _opened(self._file(path)) as descriptor:
-            return [self._range(path, descriptor, start, length) for start, length in ranges]
+        try:  # written out: this runs for every sample, and a context costs 2 us
+            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return [self._range(path, descriptor, start, length) for start, length in ranges]
+            finally:
+                os.close(descriptor)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._told(path, error) from error
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
         """Read a range; the future is already done."""
@@ -146,9 +154,11 @@ class LocalStore:
         except StorageError:
             raise
         except OSError as error:
-            kind = _ERRORS.get(error.errno or 0, StorageError)
-            reason = error.strerror or str(error)
-            raise kind(f"{self._location.object_url(path)}: {reason}.") from error
+            raise self._told(path, error) from error
+
+    def _told(self, path: str, error: OSError) -> StorageError:
+        kind = _ERRORS.get(error.errno or 0, StorageError)
+        return kind(f"{self._location.object_url(path)}: {error.strerror or error}.")
 
 
 @contextmanager

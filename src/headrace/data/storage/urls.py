@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os.path
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -132,6 +133,7 @@ def _http(url: str) -> Location:
     return Location(kind="http", root=root, prefix=prefix, url=shown, secret_url=url)
 
 
+@lru_cache(maxsize=4096)  # of shards it is asked for every sample
 def check_path(path: str) -> None:
     """Raise UsageError for an object's path that would leave the store, or names no object."""
     if not path or any(segment in {"", ".", ".."} for segment in path.split("/")):

@@ -22,7 +22,7 @@ class IndexView:
         path: The shard's path; "" for loose objects.
     """
 
-    __slots__ = ("_columns", "_extensions", "_globs", "_key_ends", "_keys", "_path")
+    __slots__ = ("_key_ends", "_keys", "_members", "_path")
 
     def __init__(
         self,
@@ -33,10 +33,11 @@ class IndexView:
     ) -> None:
         self._key_ends = rows.key_ends
         self._keys = rows.text
-        self._columns = rows.columns
-        self._extensions = extensions
-        self._globs = globs
         self._path = path
+        self._members = tuple(
+            (extension.name, extension.kind, columns, COLUMNS[extension.kind][0].absent, templates)
+            for extension, columns, templates in zip(extensions, rows.columns, globs, strict=True)
+        )
 
     def key(self, row: int) -> str:
         """Return a row's key."""
@@ -57,24 +58,17 @@ class IndexView:
     def members(self, row: int, key: str) -> tuple[Member, ...]:
         """Return a row's members."""
         members = []
-        for number, extension in enumerate(self._extensions):
-            columns = self._columns[number]
+        for name, kind, columns, absent, templates in self._members:
             first = columns[0][row]
-            if first == COLUMNS[extension.kind][0].absent:
+            if first == absent:
                 continue
-            if extension.kind == "value":
-                members.append(_value_member(extension.name, first))
-                continue
-            ranged = extension.kind == "range"
-            members.append(
-                Member(
-                    extension=extension.name,
-                    path=self._path if ranged else self._globs[number][first].expand(key),
-                    offset=first if ranged else 0,
-                    size_bytes=columns[1][row],
-                    crc32c=columns[2][row],
-                )
-            )
+            if kind == "range":
+                members.append(Member(name, self._path, first, columns[1][row], columns[2][row]))
+            elif kind == "object":
+                path = templates[first].expand(key)
+                members.append(Member(name, path, 0, columns[1][row], columns[2][row]))
+            else:
+                members.append(_value_member(name, first))
         return tuple(members)
 
 
