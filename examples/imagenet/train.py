@@ -37,7 +37,7 @@ def transform(size: int, *, training: bool) -> transforms.OnMembers:
     """Return what turns a sample's image into uint8[size, size, 3]."""
     if not training:
         return transforms.OnMembers("jpg", transforms.CenterCrop(size))
-    crop = transforms.DecodeRandomResizedCrop(transforms.RandomResizedCrop(size))
+    crop = transforms.RandomResizedCrop(size, exact=False)
     chain = transforms.Compose([crop, transforms.RandomHorizontalFlip()])
     return transforms.OnMembers("jpg", chain)
 

@@ -19,7 +19,6 @@ from headrace.data.transforms import (
     CenterCrop,
     ColorJitter,
     Compose,
-    DecodeRandomResizedCrop,
     JointScaleCropFlip,
     Normalize,
     OnMembers,
@@ -55,7 +54,6 @@ def test_the_public_names_are_these():
         "CenterCrop",
         "ColorJitter",
         "Compose",
-        "DecodeRandomResizedCrop",
         "JointScaleCropFlip",
         "Normalize",
         "OnMembers",
@@ -102,33 +100,47 @@ def test_center_crop_is_resize_then_crop():
 
 
 @pytest.mark.parametrize("side", [300, 700, 1200])
-def test_fused_decoding_draws_the_same_window_and_nearly_the_same_pixels(side):
+def test_scaled_decoding_draws_the_same_window_and_nearly_the_same_pixels(side):
     data = simplejpeg.encode_jpeg(smooth(side, side + side // 3), quality=90)
-    crop = RandomResizedCrop(112)
-    fused = DecodeRandomResizedCrop(crop)
+    quick = RandomResizedCrop(112, exact=False)
     for seed in range(3):
         random.seed(seed)
-        separate = crop(decode_image(data))
+        separate = RandomResizedCrop(112)(decode_image(data))
         after = random.getstate()
         random.seed(seed)
-        together = fused(data)
+        together = quick(data)
         assert random.getstate() == after
         assert together.shape == (112, 112, 3)
         assert np.abs(together.astype(int) - separate).mean() < 1.0
 
 
-def test_fused_decoding_of_a_small_image_is_exact():
-    data = simplejpeg.encode_jpeg(PHOTO[:200, :220].copy(), quality=90)
-    crop = RandomResizedCrop(112)
-    random.seed(1)
-    separate = crop(decode_image(data))
-    random.seed(1)
-    np.testing.assert_array_equal(DecodeRandomResizedCrop(crop)(data), separate)
+@pytest.mark.parametrize("crop", [RandomResizedCrop(112), CenterCrop(112)])
+def test_a_crop_of_a_file_is_the_crop_of_its_pixels(crop):
+    for seed in range(5):
+        data = simplejpeg.encode_jpeg(smooth(300, 400), quality=90)
+        random.seed(seed)
+        separate = crop(decode_image(data))
+        random.seed(seed)
+        np.testing.assert_array_equal(crop(data), separate)
+
+
+def test_bytes_are_asked_for_by_the_first_to_touch_a_member():
+    flip = OnMembers("jpg", RandomHorizontalFlip())
+    crop = OnMembers("jpg", RandomResizedCrop(32))
+    assert Compose([flip, crop]).wants_bytes == frozenset()
+    assert Compose([OnMembers("png", RandomHorizontalFlip()), crop]).wants_bytes == {"jpg"}
+    assert Compose([lambda sample: sample, crop]).wants_bytes == frozenset()
+
+    class Own(RandomResizedCrop):
+        def __call__(self, image):
+            return image[:32, :32]
+
+    assert OnMembers("jpg", Own(32)).wants_bytes == frozenset()
 
 
 def test_members_go_through_one_chain_and_bytes_are_asked_for():
     data = simplejpeg.encode_jpeg(PHOTO, quality=90)
-    chain = Compose([DecodeRandomResizedCrop(RandomResizedCrop(32)), RandomHorizontalFlip()])
+    chain = Compose([RandomResizedCrop(32), RandomHorizontalFlip()])
     transform = Compose([OnMembers("jpg", chain)])
     assert transform.wants_bytes == {"jpg"}
     sample = pickle.loads(pickle.dumps(transform))({"jpg": data, "cls": 3, "__key__": "a"})

@@ -19,7 +19,7 @@ from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.loader.reading import SampleReader
 from headrace.data.shards.index import ShardIndex, open_index
-from headrace.data.shards.members import SampleLocation
+from headrace.data.shards.members import SampleLocation, as_bytes
 from headrace.data.storage import CachedStore, StorageConfig, Store, open_store
 from headrace.data.storage.remote import RemoteStore
 from headrace.data.transforms.decode import decode_member
@@ -152,7 +152,7 @@ class ShardDataset(KnownDataset):
         sample: dict[str, Any] = {"__key__": location.key}
         for member, data in self._reader.read(location):
             if member.extension in self._wants_bytes:
-                sample[member.extension] = bytes(data)
+                sample[member.extension] = as_bytes(data)
             else:
                 sample[member.extension] = decode_member(member.extension, data)
         return sample if self.transform is None else self.transform(sample)

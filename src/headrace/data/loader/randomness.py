@@ -26,7 +26,7 @@ def seed_generators(seed: int) -> None:
 
 
 def imported_generators() -> tuple[bool, bool]:
-    """Return whether NumPy's and torch's generators are imported; where not, they are not seeded."""
+    """Return whether the generators of NumPy and torch are imported; others are not seeded."""
     return "numpy.random" in sys.modules, "torch" in sys.modules
 
 

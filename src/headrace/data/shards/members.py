@@ -49,10 +49,14 @@ class SampleLocation(NamedTuple):
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
     """Return the CRC-32C of some bytes: 0xE3069283 for b"123456789" (RFC 3720, B.4)."""
-    # The C library takes nothing but bytes, and copying them costs more than the checksum.
+    return int(google_crc32c.value(as_bytes(data)))  # the C library takes nothing but bytes
+
+
+def as_bytes(data: bytes | bytearray | memoryview) -> bytes:
+    """Return data as bytes, without copying where it is a view of all of some bytes."""
     if isinstance(data, memoryview) and type(data.obj) is bytes and data.nbytes == len(data.obj):
-        data = data.obj
-    return int(google_crc32c.value(data if isinstance(data, bytes) else bytes(data)))
+        return data.obj
+    return data if isinstance(data, bytes) else bytes(data)
 
 
 def verify(location: SampleLocation, member: Member, data: bytes | memoryview, url: str) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace.data.transforms.compose import Compose, OnMembers
     from headrace.data.transforms.crop import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
     from headrace.data.transforms.decode import decode_image, decode_member
-    from headrace.data.transforms.fused import DecodeRandomResizedCrop
     from headrace.data.transforms.joint import JointScaleCropFlip
     from headrace.data.transforms.normalize import Normalize
     from headrace.data.transforms.recode import Recode
@@ -24,7 +23,6 @@ __all__ = [
     "CenterCrop",
     "ColorJitter",
     "Compose",
-    "DecodeRandomResizedCrop",
     "JointScaleCropFlip",
     "Normalize",
     "OnMembers",
@@ -39,7 +37,6 @@ _HOME = {
     "CenterCrop": "crop",
     "ColorJitter": "color",
     "Compose": "compose",
-    "DecodeRandomResizedCrop": "fused",
     "JointScaleCropFlip": "joint",
     "Normalize": "normalize",
     "OnMembers": "compose",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.core.errors import UsageError
@@ -21,9 +21,7 @@ class Compose:
 
     def __init__(self, transforms: list[Callable[..., Any]]) -> None:
         self.transforms = list(transforms)
-        self.wants_bytes: frozenset[str] = frozenset().union(
-            *(getattr(transform, "wants_bytes", ()) for transform in self.transforms)
-        )
+        self.wants_bytes = _wanted_undecoded(self.transforms)
 
     def __call__(self, *values: Any) -> Any:
         """Return what the last transform returns; the input where there is none."""
@@ -43,14 +41,15 @@ class OnMembers:
         members: Names of the members, in the transform's order.
         transform: Takes as many values as there are members and returns as many.
         wants_bytes: The members that the dataset must leave undecoded, because the transform
-            decodes them itself (its attribute `decodes` says so).
+            decodes them itself: its own class has an attribute `decodes`. (A subclass may have
+            another idea of what it is called with, so it has to say so again.)
     """
 
     def __init__(self, members: str | tuple[str, ...], transform: Callable[..., Any]) -> None:
         self.members = (members,) if isinstance(members, str) else tuple(members)
         self.transform = transform
         first = transform.transforms[0] if isinstance(transform, Compose) else transform
-        decodes = bool(getattr(first, "decodes", False))
+        decodes = bool(vars(type(first)).get("decodes", False))
         self.wants_bytes = frozenset(self.members if decodes else ())
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,3 +67,15 @@ class OnMembers:
         result = self.transform(*(sample[name] for name in self.members))
         values = result if len(self.members) > 1 else (result,)
         return {**sample, **dict(zip(self.members, values, strict=True))}
+
+
+def _wanted_undecoded(transforms: Iterable[Callable[..., Any]]) -> frozenset[str]:
+    """Return the members that the first transform to touch them wants undecoded."""
+    wanted: set[str] = set()
+    touched: set[str] = set()
+    for transform in transforms:
+        wanted.update(set(getattr(transform, "wants_bytes", ())) - touched)
+        if not isinstance(transform, OnMembers):
+            break  # it may touch them all
+        touched.update(transform.members)
+    return frozenset(wanted)

@@ -5,27 +5,14 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.data.transforms.resize import resize_image
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """A rectangle of an image, in pixels from its upper left corner."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    def cut(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return this part of an image[H, W, ...] without copying."""
-        return image[self.top : self.top + self.height, self.left : self.left + self.width]
+from headrace.data.transforms.cut import Window, cut_and_resize
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +22,25 @@ class RandomResizedCrop:
     The window is drawn as torchvision draws it: area uniform in `scale`, aspect ratio uniform in
     its logarithm within `ratio`, ten tries, then the centre. For resizing, see `resize_image`.
 
+    It takes pixels, or the bytes of an image file, which `ShardDataset` hands it where it is the
+    first transform of a member: then a JPEG's rows below the window are not decoded, for the same
+    result. That saves an eighth of the time of decoding on average.
+
     Attributes:
         size: Pixels of the result: a side, or (height, width).
         scale: Least and greatest share of the image's area.
         ratio: Least and greatest width / height.
+        exact: False allows decoding large JPEGs at a smaller size, which saves another tenth for
+            photos of 1000x750 and a quarter for 2000x1500 when cropping 224 pixels; see
+            `cut_and_resize`.
+        decodes: This transform takes bytes: the dataset leaves the member undecoded.
     """
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    exact: bool = True
+    decodes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse ranges that are none; raises UsageError."""
@@ -52,10 +49,13 @@ class RandomResizedCrop:
             if not 0 < low <= high:
                 raise UsageError(f"{name}=({low}, {high}) is not a range of positive numbers.")
 
-    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Cut and resize uint8[H, W, C] to uint8[size, size, C]."""
-        window = self.draw(image.shape[0], image.shape[1])
-        return resize_image(window.cut(image), *height_and_width(self.size))
+    def __call__(self, image: NDArray[np.uint8] | bytes | memoryview) -> NDArray[np.uint8]:
+        """Cut and resize uint8[H, W, C], or a file, to uint8[size, size, C].
+
+        Raises:
+            BadSampleError: The file cannot be decoded.
+        """
+        return cut_and_resize(image, self.draw, height_and_width(self.size), exact=self.exact)
 
     def draw(self, height: int, width: int) -> Window:
         """Draw the window for an image of this size."""
@@ -109,10 +109,12 @@ class CenterCrop:
     Attributes:
         size: Pixels of the result: a side, or (height, width).
         resize: Pixels of the shorter side before the cut; the size's own 256/224 where None.
+        decodes: It takes the bytes of a file too, like `RandomResizedCrop`.
     """
 
     size: int | tuple[int, int]
     resize: int | None = None
+    decodes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a size larger than what is resized; raises UsageError."""
@@ -120,18 +122,29 @@ class CenterCrop:
         if self.resize is not None and self.resize < max(height_and_width(self.size)):
             raise UsageError(f"resize={self.resize} is smaller than the crop, {self.size}.")
 
-    def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the middle of uint8[H, W, C] as uint8[size, size, C].
+    def __call__(self, image: NDArray[np.uint8] | bytes | memoryview) -> NDArray[np.uint8]:
+        """Return the middle of uint8[H, W, C], or of a file, as uint8[size, size, C].
 
         Cuts first and resizes what is left, which is the same to within a pixel and cheaper.
+
+        Raises:
+            BadSampleError: The file cannot be decoded.
         """
-        height, width = height_and_width(self.size)
-        short = self.resize or round(max(height, width) * 256 / 224)
-        factor = min(image.shape[:2]) / short  # pixels of the image in one of the result
-        crop_height = min(image.shape[0], max(1, round(height * factor)))
-        crop_width = min(image.shape[1], max(1, round(width * factor)))
-        top, left = (image.shape[0] - crop_height) // 2, (image.shape[1] - crop_width) // 2
-        return resize_image(image[top : top + crop_height, left : left + crop_width], height, width)
+        return cut_and_resize(image, self.window, height_and_width(self.size))
+
+    def window(self, height: int, width: int) -> Window:
+        """Return the window for an image of this size."""
+        high, wide = height_and_width(self.size)
+        short = self.resize or round(max(high, wide) * 256 / 224)
+        factor = min(height, width) / short  # pixels of the image in one of the result
+        crop_height = min(height, max(1, round(high * factor)))
+        crop_width = min(width, max(1, round(wide * factor)))
+        return Window(
+            top=(height - crop_height) // 2,
+            left=(width - crop_width) // 2,
+            height=crop_height,
+            width=crop_width,
+        )
 
 
 def mirror(image: NDArray[np.uint8]) -> NDArray[np.uint8]:

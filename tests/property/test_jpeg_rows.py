@@ -1,0 +1,112 @@
+"""Upper rows decoded alone are the rows of the whole image, and damage in them is never missed."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from headrace.core.errors import BadSampleError
+from headrace.data.transforms.decode import decode_image
+from headrace.data.transforms.jpeg_rows import decode_rows, read_frame
+
+SAMPLINGS = ("444", "422", "420", "440", "411", "Gray")
+
+
+def textured(height: int, width: int, seed: int) -> np.ndarray:
+    """Return uint8[height, width, 3], smooth and noisy."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    noisy = np.asarray(image, np.int16) + rng.integers(-20, 20, (height, width, 3))
+    return noisy.clip(0, 255).astype(np.uint8)
+
+
+def encoded(image: np.ndarray, sampling: str) -> bytes:
+    """Return a baseline JPEG."""
+    if sampling == "Gray":
+        return simplejpeg.encode_jpeg(image[:, :, :1].copy(), colorspace="GRAY")
+    return simplejpeg.encode_jpeg(image, quality=85, colorsubsampling=sampling)
+
+
+@given(
+    height=st.integers(8, 200),
+    width=st.integers(8, 90),
+    sampling=st.sampled_from(SAMPLINGS),
+    rows=st.integers(1, 200),
+    seed=st.integers(0, 99),
+)
+@example(height=200, width=64, sampling="420", rows=14, seed=0)
+@example(height=200, width=64, sampling="420", rows=16, seed=0)
+def test_rows_are_those_of_the_whole(height: int, width: int, sampling: str, rows: int, seed: int):
+    rows = min(rows, height)
+    data = encoded(textured(height, width, seed), sampling)
+    upper = decode_rows(data, rows)
+    if upper is None:  # too few would be left
+        assert rows + 2 > height - read_frame(data).unit_rows - height % read_frame(data).unit_rows
+        return
+    np.testing.assert_array_equal(upper[:rows], decode_image(data)[:rows])
+
+
+@given(rows=st.integers(1, 300), interval=st.integers(1, 3))
+def test_restart_markers_are_passed_over(rows: int, interval: int):
+    buffer = io.BytesIO()
+    Image.fromarray(textured(320, 96, 3)).save(buffer, "JPEG", restart_marker_rows=interval)
+    upper = decode_rows(buffer.getvalue(), rows)
+    whole = decode_image(buffer.getvalue())
+    assert upper is None or np.array_equal(upper[:rows], whole[:rows])
+    assert upper is not None or rows > 250
+
+
+@pytest.mark.parametrize("kind", ["progressive", "other scans"])
+def test_other_kinds_are_decoded_whole(kind: str):
+    buffer = io.BytesIO()
+    Image.fromarray(textured(200, 96, 3)).save(buffer, "JPEG", progressive=kind == "progressive")
+    data = bytearray(buffer.getvalue())
+    if kind != "progressive":
+        scan = data.index(b"\xff\xda")
+        data[scan + 4] = 1  # a scan of one colour
+    assert read_frame(data) is None
+    assert decode_rows(bytes(data), 10) is None
+
+
+@given(cut=st.integers(0, 4000), rows=st.integers(1, 60))
+def test_a_file_that_is_cut_short_is_never_taken(cut: int, rows: int):
+    data = encoded(textured(200, 90, 5), "420")
+    assume(cut < len(data) - 2)
+    assert decode_rows(data[:cut], rows) is None
+
+
+@given(
+    place=st.floats(0, 1),
+    noise=st.binary(min_size=1, max_size=12),
+    rows=st.integers(1, 180),
+    sampling=st.sampled_from(["420", "444"]),
+)
+def test_damage_within_the_rows_is_found_as_it_is_in_the_whole(
+    place: float, noise: bytes, rows: int, sampling: str
+):
+    data = bytearray(encoded(textured(200, 90, 5), sampling))
+    begin = data.index(b"\xff\xda") + 14
+    at = begin + int(place * (len(data) - begin - 20))
+    data[at : at + len(noise)] = noise
+    upper = decode_rows(bytes(data), rows)
+    if upper is None:
+        return
+    # What the decoder makes of these rows, and it met nothing to complain of in them.
+    lenient = simplejpeg.decode_jpeg(bytes(data), colorspace="RGB", strict=False)
+    np.testing.assert_array_equal(upper[:rows], lenient[:rows])
+
+
+def test_a_marker_in_the_rows_is_damage():
+    data = bytearray(encoded(textured(200, 90, 5), "420"))
+    begin = data.index(b"\xff\xda") + 14
+    data[begin + 200 : begin + 202] = b"\xff\xd9"
+    assert decode_rows(bytes(data), 150) is None
+    with pytest.raises(BadSampleError, match="damaged"):
+        decode_image(bytes(data), rows=150)
