@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.data.transforms.decode import decode_image, read_header
+from headrace.data.transforms.jpeg_rows import decode_rows, read_frame
 from headrace.data.transforms.resize import resize_image
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(NamedTuple):
     """A rectangle of an image, in pixels from its upper left corner."""
 
     top: int
@@ -62,12 +62,16 @@ def cut_and_resize(
     if isinstance(image, np.ndarray):
         window = choose(image.shape[0], image.shape[1])
         return resize_image(window.cut(image), *size)
-    header = read_header(image)
+    frame = read_frame(image)
+    header = frame or read_header(image)
     window = choose(header.height, header.width)
     shrink = 1 if exact else _shrink(window, size)
-    pixels = decode_image(image, shrink=shrink, rows=window.bottom)
-    if pixels.shape[1] < header.width:  # another decoder may have done it, in full
-        window = scaled(window, pixels.shape[0] / header.height, pixels.shape[1] / header.width)
+    pixels = decode_rows(image, frame, window.bottom) if frame and shrink == 1 else None
+    if pixels is None:
+        pixels = decode_image(image, shrink=shrink)
+        if pixels.shape[:2] != (header.height, header.width):
+            down, across = pixels.shape[0] / header.height, pixels.shape[1] / header.width
+            window = scaled(window, down, across)
     return resize_image(window.cut(pixels), *size)
 
 

@@ -27,7 +27,6 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, UsageError
-from headrace.data.transforms.jpeg_rows import decode_rows
 
 MAX_PIXELS = 178_956_970
 """An image of more pixels is refused from its header alone. Pillow's own limit: 512 MiB as RGB."""
@@ -74,7 +73,7 @@ class ImageHeader:
 
 
 def decode_image(
-    data: bytes | memoryview, *, first_decoder: int = 0, shrink: int = 1, rows: int | None = None
+    data: bytes | memoryview, *, first_decoder: int = 0, shrink: int = 1
 ) -> NDArray[np.uint8]:
     """Decode an image.
 
@@ -84,8 +83,6 @@ def decode_image(
             that meets a bad sample a second time begins one further on.
         shrink: 2, 4 or 8: simplejpeg may decode a JPEG at this fraction of its size, rounded up,
             which saves time. Where another decoder does the work the size is the full one.
-        rows: Only the first so many rows are needed: the image may end below them. Rows that are
-            not decoded are not checked for damage.
 
     Returns:
         uint8[H, W, 3] as RGB. A PNG without colour (a mask) is uint8[H, W, 1]; a palette becomes
@@ -100,10 +97,6 @@ def decode_image(
         names = ", ".join(name for name, _ in DECODERS)
         raise UsageError(f"first_decoder={first_decoder} is not one of 0..2, for {names}.")
     header = read_header(data)
-    if rows is not None and header.kind == "jpeg" and (first_decoder, shrink) == (0, 1):
-        upper = decode_rows(data, rows) if not header.cmyk else None
-        if upper is not None:
-            return upper
     complaints = []
     for name, decode in DECODERS[first_decoder:]:
         try:

@@ -16,49 +16,54 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from headrace.data.transforms.decode import MAX_PIXELS
+
+_HEIGHT = struct.Struct(">H")
+_FRAME = struct.Struct(">BHHB")  # bits a sample, height, width, components
 # Where colour has half the rows, a pixel blends its own colour row with the next one.
 _CONTEXT_ROWS = 2
 # What the decoder says of the data that it leaves. It tells of the first fault alone, so where
 # this is the message, nothing was wrong in the rows that were read.
 _LEFT_DATA = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]")
 
-_START_OF_SCAN = 0xDA
-_SEQUENTIAL_FRAMES = {0xC0, 0xC1}
-_OTHER_FRAMES = set(range(0xC2, 0xD0)) - {0xC4, 0xC8, 0xCC}  # progressive, lossless, arithmetic
-_WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
+_SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})
+_OTHER_FRAMES = frozenset(range(0xC2, 0xD0)) - {0xC4, 0xC8, 0xCC}  # progressive, arithmetic, ...
+_WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xDA)})
 
 
 class Frame(NamedTuple):
-    """What a sequential JPEG of one scan says of itself.
+    """What a sequential JPEG, gray or of three colours, says of itself.
 
     Attributes:
-        height_at: Where its height lies in the file, two bytes, big-endian.
         height: Pixels.
         width: Pixels.
         unit_rows: Rows that are coded together.
+        height_at: Where its height lies in the file, two bytes, big-endian.
     """
 
-    height_at: int
     height: int
     width: int
     unit_rows: int
+    height_at: int
 
 
-def decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8] | None:
+def decode_rows(data: bytes | memoryview, frame: Frame, rows: int) -> NDArray[np.uint8] | None:
     """Decode at least the first `rows` rows of a JPEG, where that takes less than all of it.
 
+    Args:
+        data: The whole file.
+        frame: What `read_frame` says of it.
+        rows: How many rows are needed.
+
     Returns:
-        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is gained, where the rows are
-        damaged, or where it is a JPEG of another kind: then decode all of it.
+        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is gained, or where anything is
+        wrong with these rows or with the file's end: then decode all of it, which tells.
     """
-    frame = read_frame(data)
-    if frame is None:
-        return None
     wanted = rows + _CONTEXT_ROWS
     if -(-wanted // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
         return None
     shortened = bytearray(data)
-    struct.pack_into(">H", shortened, frame.height_at, wanted)
+    _HEIGHT.pack_into(shortened, frame.height_at, wanted)
     image = np.empty((wanted, frame.width, 3), np.uint8)
     try:
         simplejpeg.decode_jpeg(shortened, colorspace="RGB", buffer=image)
@@ -69,25 +74,29 @@ def decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8] | None
 
 
 def read_frame(data: bytes | memoryview) -> Frame | None:
-    """Return the frame of a sequential JPEG whose scan holds all colours; None for all others."""
-    found, components, position = None, 0, 2
+    """Return the frame of a sequential JPEG, gray or of three colours; None for other files."""
+    position = 2
     try:
-        while True:
-            if data[position] != 0xFF:
-                return None
+        while data[position] == 0xFF:
             marker = data[position + 1]
-            if marker == 0xFF or marker in _WITHOUT_LENGTH:  # 0xFF: padding before a marker
-                position += 1 if marker == 0xFF else 2
-                continue
-            if marker == _START_OF_SCAN:
-                return found if data[position + 4] == components else None
             if marker in _SEQUENTIAL_FRAMES:
-                height, width, components = struct.unpack_from(">HHB", data, position + 5)
-                factors = data[position + 11 : position + 11 + 3 * components : 3]
-                unit_rows = 8 * max(factor & 15 for factor in factors)
-                found = Frame(position + 5, height, width, unit_rows) if height else None
-            elif marker in _OTHER_FRAMES:
+                return _frame_at(data, position)
+            if marker in _OTHER_FRAMES:
                 return None
-            position += 2 + int.from_bytes(data[position + 2 : position + 4], "big")
-    except (IndexError, ValueError, struct.error):  # cut short
+            if marker == 0xFF:  # padding before a marker
+                position += 1
+            elif marker in _WITHOUT_LENGTH:
+                position += 2
+            else:
+                position += 2 + data[position + 2] * 256 + data[position + 3]
+    except (IndexError, struct.error):  # cut short
         return None
+    return None
+
+
+def _frame_at(data: bytes | memoryview, position: int) -> Frame | None:
+    depth_bits, height, width, components = _FRAME.unpack_from(data, position + 4)
+    if depth_bits != 8 or components not in {1, 3} or not 0 < height * width <= MAX_PIXELS:
+        return None
+    factors = [data[position + 11 + 3 * each] & 15 for each in range(components)]
+    return Frame(height, width, 8 * max(factors), position + 5)
