@@ -9,13 +9,16 @@ time, and every ratio is formed within a round. Printed and written are medians 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import random
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from arms import ARMS
 from prepare import prepare
 
@@ -41,6 +44,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("bench-data/loader"))
     parser.add_argument("--arms", nargs="*", default=[*ARMS, CEILING])
     options = parser.parse_args()
+    adopt_orphans()
     prepare(options.data, options.images)
     rounds: Rounds = []
     for number in range(options.rounds):
@@ -60,8 +64,23 @@ def measure(arm: str, data: Path) -> dict[str, float]:
     )  # fmt: skip
     if run.returncode:
         sys.exit(f"{arm} failed:\n{run.stderr}")
+    wait_for_orphans()
     found: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return found
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what an arm leaves running, so that it can be waited for."""
+    subreaper = 36  # PR_SET_CHILD_SUBREAPER, <sys/prctl.h>
+    assert ctypes.CDLL(None).prctl(subreaper, 1, 0, 0, 0) == 0
+
+
+def wait_for_orphans() -> None:
+    """Wait until nothing of the last arm runs, or the next would share its pages and its cores."""
+    for orphan in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            orphan.kill()
+            orphan.wait(timeout=60)
 
 
 def report(rounds: Rounds, command: str) -> None:
