@@ -41,7 +41,7 @@ def main() -> None:
     """Run all arms and write the section "Remote equals local" of docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--images", type=int, default=4000)
     parser.add_argument("--rate", type=float, default=250, help="images/s of the accelerator")
     parser.add_argument("--data", type=Path, default=Path("bench-data/remote"))
     options = parser.parse_args()

@@ -80,6 +80,8 @@ class ShardDataset(KnownDataset):
         self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
         store: Store = open_store(self.index.data_url, config=storage)
         self.reads_ahead = isinstance(store, RemoteStore)
+        # Importing the client is harmless before a fork; calling it would not be.
+        self.modules = ("headrace.data.storage.direct",) if self.reads_ahead else ()
         if isinstance(store, RemoteStore) and cache_dir is not None:
             store = CachedStore(store, Path(cache_dir), limit_bytes=parse_bytes(cache_bytes))
         self._store = store
@@ -112,6 +114,10 @@ class ShardDataset(KnownDataset):
         if self.reads_ahead:
             self.index.prefetch(samples)
             self._reader.begin(self.index.locate(int(sample)) for sample in samples)
+
+    def reads_under_way(self) -> int:
+        """Return how many of the reads that were begun have not arrived."""
+        return self._reader.under_way() if self.reads_ahead else 0
 
     def describe(self, sample: int) -> str:
         """Return a sample's name for messages."""

@@ -21,15 +21,21 @@ class KnownDataset:
         shard_sizes: int64[shards], samples of each shard; None where each sample is its own.
         reads_ahead: Whether reads are worth starting before their samples are asked for.
         max_bad_rate: Share of bad samples above which loading stops, from the third one on.
+        modules: What workers will import when they read; better before they are forked.
     """
 
     fingerprint: str
     shard_sizes: NDArray[np.int64] | None = None
     reads_ahead: bool = False
     max_bad_rate: float = 0.001
+    modules: Sequence[str] = ()
 
     def prefetch(self, samples: Sequence[int]) -> None:
         """Begin to read these samples; by default there is nothing to begin."""
+
+    def reads_under_way(self) -> int:
+        """Return how many of the reads that were begun have not arrived."""
+        return 0
 
     def describe(self, sample: int) -> str:
         """Return a sample's name for messages."""

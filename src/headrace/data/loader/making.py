@@ -81,6 +81,7 @@ class Order:
 
 
 ALL_OF_THEM = -1
+_NEARLY_ALL = 8  # all but an eighth: one slow answer does not hold up the rest
 
 
 class Exhausted(Exception):  # noqa: N818 - not an error: an iterable dataset came to its end
@@ -109,6 +110,15 @@ class BatchMaker:
     def looks_ahead(self) -> bool:
         """Whether the dataset gains from starting to read a batch before it is made."""
         return self._known is not None and self._known.reads_ahead
+
+    def may_look_ahead(self, order: Order) -> bool:
+        """Whether nearly all that was begun for `order` has arrived.
+
+        Sooner, the reads for later batches would only delay it: the first batch above all.
+        """
+        return self._known is not None and (
+            self._known.reads_under_way() <= len(order.indices) // _NEARLY_ALL
+        )
 
     def look_ahead(self, order: Order) -> None:
         """Let the dataset start the reads of a batch that will be made soon."""

@@ -53,6 +53,11 @@ class SampleReader:
         while len(ahead) > _MAX_AHEAD:
             ahead.pop(next(iter(ahead)))
 
+    def under_way(self) -> int:
+        """Return how many reads were begun and have not arrived."""
+        ahead = self._reads_ahead().values()
+        return sum(not future.done() for futures in ahead for future in futures)
+
     def read(self, location: SampleLocation) -> list[tuple[Member, Buffer | bytes]]:
         """Return each member of a sample with its bytes.
 

@@ -39,6 +39,7 @@ class Worker:
         self._answers = socket.socket(fileno=os.dup(ends.answers))
         self._board = map_board(ends.board, ends.workers)[number]
         self._slots = ends.slots
+        self._held: deque[tuple[TicketMessage, Order | Exception]] = deque()
         self._maker = BatchMaker(recipe, self._note_progress)
 
     def run(self) -> None:
@@ -54,16 +55,12 @@ class Worker:
             iterable=recipe.iterable,
         )
         self._prepare()
-        held: deque[tuple[TicketMessage, Order | Exception]] = deque()
         while True:
-            if not held and not self._take(held, wait=True):
+            if not self._held and not self._take(wait=True):
                 return
-            if self._maker.looks_ahead:
-                while len(held) < HELD and self._take(held, wait=False):
-                    pass
-            self._work(*held[0])
-            held.popleft()
-            self._note_held(held)
+            self._work(*self._held[0])
+            self._held.popleft()
+            self._note_held()
 
     def _prepare(self) -> None:
         """Run the user's worker_init_fn; where it fails, each ticket is answered with its error."""
@@ -75,7 +72,18 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
             self._unprepared = error
 
-    def _take(self, held: deque[tuple[TicketMessage, Order | Exception]], *, wait: bool) -> bool:
+    def _look_ahead(self) -> None:
+        """Take another ticket and begin its reads, once those of the batch at work are there."""
+        _, order = self._held[0]
+        if (
+            self._maker.looks_ahead
+            and len(self._held) < HELD
+            and isinstance(order, Order)
+            and self._maker.may_look_ahead(order)
+        ):
+            self._take(wait=False)
+
+    def _take(self, *, wait: bool) -> bool:
         try:
             message = self._tickets.recv(64, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -84,13 +92,13 @@ class Worker:
             return False
         ticket = TicketMessage.unpack(message)
         # First of all say who has it: should this worker be killed, the ticket is not lost.
-        self._board[len(held)] = ticket.number
+        self._board[len(self._held)] = ticket.number
         payload = read_at(self._slots[ticket.slot], 0, ticket.payload_bytes)
         try:
             order: Order | Exception = pickle.loads(payload)
         except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything; it is told
             order = error
-        held.append((ticket, order))
+        self._held.append((ticket, order))
         if self._maker.looks_ahead and isinstance(order, Order):
             with contextlib.suppress(Exception):  # whatever it is, making the batch tells
                 self._maker.look_ahead(order)
@@ -127,10 +135,12 @@ class Worker:
 
     def _note_progress(self, samples_done: int) -> None:
         self._board[HELD] = samples_done
+        self._look_ahead()
 
-    def _note_held(self, held: deque[tuple[TicketMessage, Order | Exception]]) -> None:
+    def _note_held(self) -> None:
         for place in range(HELD):
-            self._board[place] = held[place][0].number if place < len(held) else NOBODY
+            ticket = self._held[place][0].number if place < len(self._held) else NOBODY
+            self._board[place] = ticket
 
 
 def work(number: int, ends: Ends, recipe: Recipe) -> None:
