@@ -58,7 +58,8 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range, rank
     for step in steps:
         generator = torch.Generator().manual_seed(1000 * step + rank)
         optimizer.zero_grad()
-        model(torch.randn(5, 4, generator=generator)).square().mean().backward()
+        values = torch.randn(5, 4, generator=generator).to(next(model.parameters()).device)
+        model(values).square().mean().backward()
         optimizer.step()
 
 

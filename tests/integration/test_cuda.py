@@ -1,0 +1,62 @@
+"""What needs an accelerator: runs where CUDA is found and is skipped elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import headrace
+from headrace.train import prepare
+from packed import pack_images
+from training import Network, optimizer_of, train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("cuda")
+    return pack_images(folder / "images", str(folder / "packed"), 64)
+
+
+def batches(url: str, **options: object) -> list[dict]:
+    loader = headrace.DataLoader(
+        headrace.ShardDataset(url), 8, shuffle=True, num_workers=2, **options
+    )
+    return list(loader)
+
+
+def test_batches_on_the_device_are_those_of_the_cpu(url: str):
+    for ours, there in zip(batches(url), batches(url, device="cuda"), strict=True):
+        assert there["jpg"].is_cuda
+        assert torch.equal(there["jpg"].cpu(), ours["jpg"])
+        assert torch.equal(there["cls"].cpu(), ours["cls"])
+
+
+def test_pinned_batches_are_pinned(url: str):
+    assert all(batch["jpg"].is_pinned() for batch in batches(url, pin_memory=True))
+
+
+def test_the_transform_on_the_device_draws_alike_and_leaves_the_model_s_generators(url: str):
+    def noisy(batch: dict) -> dict:
+        noise = torch.rand(batch["jpg"].shape, device="cuda")
+        return {**batch, "jpg": batch["jpg"] + noise}
+
+    before = torch.cuda.get_rng_state()
+    runs = [batches(url, device="cuda", device_transform=noisy) for _ in range(2)]
+    assert all(torch.equal(a["jpg"], b["jpg"]) for a, b in zip(*runs, strict=True))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "dp", "none"])
+def test_every_strategy_trains_on_the_device(strategy: str, monkeypatch: pytest.MonkeyPatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    try:
+        model = prepare(Network(), strategy, device="cuda")
+        train(model, optimizer_of(model), range(2))
+        assert next(model.parameters()).is_cuda
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

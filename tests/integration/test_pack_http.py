@@ -1,0 +1,82 @@
+"""Tables of web addresses, and datasets that lie on a web server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+import headrace
+from headrace.core.errors import NotFoundError, TooManyBadSamplesError
+from headrace.data.shards.index import open_index
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from headrace.data.shards.sample_reader import read_member
+from headrace.data.storage import open_store
+from image_trees import jpeg
+from packed import pack_images
+from services.object_servers import WebHandler, object_server
+
+NAMES = ["summer/beach 1.jpg", "summer/b#2.jpg", "winter/ski.jpg"]
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[str]:
+    with object_server(WebHandler) as server:
+        yield server.endpoint
+
+
+def table_of(folder: Path, urls: list[str]) -> str:
+    """Write a table of these URLs, labelled 0, 1, ...; return its path."""
+    rows = [{"url": url, "label": label} for label, url in enumerate(urls)]
+    table = folder / "photos.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(table)
+
+
+def test_a_table_of_web_addresses_is_packed(web: str, tmp_path: Path):
+    photos = open_store(f"{web}/photos")
+    for number, name in enumerate(NAMES):
+        photos.put(name, jpeg(number))
+    table = table_of(tmp_path, [f"{web}/photos/{quote(name)}" for name in NAMES])
+    pack(table, str(tmp_path / "packed"), PackOptions(keep_order=True))
+    index = open_index(str(tmp_path / "packed"))
+    store = open_store(str(tmp_path / "packed"))
+    for number in range(len(NAMES)):
+        location = index.locate(number)
+        found = {
+            member.extension: bytes(read_member(store, index, location, member))
+            for member in location.members
+        }
+        assert found == {"jpg": jpeg(number), "cls": str(number).encode()}
+
+
+def test_an_address_that_leads_nowhere_is_named(web: str, tmp_path: Path):
+    open_store(f"{web}/photos").put("there.jpg", jpeg(0))
+    table = table_of(tmp_path, [f"{web}/photos/there.jpg", f"{web}/photos/gone.jpg"])
+    with pytest.raises((TooManyBadSamplesError, NotFoundError), match=r"gone\.jpg"):
+        pack(table, str(tmp_path / "packed"), PackOptions())
+
+
+def test_a_dataset_on_a_web_server_is_read_there(web: str, tmp_path: Path):
+    count = 40
+    local = tmp_path / "packed"
+    pack_images(tmp_path / "images", str(local), count)
+    server = open_store(f"{web}/dataset")
+    for file in local.iterdir():
+        server.put(file.name, file.read_bytes())
+    keys = {
+        url: [
+            key
+            for batch in headrace.DataLoader(
+                headrace.ShardDataset(url), 8, shuffle=True, num_workers=2
+            )
+            for key in batch["__key__"]
+        ]
+        for url in (f"{web}/dataset", str(local))
+    }
+    assert keys[f"{web}/dataset"] == keys[str(local)]
+    assert len(set(keys[str(local)])) == count
