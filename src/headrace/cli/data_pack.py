@@ -10,6 +10,25 @@ import typer
 from headrace.cli.data_options import ClassesFrom, ImageGlob, Json, MaskGlob, MaxBad, Split
 from headrace.core.units import parse_bytes
 
+Source = Annotated[str, typer.Argument(metavar="SRC", help="Folder or table; any URL.")]
+Destination = Annotated[str, typer.Argument(metavar="DST", help="Empty folder; any URL.")]
+ShardSize = Annotated[str, typer.Option(metavar="SIZE", help="How large shards become, about.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Processes; as many as there are cores by default."),
+]
+Seed = Annotated[int, typer.Option(metavar="S", help="What shuffles samples over shards.")]
+KeepOrder = Annotated[
+    bool, typer.Option("--keep-order", help="Keep the source's order instead of shuffling.")
+]
+ResizeShort = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="PIXELS", help="Shrink images whose short side is longer."),
+]
+Quality = Annotated[
+    int, typer.Option(min=1, max=100, metavar="Q", help="JPEG quality of shrunk images.")
+]
+
 
 def register(group: typer.Typer) -> None:
     """Add the verb."""
@@ -17,27 +36,15 @@ def register(group: typer.Typer) -> None:
 
 
 def pack(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Folder or table; any URL.")],
-    destination: Annotated[str, typer.Argument(metavar="DST", help="Empty folder; any URL.")],
+    source: Source,
+    destination: Destination,
     *,
-    shard_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="How large shards become, about.")
-    ] = "128MiB",
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Processes; as many as there are cores by default."),
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", help="What shuffles samples over shards.")] = 0,
-    keep_order: Annotated[
-        bool, typer.Option("--keep-order", help="Keep the source's order instead of shuffling.")
-    ] = False,
-    resize_short: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="PIXELS", help="Shrink images whose short side is longer."),
-    ] = None,
-    quality: Annotated[
-        int, typer.Option(min=1, max=100, metavar="Q", help="JPEG quality of shrunk images.")
-    ] = 90,
+    shard_size: ShardSize = "128MiB",
+    workers: Workers = None,
+    seed: Seed = 0,
+    keep_order: KeepOrder = False,
+    resize_short: ResizeShort = None,
+    quality: Quality = 90,
     max_bad: MaxBad = 0,
     split: Split = None,
     image_glob: ImageGlob = None,

@@ -78,6 +78,9 @@ class DataLoader:
         generator: torch's spelling of `seed`: the seed is drawn from it.
         pin_memory: Deliver tensors in pinned memory, where there is CUDA.
         persistent_workers: Accepted; workers are kept as long as the dataset does not change.
+        multiprocessing_context: Accepted; workers are forked from a small server in any case.
+        in_order: Accepted; batches come in order in any case, and no worker waits for it.
+        pin_memory_device: Accepted; tensors are pinned for the current device, as in newer torch.
 
     Raises:
         UsageError: Arguments that exclude one another, or numbers that do not fit.
@@ -110,27 +113,23 @@ class DataLoader:
         timeout: float = 0,
         generator: torch.Generator | None = None,
         pin_memory: bool = False,
-        persistent_workers: bool = True,  # noqa: ARG002 - workers are kept in any case
+        persistent_workers: bool = True,  # noqa: ARG002 - these four are torch's, for a script
+        multiprocessing_context: Any = None,  # noqa: ARG002 - that changes its import alone
+        in_order: bool = True,  # noqa: ARG002
+        pin_memory_device: str = "",  # noqa: ARG002
     ) -> None:
         self.dataset = dataset
         self.iterable = not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.collate_fn = collate_fn
-        self.worker_init_fn = worker_init_fn
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self.collate_fn, self.worker_init_fn = collate_fn, worker_init_fn
         self.timeout_s = timeout or timeout_s
         self.seed = seed if generator is None else _drawn_seed(generator)
         self.world = current_world(rank, world)
         check_exclusive(
-            iterable=self.iterable,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            batch_size=batch_size,
-        )
+            iterable=self.iterable, shuffle=shuffle, drop_last=drop_last, sampler=sampler,
+            batch_sampler=batch_sampler, batch_size=batch_size,
+        )  # fmt: skip
         check_waiting(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
@@ -139,6 +138,9 @@ class DataLoader:
         self._lanes, self._window = lanes, window
         self._feed = DeviceFeed(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
+        self._get_ready()
+
+    def _get_ready(self) -> None:
         self._number = next(_LOADERS_MADE)
         self._stats = LoaderStats()
         self._epoch = 0  # of the iteration at work, or of the one that comes next
@@ -148,7 +150,7 @@ class DataLoader:
         weakref.finalize(self, _close_all, self._idle)
         if self._planned:
             for warning in self._plan(0).check(self.world.size):
-                warnings.warn(warning, stacklevel=2)
+                warnings.warn(warning, stacklevel=3)
         if self.num_workers and self._executor_given is None:
             self._idle.append(self._new_executor())  # early, so that the first batch is soon there
 
