@@ -22,7 +22,7 @@ class Row:
     Attributes:
         what: What is compared.
         values: The ratio in each round.
-        target: What was promised, such as ">= 1.15".
+        target: What was promised, such as ">= 1.15"; "" where the figure is only told.
     """
 
     what: str
@@ -32,11 +32,17 @@ class Row:
     def line(self) -> str:
         """Return the row of a table: median, spread, target, and whether it is met."""
         median = statistics.median(self.values)
+        spread = f"{min(self.values):.3g} to {max(self.values):.3g}"
+        return (
+            f"| {self.what} | {median:.3g} | {spread} | {self.target} | {self._verdict(median)} |"
+        )
+
+    def _verdict(self, median: float) -> str:
+        if not self.target:
+            return ""
         bound = float(self.target.split()[-1])
         met = median >= bound if self.target.startswith(">=") else median <= bound
-        spread = f"{min(self.values):.3g} to {max(self.values):.3g}"
-        verdict = "yes" if met else "no"
-        return f"| {self.what} | {median:.3g} | {spread} | {self.target} | {verdict} |"
+        return "yes" if met else "no"
 
 
 def ratio(rounds: list[dict[str, dict[str, float]]], key: str, one: str, other: str) -> list[float]:
@@ -76,4 +82,11 @@ def machine() -> str:
         capture_output=True, text=True, check=True, cwd=ROOT,
     ).stdout.strip()  # fmt: skip
     today = dt.datetime.now(tz=dt.UTC).date()
-    return f"{model}, {os.cpu_count()} cores, no GPU · commit {commit} · {today}"
+    return f"{model}, {os.cpu_count()} cores, {accelerator()} · commit {commit} · {today}"
+
+
+def accelerator() -> str:
+    """Return the accelerator's name, or "no GPU"."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
