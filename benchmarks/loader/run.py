@@ -34,19 +34,21 @@ COLUMNS = {
     "rss_sum_mb": "resident sum, MB",
 }
 NOTES = """
-JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers. "Same transform" is
-`decode_image` and `RandomResizedCrop` in a hand-written dataset; "headrace" reads packed shards, compares
-every checksum, and makes the same pixels. "Single files" is our loader over that hand-written dataset.
-"Decode only" is two processes that decode images that are in memory, whole, and do nothing else. PSS is the
-kernel's: batches that lie in shared files which no process maps just now are left out of it, as torch's
-are between worker and training process; the column beside it counts them.
+JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers. "Same
+transform" is `decode_image` and `RandomResizedCrop` in a hand-written dataset; "headrace" reads
+packed shards, compares every checksum, and makes the same pixels. "Single files" is our loader
+over that hand-written dataset. "Decode only" is two processes that decode images that are in
+memory, whole, and do nothing else. PSS is the kernel's: batches that lie in shared files which no
+process maps just now are left out of it, as torch's are between worker and training process; the
+column beside it counts them.
 
-CPU is above its target. 76 % of what a worker does is libjpeg's decoding, 8 % resizing; the interpreter,
-reading, checksums, seeds and the copy into the slot are the rest. What helped: keeping freed memory (page
-faults gone), decoding only the rows down to the crop's end (an eighth of decoding), an index without
-pyarrow, a shorter way from index to batch. What did not: reading samples in groups (2 %), open files kept
-(0.5 %), huge pages. Leaving the rows above the crop as well would reach the target; libjpeg-turbo can skip
-their colour conversion, but no well-kept wheel offers that call.
+CPU is above its target. 76 % of what a worker does is libjpeg's decoding, 8 % resizing; the
+interpreter, reading, checksums, seeds and the copy into the slot are the rest. What helped:
+keeping freed memory (page faults gone), decoding only the rows down to the crop's end (an eighth
+of decoding), an index without pyarrow, a shorter way from index to batch. What did not: reading
+samples in groups (2 %), open files kept (0.5 %), huge pages. By estimate (15 % of the rows, a
+third of whose decoding is not entropy code), skipping the rows above the crop too would bring it
+to the target: libjpeg has that call, but no well-kept wheel offers it.
 """
 Rounds = list[dict[str, dict[str, float]]]
 
