@@ -8,6 +8,7 @@ import litdata
 
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.transforms.decode import decode_member
 from images import make_folder
 
 SHARD_BYTES = 16 << 20
@@ -16,9 +17,9 @@ SHARD_BYTES = 16 << 20
 def prepare(folder: Path, count: int) -> None:
     """Make images, shards and LitData's chunks below `folder`, unless they are there."""
     files = make_folder(folder / "images", count)
-    if not (folder / "shards" / "manifest.json").exists():
-        options = PackOptions(shard_bytes=SHARD_BYTES, workers=2)
-        pack(str(folder / "images"), str(folder / "shards"), options)
+    # As `headrace data pack` does it; where it was done before, this does nothing.
+    options = PackOptions(shard_bytes=SHARD_BYTES, workers=2)
+    pack(str(folder / "images"), str(folder / "shards"), options, check=decode_member)
     if not (folder / "chunks" / "index.json").exists():
         litdata.optimize(
             fn=_content,

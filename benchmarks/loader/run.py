@@ -25,7 +25,7 @@ from prepare import prepare
 from report import Row, ratio, write_section
 
 HERE = Path(__file__).parent
-OURS, CEILING = "headrace", "decode only"
+OURS, FILES, CEILING = "headrace", "headrace, single files", "decode only"
 COLUMNS = {
     "img_per_s": "img/s",
     "cpu_s_per_1000": "CPU s per 1,000",
@@ -34,13 +34,18 @@ COLUMNS = {
     "rss_sum_mb": "resident sum, MB",
 }
 NOTES = """
-JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers. "Same
-transform" is `decode_image` and `RandomResizedCrop` in a hand-written dataset; "headrace" reads
-packed shards, compares every checksum, and makes the same pixels. "Single files" is our loader
-over that hand-written dataset. "Decode only" is two processes that decode images that are in
-memory, whole, and do nothing else. PSS is the kernel's: batches that lie in shared files which no
-process maps just now are left out of it, as torch's are between worker and training process; the
-column beside it counts them.
+JPEGs of 500x375, about 83 kB, random resized crop to 224, batches of 64, two workers. All arms
+make the same pixels, but for Pillow's. "headrace" reads packed shards and compares every
+checksum; because packing has decoded every file once, it then decodes only the rows down to the
+crop's end. All others decode whole images with the same decoder, and "headrace, single files"
+does so over the very dataset object of "torch, same transform": the difference of these two is
+the loader's alone. "Decode only" is two processes that decode whole images that are in memory,
+and do nothing else.
+
+PSS is the kernel's: batches that lie in shared files which no process maps just now are left out
+of it, as torch's are between worker and training process. The column beside it counts them, and
+there this loader takes more than torch's: it has five batches in memory (two in work, two
+ordered, one at hand), torch fewer when workers are slow.
 
 CPU is above its target. 76 % of what a worker does is libjpeg's decoding, 8 % resizing; the
 interpreter, reading, checksums, seeds and the copy into the slot are the rest. What helped:
@@ -114,13 +119,16 @@ def report(rounds: Rounds, command: str) -> None:
     ]
     same, pillow = "torch, same transform", "torch, Pillow"
     rows = [
-        Row("throughput / torch, same", ratio(rounds, "img_per_s", OURS, same), ">= 1.15"),
+        Row("throughput / torch", ratio(rounds, "img_per_s", OURS, same), ">= 1.15"),
+        Row("the same dataset in both", ratio(rounds, "img_per_s", FILES, same), ">= 1.15"),
         Row("throughput / torch, Pillow", ratio(rounds, "img_per_s", OURS, pillow), ">= 2.5"),
         Row("throughput / decode only", ratio(rounds, "img_per_s", OURS, CEILING), ">= 0.80"),
-        Row("CPU / torch, same transform", ratio(rounds, "cpu_s_per_1000", OURS, same), "<= 0.8"),
+        Row("the same, single files", ratio(rounds, "img_per_s", FILES, CEILING), ">= 0.80"),
+        Row("CPU / torch", ratio(rounds, "cpu_s_per_1000", OURS, same), "<= 0.8"),
+        Row("the same dataset in both", ratio(rounds, "cpu_s_per_1000", FILES, same), "<= 0.8"),
         Row("PSS / torch", ratio(rounds, "pss_mb", OURS, same), "<= 1"),
         Row("PSS above start / torch", ratio(rounds, "pss_above_mb", OURS, same), "<= 1"),
-        Row("the same with batches in flight", ratio(rounds, "real_above_mb", OURS, same), ""),
+        Row("the same with batches in flight", ratio(rounds, "real_above_mb", OURS, same), "<= 1"),
         Row("resident sum / torch", ratio(rounds, "rss_sum_mb", OURS, same), "<= 0.6"),
     ]
     write_section("Loader", command, table, rows)

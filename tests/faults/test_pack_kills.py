@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.transforms.decode import decode_member
 from image_trees import class_folders, contents, jpeg, write
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gated_pack.py"
@@ -45,9 +46,9 @@ def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_pa
 
     options = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
     reports = []
-    pack(str(source), str(destination), options, progress=reports.append)
+    pack(str(source), str(destination), options, check=decode_member, progress=reports.append)
     assert max(report.resumed for report in reports) >= 3
-    pack(str(source), str(tmp_path / "whole"), options)
+    pack(str(source), str(tmp_path / "whole"), options, check=decode_member)
     assert contents(destination) == contents(tmp_path / "whole")
     after = identities(destination)
     assert {name: after[name] for name in finished} == finished

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import random
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import Checkpointer, DataLoader, ShardDataset
-from headrace.core.errors import DatasetError, NotFoundError, StorageError
-from packed import pack_images
+from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, StorageError
+from headrace.data.shards.in_place import index_in_place
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
+from headrace.data.transforms.decode import decode_image, decode_member
+from headrace.transforms import OnMembers, RandomResizedCrop
+from packed import pack_images, write_images
 
 COUNT = 60
 
@@ -111,3 +120,99 @@ def test_a_store_that_fails_is_an_error_not_a_replacement(tmp_path: Path):
         dataset[lost]
     with pytest.raises(StorageError, match=r"000001\.tar"):
         list(DataLoader(dataset, 8, num_workers=2))
+
+
+def broken_in_the_middle(file: Path) -> None:
+    """Take bytes out of a JPEG's entropy code: the decoder notices that at the file's end."""
+    data = bytearray(file.read_bytes())
+    begin = data.index(b"\xff\xda") + 14
+    place = begin + (len(data) - begin) // 4
+    del data[place : place + (len(data) - begin) // 4]
+    file.write_bytes(data)
+    with pytest.raises(BadSampleError, match="premature end"):
+        decode_image(bytes(data))
+
+
+def test_damage_from_before_is_found_where_packing_did_not_decode(tmp_path: Path):
+    noise = np.random.default_rng(0).integers(0, 255, (200, 300, 3), np.uint8)
+    for name in ("a", "b", "c"):
+        file = tmp_path / "photos" / "x" / f"{name}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(file), cv2.GaussianBlur(noise, (9, 9), 0))
+    broken_in_the_middle(tmp_path / "photos/x/b.jpg")
+    index_in_place(str(tmp_path / "photos"))
+    crop = OnMembers("jpg", RandomResizedCrop(32, scale=(0.08, 0.1)))
+    dataset = ShardDataset(str(tmp_path / "photos"), transform=crop, max_bad_rate=1.0)
+    with dataset.collecting_bad() as bad:
+        for _ in range(20):
+            dataset[1]
+    assert [record["key"] for record in bad] == ["x/b"] * 20
+
+
+def test_packing_that_decodes_lets_crops_skip_rows_and_nothing_else_changes(tmp_path: Path):
+    write_images(tmp_path / "images", 12)
+    for name, check in (("decoded", decode_member), ("plain", None)):
+        pack(str(tmp_path / "images"), str(tmp_path / name), PackOptions(), check=check)
+    crop = OnMembers("jpg", RandomResizedCrop(16))
+    decoded, plain = (
+        ShardDataset(str(tmp_path / name), transform=crop) for name in ("decoded", "plain")
+    )
+    assert decoded._undecoded == {"jpg"}
+    assert plain._undecoded == frozenset()
+    assert ShardDataset(decoded.url, transform=crop, verify=False)._undecoded == frozenset()
+    for sample in range(12):
+        random.seed(sample)
+        one = decoded[sample]["jpg"]
+        random.seed(sample)
+        np.testing.assert_array_equal(one, plain[sample]["jpg"])
+
+
+class Tabled(ShardDataset):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.table = {"cls": 7}
+
+    def __getitem__(self, sample: int) -> dict:
+        return {"key": super().__getitem__(sample)["__key__"], **self.table}
+
+
+def test_a_subclass_keeps_its_own_attributes_in_workers(url: str):
+    batches = list(DataLoader(Tabled(url), 8, num_workers=1))
+    assert all((batch["cls"] == 7).all() for batch in batches)
+
+
+def test_numbers_from_the_end_work_and_others_are_told(url: str):
+    dataset = ShardDataset(url)
+    assert dataset.__getitems__([-1])[0]["__key__"] == dataset[COUNT - 1]["__key__"]
+    with pytest.raises(IndexError):
+        dataset.__getitems__([COUNT])
+
+
+def test_a_bad_sample_that_is_made_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It is, in a worker where the transform is the first to import NumPy's generators."""
+    url = pack_images(tmp_path / "images", str(tmp_path / "packed"), 16)
+    location = ShardDataset(url).index.locate(0)
+    shard = tmp_path / "packed" / location.path
+    data = bytearray(shard.read_bytes())
+    data[location.members[-1].offset + 30] ^= 0xFF
+    shard.write_bytes(data)
+    (tmp_path / "drawing.py").write_text(
+        "import numpy as np\n\n\ndef draw(label):\n    return float(np.random.random())\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    draw = importlib.import_module("drawing").draw
+    loaders = [
+        DataLoader(
+            ShardDataset(url, transform=OnMembers("cls", draw), max_bad_rate=1.0),
+            8,
+            num_workers=workers,
+        )
+        for workers in (1, 0)
+    ]
+    from_worker, inline = (torch.cat([batch["cls"] for batch in loader]) for loader in loaders)
+    assert torch.equal(from_worker, inline)
+    records = (tmp_path / "quarantine.jsonl").read_text().splitlines()
+    assert [json.loads(record)["sample"] for record in records] == [0, 0]  # once a loader

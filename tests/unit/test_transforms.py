@@ -124,29 +124,42 @@ def test_a_crop_of_a_file_is_the_crop_of_its_pixels(crop):
         np.testing.assert_array_equal(crop(data), separate)
 
 
-def test_bytes_are_asked_for_by_the_first_to_touch_a_member():
+def test_bytes_are_taken_by_the_first_to_touch_a_member():
     flip = OnMembers("jpg", RandomHorizontalFlip())
     crop = OnMembers("jpg", RandomResizedCrop(32))
-    assert Compose([flip, crop]).wants_bytes == frozenset()
-    assert Compose([OnMembers("png", RandomHorizontalFlip()), crop]).wants_bytes == {"jpg"}
-    assert Compose([lambda sample: sample, crop]).wants_bytes == frozenset()
+    assert crop.takes_bytes == {"jpg"}
+    assert crop.wants_bytes == frozenset()
+    assert Compose([flip, crop]).takes_bytes == frozenset()
+    assert Compose([OnMembers("png", RandomHorizontalFlip()), crop]).takes_bytes == {"jpg"}
+    assert Compose([lambda sample: sample, crop]).takes_bytes == frozenset()
+    assert OnMembers("jpg", Compose([])).takes_bytes == frozenset()
 
     class Own(RandomResizedCrop):
         def __call__(self, image):
             return image[:32, :32]
 
-    assert OnMembers("jpg", Own(32)).wants_bytes == frozenset()
+    assert OnMembers("jpg", Own(32)).takes_bytes == frozenset()
+
+
+def test_a_transform_that_decodes_must_get_bytes():
+    class Length:
+        decodes = True
+
+        def __call__(self, data):
+            return len(data)
+
+    assert OnMembers("jpg", Length()).wants_bytes == {"jpg"}
 
 
 def test_members_go_through_one_chain_and_bytes_are_asked_for():
     data = simplejpeg.encode_jpeg(PHOTO, quality=90)
     chain = Compose([RandomResizedCrop(32), RandomHorizontalFlip()])
     transform = Compose([OnMembers("jpg", chain)])
-    assert transform.wants_bytes == {"jpg"}
+    assert transform.takes_bytes == {"jpg"}
     sample = pickle.loads(pickle.dumps(transform))({"jpg": data, "cls": 3, "__key__": "a"})
     assert sample["jpg"].shape == (32, 32, 3)
     assert (sample["cls"], sample["__key__"]) == (3, "a")
-    assert OnMembers("jpg", RandomHorizontalFlip()).wants_bytes == frozenset()
+    assert OnMembers("jpg", RandomHorizontalFlip()).takes_bytes == frozenset()
 
 
 def test_image_and_mask_go_together():

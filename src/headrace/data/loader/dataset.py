@@ -75,7 +75,7 @@ class ShardDataset(KnownDataset):
         self.transform = transform
         self.verify = verify
         self.max_bad_rate = max_bad_rate
-        self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir)
+        self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir, config=storage)
         self.fingerprint: str = self.index.fingerprint
         self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
         store: Store = open_store(self.index.data_url, config=storage)
@@ -89,7 +89,9 @@ class ShardDataset(KnownDataset):
 
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
-        self._wants_bytes: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
+        self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
+        if self.verify and self.index.manifest.decoded:  # checksums vouch for whole files
+            self._undecoded |= getattr(self.transform, "takes_bytes", frozenset())
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
@@ -112,8 +114,11 @@ class ShardDataset(KnownDataset):
     def prefetch(self, samples: Sequence[int]) -> None:
         """Begin to read these samples, so that they are there when they are asked for."""
         if self.reads_ahead:
-            self.index.prefetch(samples)
-            self._reader.begin(self.index.locate(int(sample)) for sample in samples)
+            # Numbers that are none are left for `__getitem__`, which says so.
+            count = len(self)
+            known = [int(each) % count for each in samples if -count <= int(each) < count]
+            self.index.prefetch(known)
+            self._reader.begin(self.index.locate(sample) for sample in known)
 
     def reads_under_way(self) -> int:
         """Return how many of the reads that were begun have not arrived."""
@@ -157,7 +162,7 @@ class ShardDataset(KnownDataset):
     def _made(self, location: SampleLocation) -> Any:
         sample: dict[str, Any] = {"__key__": location.key}
         for member, data in self._reader.read(location):
-            if member.extension in self._wants_bytes:
+            if member.extension in self._undecoded:
                 sample[member.extension] = as_bytes(data)
             else:
                 sample[member.extension] = decode_member(member.extension, data)
@@ -202,10 +207,9 @@ class ShardDataset(KnownDataset):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process."""
-        kept = ("url", "transform", "verify", "max_bad_rate", "index", "fingerprint",
-                "shard_sizes", "reads_ahead", "_store")  # fmt: skip
-        return {name: self.__dict__[name] for name in kept}
+        """Leave out what belongs to this process; a subclass's own attributes go along."""
+        own = {"_reader", "_undecoded", "_collected", "_bad", "_seen"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin anew in another process."""

@@ -137,6 +137,8 @@ class BatchMaker:
             collecting = self._known.collecting_bad()
         with collecting as bad:
             batch = self._iterated(arena) if self._recipe.iterable else self._indexed(order, arena)
+        # A sample that was made twice told of its fault twice.
+        bad = list({record["sample"]: record for record in bad}.values())
         return encode((batch, bad, self._samples_made), arena)
 
     def _indexed(self, order: Order, arena: Arena) -> Any:

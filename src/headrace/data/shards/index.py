@@ -173,6 +173,9 @@ def open_index(
     store = open_store(url, config=config)
     data = read_manifest_bytes(store)
     manifest = Manifest.from_json(data, store.url)
+    # Workers may stand in another folder when they open it again.
+    url = store.url if _local_folder(url) is not None else url
+    cache_dir = None if cache_dir is None else Path(cache_dir).absolute()
     return _open(store, url, manifest, data, cache_dir, config)
 
 

@@ -80,7 +80,7 @@ def _checked_index(store: Store, manifest: Manifest, faults: list[Fault]) -> Sha
     for number, shard in enumerate(manifest.shards):
         try:
             same = blocks.rows(number).digest(kinds) == shard.digest
-        except ValueError:
+        except DatasetError:
             same = False
         if not same:
             what = f"the rows of {shard.name or f'group {number}'} are not those of the manifest."

@@ -16,6 +16,7 @@ MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.arrow"
 FORMAT = "headrace-dataset"
 VERSION = 1
+DECODED = "decoded"  # an option of packing: every member was decoded once
 
 Layout = Literal["tar", "objects"]
 
@@ -116,6 +117,11 @@ class Manifest:
     num_recoded: int = 0
     bad: tuple[BadFile, ...] = ()
     shards: tuple[ShardEntry, ...]
+
+    @property
+    def decoded(self) -> bool:
+        """Whether every file was decoded when packed: then its checksum vouches for it."""
+        return bool(self.options.get(DECODED))
 
     def to_json(self) -> bytes:
         """Return the manifest as JSON, one line a shard."""

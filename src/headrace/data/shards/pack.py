@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import NoSpaceError, StorageError
-from headrace.data.shards.manifest import Manifest
+from headrace.data.shards.manifest import DECODED, Manifest
 from headrace.data.shards.options import Check, PackOptions, Recode
 from headrace.data.shards.packing.assemble import About, assemble, summarise
 from headrace.data.shards.packing.budget import check_budget
@@ -72,7 +72,8 @@ def pack(
         destination: A folder that is empty, or holds this same packing.
         options: How to pack.
         recode: Changes members; must pickle.
-        check: Looks at each member as it is; must pickle.
+        check: Decodes each member as it is and raises BadSampleError where it cannot; must
+            pickle. The manifest says that it was there, and readers may then rely on whole files.
         progress: Called as it goes on.
 
     Raises:
@@ -84,7 +85,7 @@ def pack(
     store = open_store(destination)
     refuse_overlap(open_store(source).url, store.url)
     table = list_source(source, options.source, listing(tell))
-    described = options.described()
+    described = options.described() | ({DECODED: True} if check is not None else {})
     manifest = finished_manifest(store, described, table.source.listing)
     if manifest is not None:
         remove_state(store)

@@ -17,11 +17,13 @@ class Compose:
     Attributes:
         transforms: The chain.
         wants_bytes: Members that the chain wants undecoded (see `OnMembers`).
+        takes_bytes: Members that it can do with undecoded.
     """
 
     def __init__(self, transforms: list[Callable[..., Any]]) -> None:
         self.transforms = list(transforms)
-        self.wants_bytes = _wanted_undecoded(self.transforms)
+        self.wants_bytes = _of_the_first(self.transforms, "wants_bytes")
+        self.takes_bytes = _of_the_first(self.transforms, "takes_bytes")
 
     def __call__(self, *values: Any) -> Any:
         """Return what the last transform returns; the input where there is none."""
@@ -43,14 +45,21 @@ class OnMembers:
         wants_bytes: The members that the dataset must leave undecoded, because the transform
             decodes them itself: its own class has an attribute `decodes`. (A subclass may have
             another idea of what it is called with, so it has to say so again.)
+        takes_bytes: The members that the dataset may leave undecoded where it knows that their
+            files are sound: the class has an attribute `decodes_sound_files`.
     """
 
     def __init__(self, members: str | tuple[str, ...], transform: Callable[..., Any]) -> None:
         self.members = (members,) if isinstance(members, str) else tuple(members)
         self.transform = transform
-        first = transform.transforms[0] if isinstance(transform, Compose) else transform
-        decodes = bool(vars(type(first)).get("decodes", False))
-        self.wants_bytes = frozenset(self.members if decodes else ())
+        first: object = transform
+        if isinstance(transform, Compose):
+            first = next(iter(transform.transforms), None)
+        declared = vars(type(first))
+        none: frozenset[str] = frozenset()
+        self.wants_bytes = frozenset(self.members) if declared.get("decodes") else none
+        sound = declared.get("decodes_sound_files")
+        self.takes_bytes = frozenset(self.members) if sound else none
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sample with these members replaced.
@@ -69,13 +78,13 @@ class OnMembers:
         return {**sample, **dict(zip(self.members, values, strict=True))}
 
 
-def _wanted_undecoded(transforms: Iterable[Callable[..., Any]]) -> frozenset[str]:
-    """Return the members that the first transform to touch them wants undecoded."""
-    wanted: set[str] = set()
+def _of_the_first(transforms: Iterable[Callable[..., Any]], attribute: str) -> frozenset[str]:
+    """Return the members of which the first transform to touch them says this."""
+    found: set[str] = set()
     touched: set[str] = set()
     for transform in transforms:
-        wanted.update(set(getattr(transform, "wants_bytes", ())) - touched)
+        found.update(set(getattr(transform, attribute, ())) - touched)
         if not isinstance(transform, OnMembers):
             break  # it may touch them all
         touched.update(transform.members)
-    return frozenset(wanted)
+    return frozenset(found)

@@ -22,9 +22,10 @@ class RandomResizedCrop:
     The window is drawn as torchvision draws it: area uniform in `scale`, aspect ratio uniform in
     its logarithm within `ratio`, ten tries, then the centre. For resizing, see `resize_image`.
 
-    It takes pixels, or the bytes of an image file, which `ShardDataset` hands it where it is the
-    first transform of a member: then a JPEG's rows below the window are not decoded, for the same
-    result. That saves an eighth of the time of decoding on average.
+    It takes pixels, or the bytes of an image file that is known to be sound. `ShardDataset` hands
+    it bytes where it is the first transform of a member and every file was decoded when the dataset
+    was packed: then a JPEG's rows below the window are not decoded, for the same result. That saves
+    an eighth of the time of decoding on average.
 
     Attributes:
         size: Pixels of the result: a side, or (height, width).
@@ -33,14 +34,14 @@ class RandomResizedCrop:
         exact: False allows decoding large JPEGs at a smaller size, which saves another tenth for
             photos of 1000x750 and a quarter for 2000x1500 when cropping 224 pixels; see
             `cut_and_resize`.
-        decodes: This transform takes bytes: the dataset leaves the member undecoded.
+        decodes_sound_files: It takes bytes, where the dataset vouches for them.
     """
 
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     exact: bool = True
-    decodes: ClassVar[bool] = True
+    decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse ranges that are none; raises UsageError."""
@@ -109,12 +110,12 @@ class CenterCrop:
     Attributes:
         size: Pixels of the result: a side, or (height, width).
         resize: Pixels of the shorter side before the cut; the size's own 256/224 where None.
-        decodes: It takes the bytes of a file too, like `RandomResizedCrop`.
+        decodes_sound_files: It takes the bytes of a file too, like `RandomResizedCrop`.
     """
 
     size: int | tuple[int, int]
     resize: int | None = None
-    decodes: ClassVar[bool] = True
+    decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a size larger than what is resized; raises UsageError."""

@@ -46,7 +46,8 @@ def cut_and_resize(
 
     Args:
         image: uint8[H, W, C], or a whole image file. Of a JPEG's file only the rows down to the
-            window's end are decoded: the same pixels, for less.
+            window's end are decoded: the same pixels, for less. The file must be known to be
+            sound: not all damage shows in its upper rows.
         choose: Says which window.
         size: (height, width) of the result.
         exact: False: where the window is at least twice as large as the result both ways, a JPEG

@@ -4,6 +4,9 @@ Nearly all of the time of decoding a photograph goes into its entropy code, whic
 from the top on. So a crop that ends above the lower edge needs no more than the rows down to its
 end: the height in the frame header is lowered to that, and the decoder stops there by itself. The
 pixels are the same, bit for bit.
+
+That is for files known to be sound. Damage in the entropy code often shows only at the end of a
+file, as data missing there, and the end is what is left out.
 """
 
 from __future__ import annotations
@@ -22,27 +25,31 @@ _HEIGHT = struct.Struct(">H")
 _FRAME = struct.Struct(">BHHB")  # bits a sample, height, width, components
 # Where colour has half the rows, a pixel blends its own colour row with the next one.
 _CONTEXT_ROWS = 2
-# What the decoder says of the data that it leaves. It tells of the first fault alone, so where
-# this is the message, nothing was wrong in the rows that were read.
-_LEFT_DATA = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd[0-79]")
+# What the decoder says of the data that it leaves: that the file's end came late.
+_LEFT_DATA = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 _SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})
-_OTHER_FRAMES = frozenset(range(0xC2, 0xD0)) - {0xC4, 0xC8, 0xCC}  # progressive, arithmetic, ...
+_START_OF_SCAN = 0xDA
+# Other frames (progressive, arithmetic, ...), and restart intervals, whose markers would be taken
+# for the end of the data.
+_REFUSED = frozenset({*range(0xC2, 0xD0), 0xDD}) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xDA)})
 
 
 class Frame(NamedTuple):
-    """What a sequential JPEG, gray or of three colours, says of itself.
+    """What a sequential JPEG of one scan, gray or of three colours, says of itself.
 
     Attributes:
         height: Pixels.
         width: Pixels.
+        components: 1 or 3 colours.
         unit_rows: Rows that are coded together.
         height_at: Where its height lies in the file, two bytes, big-endian.
     """
 
     height: int
     width: int
+    components: int
     unit_rows: int
     height_at: int
 
@@ -51,13 +58,13 @@ def decode_rows(data: bytes | memoryview, frame: Frame, rows: int) -> NDArray[np
     """Decode at least the first `rows` rows of a JPEG, where that takes less than all of it.
 
     Args:
-        data: The whole file.
+        data: The whole file, known to be sound.
         frame: What `read_frame` says of it.
         rows: How many rows are needed.
 
     Returns:
-        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is gained, or where anything is
-        wrong with these rows or with the file's end: then decode all of it, which tells.
+        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is gained, or where the decoder
+        finds a fault: then decode all of it, which tells.
     """
     wanted = rows + _CONTEXT_ROWS
     if -(-wanted // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
@@ -74,14 +81,16 @@ def decode_rows(data: bytes | memoryview, frame: Frame, rows: int) -> NDArray[np
 
 
 def read_frame(data: bytes | memoryview) -> Frame | None:
-    """Return the frame of a sequential JPEG, gray or of three colours; None for other files."""
-    position = 2
+    """Return the frame of a sequential JPEG of one scan, gray or of three colours; else None."""
+    position, frame = 2, None
     try:
         while data[position] == 0xFF:
             marker = data[position + 1]
+            if marker == _START_OF_SCAN:
+                return frame if frame and data[position + 4] == frame.components else None
             if marker in _SEQUENTIAL_FRAMES:
-                return _frame_at(data, position)
-            if marker in _OTHER_FRAMES:
+                frame = _frame_at(data, position)
+            elif marker in _REFUSED:
                 return None
             if marker == 0xFF:  # padding before a marker
                 position += 1
@@ -99,4 +108,4 @@ def _frame_at(data: bytes | memoryview, position: int) -> Frame | None:
     if depth_bits != 8 or components not in {1, 3} or not 0 < height * width <= MAX_PIXELS:
         return None
     factors = [data[position + 11 + 3 * each] & 15 for each in range(components)]
-    return Frame(height, width, 8 * max(factors), position + 5)
+    return Frame(height, width, components, 8 * max(factors), position + 5)

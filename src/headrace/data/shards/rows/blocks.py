@@ -26,7 +26,7 @@ class Blocks(Protocol):
         ...
 
     def rows(self, number: int) -> Rows:
-        """Return the rows of one record batch; raises DatasetError, ValueError where damaged."""
+        """Return the rows of one record batch; raises DatasetError where they are damaged."""
         ...
 
     def prefetch(self, numbers: Iterable[int]) -> None:
@@ -60,6 +60,7 @@ class WholeBlocks:
             )
         _check_fingerprint(index, manifest, where)
         self._index = index
+        self._where = where
         self._shards = manifest.shards
         self._kinds = kinds_of(manifest)
 
@@ -77,10 +78,22 @@ class WholeBlocks:
         return cls(memoryview(mapped), manifest, where)
 
     def rows(self, number: int) -> Rows:
-        """Return the rows of one record batch, views of the index."""
+        """Return the rows of one record batch, views of the index; raises DatasetError."""
         shard = self._shards[number]
         end = shard.index_start + shard.index_bytes
-        return Rows.parse(self._index[shard.index_start : end], self._kinds)
+        try:
+            rows = Rows.parse(self._index[shard.index_start : end], self._kinds)
+        except ValueError as error:
+            raise DatasetError(
+                f"{self._where}, the rows of {shard.name or f'group {number}'}: {error}. Restore "
+                "it, or pack again."
+            ) from None
+        if rows.count != shard.num_samples:
+            raise DatasetError(
+                f"{self._where} has {rows.count} rows for {shard.name or f'group {number}'}, the "
+                f"manifest says {shard.num_samples}. Copy index.arrow and manifest.json together."
+            )
+        return rows
 
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Do nothing: all is there."""
@@ -118,11 +131,9 @@ class RangedBlocks:
         if whole is not None:
             self._coming.clear()
             return whole.rows(number)
-        self.prefetch([number])
-        future = self._coming.get(number) or self._submit(number)
-        message = future.result()
-        self._coming.pop(number, None)
-        return self._checked(number, message)
+        # Taken out first: a read that failed is asked for again the next time.
+        future = self._coming.pop(number, None) or self._submit(number)
+        return self._checked(number, future.result())
 
     def prefetch(self, numbers: Iterable[int]) -> None:
         """Begin fetching the batches that are not on their way."""

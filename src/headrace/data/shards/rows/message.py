@@ -53,15 +53,16 @@ class Rows:
         """
         try:
             count, spans, body = _layout(message)
-        except struct.error:
+        except (struct.error, IndexError):
             raise ValueError("a damaged Arrow message: its tables lead out of it") from None
         codes = [column.code for kind in kinds.values() for column in COLUMNS[kind]]
         if len(spans) != 3 + 2 * len(codes):
             raise ValueError(f"an Arrow message of {len(spans)} buffers; other columns than these")
         ends = _cast(body, spans[1], "i", count + 1) if count else memoryview(bytes(4)).cast("i")
         text = body[spans[2][0] : spans[2][0] + spans[2][1]]
-        if len(text) < ends[count]:
-            raise ValueError("a damaged Arrow message: its keys are cut short")
+        key_ends = np.asarray(ends)
+        if key_ends[0] < 0 or len(text) < key_ends[-1] or (key_ends[1:] < key_ends[:-1]).any():
+            raise ValueError("a damaged Arrow message: its keys do not follow one another")
         values = [
             _cast(body, span, code, count)
             for span, code in zip(spans[4::2], codes, strict=True)  # [3::2] would say what is null
