@@ -33,5 +33,11 @@ check: $(STAMP)  ## Lint, types, layers, written surfaces
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/surface
 
-bench: $(STAMP)  ## Measure what docs/benchmarks.md reports (about half an hour)
+# litdata asks for torchvision, which it does not use here and which would bring CUDA.
+$(VENV)/.bench: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps litdata
+	$(BIN)/python -m pip install --quiet -c constraints.txt lightning-utilities requests tifffile
+	@touch $@
+
+bench: $(VENV)/.bench  ## Measure what docs/benchmarks.md reports (about half an hour)
 	$(BIN)/python benchmarks/all.py

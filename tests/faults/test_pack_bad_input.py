@@ -57,6 +57,25 @@ def test_tars_are_sent_to_be_indexed(tmp_path):
     assert "headrace data index" in fails(DatasetError, tmp_path / "src", tmp_path)
 
 
+def test_compressed_tars_are_told_apart(tmp_path):
+    write(tmp_path / "src", {"a.tar.gz": b"x"})
+    assert "decompress the tars" in fails(DatasetError, tmp_path / "src", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("train", "val"), "look like splits. Pack each by itself"),
+        (("Images", "Masks"), "look like images and their masks"),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused_unless_they_are_named(tmp_path, names, words):
+    source = class_folders(tmp_path / "src", each=2, classes=names)
+    assert words in fails(DatasetError, source, tmp_path)
+    options = PackOptions(source=SourceOptions(classes=names))
+    assert pack(str(source), str(tmp_path / "dst"), options).manifest.classes == names
+
+
 def test_mismatched_pairs_are_listed_and_counted(tmp_path):
     source = cityscapes(tmp_path / "src")
     (source / "gtFine/train/aachen/aachen_000001_000019_gtFine_labelIds.png").unlink()
@@ -106,6 +125,7 @@ def test_class_lists_that_are_none(tmp_path, names):
         ("url,label\n", "no rows"),
         ("url,label\na.jpg,cat\nb.jpg,\n", "column 'label' is empty in row 2 (of 2)"),
         ("url,label\na.jpg,-1\n", "unknown class (not 0 to"),
+        ("url,label\na.jpg,0.5\n", "column 'label' holds numbers with decimals"),
         ("url,label\nx/a.jpg,1\nx/a.jpg,2\n", "two files with one key"),
         ("url,label\na.jpg,1,2\n", "cannot be read as its name says"),
     ],

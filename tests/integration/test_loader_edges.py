@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+import time
 from collections import UserDict
 from pathlib import Path
 
@@ -226,3 +227,17 @@ def test_a_script_may_change_its_folder_and_shadow_a_module(tmp_path: Path):
     assert run.returncode == 0, run.stderr
     assert "['found', 'found']" in run.stdout
     assert run.stdout.count("from a worker") == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_data_wait_begins_with_iter(workers: int):
+    loader = DataLoader(Images(), 4, num_workers=workers)
+    before_ns = time.monotonic_ns()
+    iterator = iter(loader)
+    started = copy.copy(loader.stats())
+    assert 0 < started.wait_ns <= time.monotonic_ns() - before_ns
+    assert started.elapsed_ns == started.wait_ns
+    next(iterator)
+    stats = loader.stats()
+    assert started.wait_ns < stats.first_batch_ns <= time.monotonic_ns() - before_ns
+    assert stats.wait_ns <= stats.elapsed_ns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -156,6 +157,7 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands."""
+        began_ns = time.monotonic_ns()
         state, epoch = self._resumed, self.epoch
         if state is None and self._progress is not None and not self._progress.finished:
             epoch += 1  # an iteration that was left: the next one is another epoch
@@ -177,6 +179,7 @@ class DataLoader:
             stats=self._stats,
             timeout_s=self.timeout_s,
             on_end=self._on_end(executor),
+            began_ns=began_ns,
         )
 
     def __len__(self) -> int:

@@ -12,9 +12,10 @@ class LoaderStats:
     Attributes:
         batches: Batches delivered.
         samples: Samples in them, on this rank.
-        wait_ns: Time the script spent waiting for batches, in nanoseconds: the data wait.
-        elapsed_ns: Time from asking for the first batch of an iteration to the end of the last
-            step, summed over iterations, in nanoseconds: data wait and everything else.
+        wait_ns: Time the script spent in `iter(loader)` and waiting for batches, in nanoseconds:
+            the data wait. In the first epoch workers start in it.
+        elapsed_ns: Time from `iter(loader)` to the end of the last step, summed over iterations,
+            in nanoseconds: data wait and everything else.
         first_batch_ns: The newest iteration's time from `iter(loader)` to the first batch.
     """
 

@@ -58,6 +58,7 @@ class BatchStream(Iterator[Any]):
         stats: LoaderStats,
         timeout_s: float,
         on_end: Callable[[], None],
+        began_ns: int,
     ) -> None:
         self._ended = False
         self._progress = progress
@@ -75,9 +76,12 @@ class BatchStream(Iterator[Any]):
         # An iterable dataset cannot be told where to begin: what was delivered is made again.
         orders = progress.orders
         self._to_pass_over = orders.start if isinstance(orders, IterableOrders) else 0
-        self._began_ns = self._stepped_ns = time.monotonic_ns()
         self._stats.first_batch_ns = 0
         self._give_out()
+        # The script has waited since `iter(loader)`, for workers to start in the first epoch.
+        self._began_ns = self._stepped_ns = began_ns
+        self._account(began_ns)
+        self._stats.first_batch_ns = 0
 
     def __next__(self) -> Any:
         """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""

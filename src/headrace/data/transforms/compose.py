@@ -70,8 +70,9 @@ class OnMembers:
         missing = [name for name in self.members if name not in sample]
         if missing:
             raise UsageError(
-                f"The sample has no member {missing[0]!r}; it has {', '.join(map(repr, sample))}. "
-                "Name the members as the dataset does (`headrace data info` lists them)."
+                f"Sample {sample.get('__key__', '(unnamed)')} has no member {missing[0]!r}; it has "
+                f"{', '.join(map(repr, sample))}. Every sample needs the members that a transform "
+                "names; `headrace data info` lists those of the dataset."
             )
         result = self.transform(*(sample[name] for name in self.members))
         values = result if len(self.members) > 1 else (result,)

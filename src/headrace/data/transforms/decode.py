@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import warnings
 from collections.abc import Callable
@@ -302,4 +303,6 @@ def _as_uint8(image: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    # Pillow names the object that it read from; its address would differ from run to run.
+    text = re.sub(r"<_io\.BytesIO object at 0x[0-9a-f]+>", "", str(error))
+    return " ".join(text.split()) or type(error).__name__

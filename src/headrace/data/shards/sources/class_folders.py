@@ -40,6 +40,8 @@ def list_class_folders(
     for info in list_files(store, listed):
         listing.add(info.path, info.size_bytes, info.etag)
     listing.check(store.url)
+    if not known_classes:
+        _refuse_wrong_level(listing.classes, store.url)
     classes, numbers = number_classes(listing.classes, known_classes, store.url)
     table = SampleTable(
         url=store.url,
@@ -66,6 +68,27 @@ def list_class_folders(
     return table
 
 
+_SPLITS = {"dev", "eval", "test", "testing", "train", "training", "val", "valid", "validation"}
+_PARTS = {"annotations", "gt", "images", "imgs", "labels", "masks", "segmentations"}
+
+
+def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
+    """Raise DatasetError where folders that would be classes are splits, or images and masks."""
+    lower = {name.lower() for name in names}
+    told = f"{url}: the folders {', '.join(sorted(names))} would become classes"
+    anyway = "If they are classes, name them in a file and give it with --classes-from."
+    if len(lower) > 1 and lower <= _SPLITS:
+        raise DatasetError(
+            f"{told}, but they look like splits. Pack each by itself, to a folder of its own: "
+            f"`--split {min(names)}`. {anyway}"
+        )
+    if len(lower) > 1 and lower <= _PARTS:
+        raise DatasetError(
+            f"{told}, but they look like images and their masks or labels. Give --image-glob and "
+            f"--mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
+        )
+
+
 class _Listing:
     """The tree as it is being listed."""
 
@@ -81,12 +104,13 @@ class _Listing:
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}
         self._loose: list[str] = []
-        self._tars = 0
+        self._tars = self._compressed_tars = 0
 
     def add(self, path: str, size_bytes: int, etag: str) -> None:
         if extension_of(path) not in IMAGE_EXTENSIONS or path.rpartition("/")[2].startswith("."):
             self.ignored.add(path)
             self._tars += path.endswith(".tar")
+            self._compressed_tars += path.endswith((".tar.gz", ".tgz", ".tar.zst", ".tar.bz2"))
             return
         stem = stem_of(path)
         template = f"**{path[len(stem) :]}"
@@ -102,6 +126,12 @@ class _Listing:
             raise DatasetError(
                 f"{url} holds {self._tars} tar files and no images: those are shards already. "
                 f"Index them where they are: `headrace data index {url}`."
+            )
+        if not self.sizes and self._compressed_tars:
+            raise DatasetError(
+                f"{url} holds {self._compressed_tars} compressed tar files and no images. Samples "
+                "are read by their place in the file, which compression hides: decompress the "
+                "tars (images in them are compressed already), then index them."
             )
         if not self.sizes:
             examples = ", ".join(self.ignored.examples)

@@ -145,6 +145,12 @@ def _labels(
         wrong = np.flatnonzero((numbers < 0) | (numbers >= limit))
         columns.refuse_rows(wrong, columns.label, f"is an unknown class (not 0 to {limit - 1})")
         return numbers.astype(np.int32), tuple(known)
+    if pa.types.is_floating(column.type):
+        raise DatasetError(
+            f"{columns.where}: column {columns.label!r} holds numbers with decimals. Classes are "
+            "whole numbers or names. Give the column another name, and its values go into each "
+            'sample\'s member "json".'
+        )
     names = columns.strings(columns.label)
     encoded = names.dictionary_encode()
     occurring = texts(cast("pa.LargeStringArray", encoded.dictionary))
