@@ -143,7 +143,8 @@ def _start(folder: Path, port: int, access_key: str, secret_key: str) -> subproc
     command = [
         _program(), "gateway", "--no-usage-report", "--no-banner", "--keep-etag",
         "--metrics", "127.0.0.1:0", "--log", f"{folder}/background.log",
-        "--cache-dir", f"{folder}/cache", "--cache-size", "1024", "--prefetch", "0", "--backup-meta", "0",
+        "--cache-dir", f"{folder}/cache", "--cache-size", "1024", "--prefetch", "0",
+        "--backup-meta", "0",
         f"sqlite3://{folder}/meta.db", f"127.0.0.1:{port}",
     ]  # fmt: skip
     environment = child_environment(
