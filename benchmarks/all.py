@@ -7,15 +7,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Peers that pull a torchvision with them; its CUDA build would break a CPU torch.
-PEERS = [["--no-deps", "litdata==0.2.76"], ["requests", "tifffile", "lightning-utilities"]]
 SCRIPTS = ["loader/run.py", "remote.py", "resume.py", "exactness/kills.py"]
 
 
 def main() -> None:
-    """Install the peers, run every benchmark, and fail if one did."""
-    for packages in PEERS:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *packages], check=True)
+    """Run every benchmark and fail if one did; `make bench` has installed the peers."""
     path = ":".join(str(folder) for folder in (HERE, HERE.parent / "tools"))
     failed = [
         script

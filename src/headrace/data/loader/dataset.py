@@ -42,7 +42,8 @@ class ShardDataset(KnownDataset):
     Args:
         url: The dataset's URL, as it was packed or indexed.
         transform: Called with each sample; draws from the global random generators. Members whose
-            extension it names in an attribute `wants_bytes` are handed to it undecoded.
+            extension it names in an attribute `wants_bytes` are handed to it undecoded; those in
+            `takes_bytes` too, where packing has decoded every file and `verify` is on.
         cache_dir: Keep what is read from a remote store on this disk, for all ranks and later jobs.
         cache_bytes: Limit of that cache.
         verify: Compare every member's checksum on each read.

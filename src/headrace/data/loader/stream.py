@@ -81,7 +81,6 @@ class BatchStream(Iterator[Any]):
         # The script has waited since `iter(loader)`, for workers to start in the first epoch.
         self._began_ns = self._stepped_ns = began_ns
         self._account(began_ns)
-        self._stats.first_batch_ns = 0
 
     def __next__(self) -> Any:
         """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""
@@ -96,6 +95,8 @@ class BatchStream(Iterator[Any]):
         finally:
             self._account(asked_ns)
         self._stats.batches += 1
+        if not self._stats.first_batch_ns:
+            self._stats.first_batch_ns = self._stepped_ns - self._began_ns
         return batch
 
     def _next_batch(self) -> Any:
@@ -148,8 +149,6 @@ class BatchStream(Iterator[Any]):
         self._stats.wait_ns += now_ns - asked_ns
         self._stats.elapsed_ns += now_ns - self._stepped_ns
         self._stepped_ns = now_ns
-        if not self._stats.first_batch_ns:
-            self._stats.first_batch_ns = now_ns - self._began_ns
 
     def end(self) -> None:
         """Stop: no more orders, and the executor is free for another iteration."""
