@@ -7,8 +7,10 @@ HeadraceError and never prints one: here it becomes one message and an exit code
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import typer
 
@@ -39,7 +41,25 @@ def main() -> None:
         build_app()(prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
-        sys.exit(error.exit_code)
+        _exit(error.exit_code)
+    except SystemExit as end:  # how typer ends, whatever the outcome
+        _exit(end.code)
+
+
+def _exit(code: str | int | None) -> None:
+    """Exit; where the object-store client may have run, without taking the interpreter apart.
+
+    Its threads live on to the end and may still want the interpreter, which ends the process with
+    an abort: seen once, after a packing that had succeeded.
+    """
+    from headrace.data.storage.process import is_leaf
+
+    if not isinstance(code, int | None) or not is_leaf():
+        sys.exit(code)
+    with suppress(BrokenPipeError):  # the reader of a pipe has gone; nobody is left to be told
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def _root() -> None:
