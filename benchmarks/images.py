@@ -14,8 +14,10 @@ QUALITY = 90
 
 
 def make_folder(root: Path, count: int) -> list[Path]:
-    """Write `count` JPEGs as root/class_NN/IMAGE.jpg unless they are there; return their paths."""
+    """Make root/class_NN/IMAGE.jpg hold `count` JPEGs, no more and no less; return their paths."""
     paths = [root / f"class_{i % CLASSES:02d}" / f"{i:06d}.jpg" for i in range(count)]
+    for path in set(root.glob("class_*/*.jpg")) - set(paths):
+        path.unlink()  # an earlier run's, with more images
     missing = [(i, path) for i, path in enumerate(paths) if not path.exists()]
     for path in paths[:CLASSES]:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ def main() -> None:
         }
         for number in range(options.rounds):
             names = random.Random(number).sample(list(arms), len(arms))
-            rounds.append({name: epoch(arms[name], options.rate) for name in names})
+            rounds.append({name: epoch(arms[name], options) for name in names})
             print(f"round {number + 1}: {rounds[-1]}", flush=True)
     command = (
         f"python benchmarks/remote.py --rounds {options.rounds} --images {options.images} "
@@ -113,18 +113,19 @@ def is_dataset_of(count: int, folder: Path) -> bool:
     return (folder / "manifest.json").exists() and len(open_index(str(folder))) == count
 
 
-def epoch(url: str, rate: float) -> dict[str, float]:
+def epoch(url: str, options: argparse.Namespace) -> dict[str, float]:
     """Train one epoch on the emulated accelerator; return its seconds and what it took."""
     cpu_before, wall_before = machine_cpu_s(), time.perf_counter()
     dataset = headrace.ShardDataset(
         url, transform=OnMembers("jpg", RandomResizedCrop(224)), cache_dir=None
     )
+    assert len(dataset) == options.images, f"{url} has {len(dataset)} samples"
     loader = headrace.DataLoader(dataset, BATCH, shuffle=True, num_workers=WORKERS, drop_last=True)
     began = time.perf_counter()
     first_batch_s = None
     for batch in loader:
         first_batch_s = first_batch_s or time.perf_counter() - began
-        time.sleep(len(batch["cls"]) / rate)  # the emulated accelerator
+        time.sleep(len(batch["cls"]) / options.rate)  # the emulated accelerator
     epoch_s = time.perf_counter() - began
     assert first_batch_s is not None
     cores = (machine_cpu_s() - cpu_before) / (time.perf_counter() - wall_before)

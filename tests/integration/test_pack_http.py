@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -16,8 +17,9 @@ from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.shards.sample_reader import read_member
 from headrace.data.storage import open_store
+from headrace.data.transforms.decode import decode_member
 from image_trees import jpeg
-from packed import pack_images
+from packed import pack_images, write_images
 from services.object_servers import WebHandler, object_server
 
 NAMES = ["summer/beach 1.jpg", "summer/b#2.jpg", "winter/ski.jpg"]
@@ -80,3 +82,21 @@ def test_a_dataset_on_a_web_server_is_read_there(web: str, tmp_path: Path):
     }
     assert keys[f"{web}/dataset"] == keys[str(local)]
     assert len(set(keys[str(local)])) == count
+
+
+def test_workers_open_a_remote_index_from_the_copies_of_this_host(
+    web: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where the same members were packed before with other options: another manifest."""
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    write_images(tmp_path / "photos", 8)
+    urls = [f"{web}/plain", f"{web}/decoded"]
+    for url, check in zip(urls, (None, decode_member), strict=True):
+        pack(str(tmp_path / "photos"), url, PackOptions(), check=check)
+    pickled = pickle.dumps([open_index(url) for url in urls])
+    for url in urls:
+        open_store(url).delete("manifest.json")  # what were fetched now would be missing
+    plain, decoded = pickle.loads(pickled)
+    assert plain.fingerprint == decoded.fingerprint
+    assert (plain.manifest.decoded, decoded.manifest.decoded) == (False, True)
+    assert plain.locate(3) == decoded.locate(3)

@@ -231,9 +231,8 @@ def _reopen(
     store = open_store(url, config=config)
     data = None
     if _local_folder(url) is None:
-        data = IndexCopy(copies_folder(cache_dir), fingerprint).manifest()
-    if data is None or checksum(data) != manifest_crc32c:
-        data = read_manifest_bytes(store)
+        data = IndexCopy(copies_folder(cache_dir), fingerprint).manifest(manifest_crc32c)
+    data = data or read_manifest_bytes(store)
     if checksum(data) != manifest_crc32c:
         raise DatasetError(
             f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: it is no longer "

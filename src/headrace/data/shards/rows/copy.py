@@ -1,6 +1,7 @@
 """A remote index on the local disk, where all workers of a host map the same file.
 
-Files are named by fingerprint, so one folder serves all datasets and jobs, and nothing in it can
+Indexes are named by fingerprint, manifests by their own checksum too (the same members may have
+been packed with other options), so one folder serves all datasets and jobs, and nothing in it can
 be stale. One process copies, holding a lock that the kernel drops when it dies; the others, and
 this one meanwhile, read by range until the file appears.
 """
@@ -47,16 +48,18 @@ class IndexCopy:
         """Return the index's file, or None while it is not there."""
         return self._existing(".arrow")
 
-    def manifest(self) -> bytes | None:
-        """Return the manifest's bytes, or None where it is not there."""
-        path = self._existing(".json")
-        return path.read_bytes() if path else None
+    def manifest(self, crc32c: int) -> bytes | None:
+        """Return the bytes of the manifest with this checksum, or None where it is not there."""
+        path = self._existing(_manifest_suffix(crc32c))
+        data = path.read_bytes() if path else b""
+        return data if google_crc32c.value(data) == crc32c else None
 
     def keep_manifest(self, manifest: bytes) -> None:
         """Keep the manifest, so that workers need not fetch it; a full disk is no error."""
-        if self._folder is not None and self.manifest() is None:
+        crc32c = google_crc32c.value(manifest)
+        if self._folder is not None and self.manifest(crc32c) is None:
             with suppress(OSError):
-                write_whole(self._file(".json"), [manifest], durable=False)
+                write_whole(self._file(_manifest_suffix(crc32c)), [manifest], durable=False)
 
     def fetch(self, store: Store, manifest: Manifest) -> None:
         """Copy the index now, unless another process is at it; a full disk is no error.
@@ -127,6 +130,10 @@ class IndexCopy:
     def _file(self, suffix: str) -> Path:
         assert self._folder is not None
         return self._folder / f"{self._fingerprint}{suffix}"
+
+
+def _manifest_suffix(crc32c: int) -> str:
+    return f"-{crc32c:08x}.json"
 
 
 def copies_folder(cache_dir: str | os.PathLike[str] | None) -> Path | None:
