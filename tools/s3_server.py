@@ -144,7 +144,7 @@ def _start(folder: Path, port: int, access_key: str, secret_key: str) -> subproc
         _program(), "gateway", "--no-usage-report", "--no-banner", "--keep-etag",
         "--metrics", "127.0.0.1:0", "--log", f"{folder}/background.log",
         "--cache-dir", f"{folder}/cache", "--cache-size", "1024",
-        # Ranges are read at random: what the gateway reads ahead is thrown away, and takes our cores.
+        # Ranges are read at random: what is read ahead is thrown away, and takes our cores.
         "--prefetch", "0", "--max-readahead", "1",
         "--backup-meta", "0",
         f"sqlite3://{folder}/meta.db", f"127.0.0.1:{port}",
