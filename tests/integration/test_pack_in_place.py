@@ -136,7 +136,7 @@ def test_objects_in_a_bucket(tmp_path, s3_url):
     samples = read_all(s3_url, cache_dir=tmp_path / "cache")
     assert len(samples) == 8
     assert samples["cat/cat_001"]["jpg"] == (tmp_path / "src/cat/cat_001.JPEG").read_bytes()
-    assert [file.suffix for file in sorted((tmp_path / "cache/indexes").iterdir())] == [
+    assert sorted(file.suffix for file in (tmp_path / "cache/indexes").iterdir()) == [
         ".arrow", ".json",
     ]  # fmt: skip
     assert lint(s3_url).faults == ()
