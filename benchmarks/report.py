@@ -52,8 +52,10 @@ def ratio(rounds: list[dict[str, dict[str, float]]], key: str, one: str, other: 
     ]
 
 
-def write_section(title: str, command: str, table: list[str], rows: list[Row]) -> None:
-    """Print a section and put it into the page in place of the one with the same title."""
+def write_section(
+    title: str, command: str, table: list[str], rows: list[Row], *, page: Path = PAGE
+) -> None:
+    """Print a section and put it into a page in place of the one with the same title."""
     lines = [
         f"## {title}", "", f"`{command}` · {machine()}", "", *table, "",
         "| ratio, median over rounds | measured | spread | target | met |",
@@ -61,10 +63,10 @@ def write_section(title: str, command: str, table: list[str], rows: list[Row]) -
     ]  # fmt: skip
     section = "\n".join(lines)
     print(section)
-    page = PAGE.read_text() if PAGE.exists() else "# Benchmarks\n\n"
+    text = page.read_text() if page.exists() else f"# {page.stem.capitalize()}\n\n"
     pattern = re.compile(rf"## {re.escape(title)}\n.*?(?=\n## |\Z)", re.DOTALL)
-    page = pattern.sub(lambda _: section, page) if pattern.search(page) else page + section + "\n"
-    PAGE.write_text(page.rstrip() + "\n")
+    text = pattern.sub(lambda _: section, text) if pattern.search(text) else text + section + "\n"
+    page.write_text(text.rstrip() + "\n")
 
 
 def machine() -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headrace.data.loader.dataset import ShardDataset as ShardDataset
     from headrace.data.loader.loader import DataLoader as DataLoader
     from headrace.data.storage import StorageConfig as StorageConfig
+    from headrace.records.open_run import open_run as open_run
     from headrace.train import Checkpointer as Checkpointer
     from headrace.train import prepare as prepare
 
@@ -22,6 +23,7 @@ _HOMES = {
     "HeadraceError": "headrace.core.errors",
     "ShardDataset": "headrace.data.loader.dataset",
     "StorageConfig": "headrace.data.storage",
+    "open_run": "headrace.records.open_run",
     "prepare": "headrace.train",
     "transforms": "headrace.transforms",
 }
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     home = importlib.import_module(_HOMES[name])
-    return home if _HOMES[name].endswith("." + name) else getattr(home, name)
+    return home if name == "transforms" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

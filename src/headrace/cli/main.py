@@ -14,10 +14,15 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import data, run
+from headrace.cli import data, doctor, profile, run
 from headrace.core.errors import HeadraceError
 
-VERBS: tuple[Callable[[typer.Typer], None], ...] = (run.register, data.register)
+VERBS: tuple[Callable[[typer.Typer], None], ...] = (
+    run.register,
+    doctor.register,
+    profile.register,
+    data.register,
+)
 
 
 def build_app() -> typer.Typer:

@@ -37,7 +37,18 @@ def _run(
         str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Instead: runs/NAME.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
+    ] = None,
+    profile_interval: Annotated[
+        str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
+    ] = None,
 ) -> None:
-    own = [f"--run-dir={run_dir}"] if run_dir is not None else []
-    own += [f"--name={name}"] if name is not None else []
+    told = {
+        "--run-dir": run_dir,
+        "--name": name,
+        "--profile": profile,
+        "--profile-interval": profile_interval,
+    }
+    own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     sys.exit(run_job([*own, *context.args]))

@@ -44,6 +44,10 @@ class Variable:
         """Set the variable for this process and those it starts from now on."""
         os.environ[self.name] = value
 
+    def unset(self) -> None:
+        """Remove the variable for this process and those it starts from now on."""
+        os.environ.pop(self.name, None)
+
 
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
@@ -57,6 +61,11 @@ UNSHARED_STORE = Variable(
 PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (torchrun)")
 
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
+RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
+RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
+ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
+LOADER = Variable("HEADRACE_LOADER", "the loader whose workers are being started, set by the probe")
+PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
@@ -121,6 +130,15 @@ def connection_variables() -> tuple[tuple[str, str], ...]:
             if name.startswith(_CONNECTION_PREFIXES) or name.upper() in _CONNECTION_NAMES
         )
     )
+
+
+def change(values: Mapping[str, str | None]) -> None:
+    """Set variables for this process and those it starts from now on (None removes)."""
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:

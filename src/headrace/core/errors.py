@@ -17,6 +17,7 @@ HeadraceError
 │   ├── WorkerError       an exception in a worker: sample and worker's traceback
 │   └── LoaderTimeoutError
 ├── CheckpointError
+├── RecordsError          a run's records are missing, broken or of a newer version
 └── LaunchError           a job could not be started or its ranks failed
 
 A message says what, where and what to do next. It never holds a credential or the query part of
@@ -100,6 +101,10 @@ class LoaderTimeoutError(LoaderError):
 
 class CheckpointError(HeadraceError):
     """A checkpoint cannot be written, or is incomplete, or does not fit."""
+
+
+class RecordsError(HeadraceError):
+    """A run's records cannot be read; the message names the run and says what is there."""
 
 
 class LaunchError(HeadraceError):

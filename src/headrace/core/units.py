@@ -29,6 +29,14 @@ def parse_bytes(size: str | int) -> int:
     return int(amount * _SUFFIX_BYTES[suffix])
 
 
+def parse_seconds(duration: str) -> float:
+    """Return a duration such as "500ms", "20s" or "2min" in seconds; raises UsageError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min)\s*", duration)
+    if match is None:
+        raise UsageError(f"{duration!r} is not a duration. Write it as 500ms, 20s or 2min.")
+    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]
+
+
 def format_bytes(size_bytes: float) -> str:
     """Return a size in bytes as text with a binary suffix and three digits: "1.21 GiB"."""
     for suffix in ("B", "KiB", "MiB", "GiB"):

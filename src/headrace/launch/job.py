@@ -14,9 +14,11 @@ from headrace.core import env
 from headrace.launch.failure import describe_end
 from headrace.launch.own_flags import DirectJob, direct_job
 from headrace.launch.rank import rank_command
+from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.tee import Tee
+from headrace.launch.verdict import tell_verdict
 from headrace.records.run_folder import RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -51,12 +53,15 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     python = env.PYTHON_EXEC.get() or sys.executable
     script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
     log = folder.logs(attempt.number) / "rank-0.stderr"
+    recording = Recording(folder, attempt, job.recording)
     with signals_held() as held:
         child = subprocess.Popen(
             rank_command(sys.executable, script),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=env.child_environment({env.RUN_DIR.name: str(folder.path)}),
+            env=env.child_environment(
+                {env.RUN_DIR.name: str(folder.path), **recording.environment()}
+            ),
         )
         assert child.stdout is not None
         assert child.stderr is not None
@@ -70,6 +75,8 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         if returncode != 0:
             sys.stderr.write(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
         folder.end_attempt(attempt.number, exit_code_of(returncode))
+        recording.finish()
+        tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
 
 
@@ -96,6 +103,7 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         announced = announcement.read()
         if announced is not None:
             announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
+            tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)
 
 

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.launch.recording import RecordingOptions
 
-OWN_FLAGS = {"--run-dir": "run_dir", "--run_dir": "run_dir", "--name": "name"}
+OWN_FLAGS = {
+    "--run-dir": "run_dir",
+    "--run_dir": "run_dir",
+    "--name": "name",
+    "--profile": "profile",
+    "--profile-interval": "profile_interval",
+    "--profile_interval": "profile_interval",
+}
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
 
@@ -19,6 +27,7 @@ class DirectJob:
     Attributes:
         run_dir: The run's folder, if told.
         name: The run's name, if told.
+        recording: Whether and how it is recorded.
         module: The script is a module's name.
         script: The script or module.
         arguments: What it gets.
@@ -26,6 +35,7 @@ class DirectJob:
 
     run_dir: str | None
     name: str | None
+    recording: RecordingOptions
     module: bool
     script: str
     arguments: tuple[str, ...]
@@ -54,6 +64,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     return DirectJob(
         run_dir=own.get("run_dir"),
         name=own.get("name"),
+        recording=RecordingOptions.parse(own.get("profile"), own.get("profile_interval")),
         module=module,
         script=script[0],
         arguments=tuple(script[1:]),

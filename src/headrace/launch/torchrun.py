@@ -28,6 +28,7 @@ from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
 from headrace.launch.logs import RunLogs
+from headrace.launch.recording import Recording
 from headrace.launch.supervise import exit_code_of
 from headrace.records.run_folder import open_run_folder
 
@@ -39,14 +40,17 @@ def main(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         job = parse_torchrun_flags(argv)
-        logs = _begin(job, argv, announce_fd)
-        return _run(job, logs)
+        logs, recording = _begin(job, argv, announce_fd)
+        try:
+            return _run(job, logs)
+        finally:
+            recording.finish()
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         return error.exit_code
 
 
-def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> Path:
+def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Path, Recording]:
     args = job.args
     folder = open_run_folder(run_dir=args.run_dir, name=args.name, script=args.training_script)
     attempt = folder.start_attempt(
@@ -62,8 +66,10 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> Path:
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
     env.RUN_DIR.set(str(folder.path))
+    recording = Recording(folder, attempt, job.recording)
+    env.change(recording.environment())
     sys.stderr.write(f"headrace: run folder {folder.path}\n")
-    return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number)
+    return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number), recording
 
 
 def _run(job: TorchrunJob, logs_folder: Path) -> int:

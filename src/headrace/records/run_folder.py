@@ -58,6 +58,10 @@ class RunFolder:
         """Return the folder of an attempt's logs, which exists from its start on."""
         return self.path / "logs" / f"attempt-{attempt}"
 
+    def records(self, attempt: int) -> Path:
+        """Return the folder of an attempt's records; it need not exist."""
+        return self.path / "records" / f"attempt-{attempt}"
+
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
         try:

@@ -135,8 +135,11 @@ class DataLoader:
         self._single = batch_size is None and global_batch is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
         self.num_workers = resolve_workers(num_workers, self.world)
-        self._prefetch = resolve_prefetch(prefetch_batches, prefetch_factor, self.num_workers)
+        self.prefetch_batches = resolve_prefetch(
+            prefetch_batches, prefetch_factor, self.num_workers
+        )
         self._lanes, self._window = lanes, window
+        self.pin_memory = pin_memory
         self._feed = DeviceFeed(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
         self._get_ready()
@@ -344,7 +347,7 @@ class DataLoader:
             return InlineExecutor(self.world.rank)
         return ProcessExecutor(
             self.num_workers,
-            self._prefetch,
+            self.prefetch_batches,
             rank=self.world.rank,
             iterable=self.iterable,
             modules=modules_of(self.dataset, self.collate_fn),

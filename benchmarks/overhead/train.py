@@ -1,0 +1,104 @@
+"""Trains beside a switch that goes on and off: what recording costs, within one process.
+
+Started by run.py through `headrace run`. Blocks of steps are recorded, not recorded, deep, in
+turns; each block's first steps, in which workers still hold what they made before, do not count.
+Prints one JSON line for each block.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from headrace.core import env
+from headrace.data.transforms import RandomResizedCrop, decode_image
+from headrace.records.switch import Switch
+
+SETTLING_STEPS = 6
+
+
+class Photos(Dataset):
+    """JPEGs, decoded and cropped; as many as are asked for, over and over."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.files = sorted(folder.rglob("*.jpg"))
+        self.count = count
+        self.crop = RandomResizedCrop(224)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = decode_image(self.files[index % len(self.files)].read_bytes())
+        return torch.from_numpy(self.crop(image)), index % 10
+
+
+class Numbers(Dataset):
+    """Samples that cost nothing: what is left is the price of a step."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((64,), float(index % 7)), index % 10
+
+
+def main() -> None:
+    """Train and time the blocks; without a recording, all of them are off."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=["loader-bound", "device-bound", "short-steps"])
+    parser.add_argument("--images", type=Path)
+    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
+    records = env.RECORDS_DIR.get()
+    switch = Switch(Path(records)) if records else None
+    steps = iter(training(options))
+    for block in range(options.blocks):
+        mode = ("off", "on", "on", "off", "off", "deep", "deep", "off")[block % 8]
+        if switch is not None:
+            switch.on = mode != "off"
+            switch.go_deep(3600 if mode == "deep" else 0)
+        for _ in range(SETTLING_STEPS):
+            next(steps)
+        began = time.perf_counter()
+        for _ in range(options.steps):
+            next(steps)
+        took_s = time.perf_counter() - began
+        print(json.dumps({"block": block, "mode": mode, "step_ms": took_s / options.steps * 1000}),
+              flush=True)  # fmt: skip
+
+
+def training(options: argparse.Namespace):
+    """Yield after each step."""
+    count = (options.blocks * (options.steps + SETTLING_STEPS) + 1) * 32
+    torch.set_num_threads(1)
+    if options.case == "loader-bound":
+        data: Dataset = Photos(options.images, count)
+        net, size = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 10)), slice(None, None, 14)
+    else:
+        data = Numbers(count)
+        net, size = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), None
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    workers = 2 if options.case != "short-steps" else 0
+    for x, y in DataLoader(data, batch_size=32, num_workers=workers):
+        inputs = x if size is None else x[:, size, size].float() / 255
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(inputs), y).backward()
+        optimizer.step()
+        if options.case == "device-bound":
+            time.sleep(0.02)
+        yield
+
+
+if __name__ == "__main__":
+    main()

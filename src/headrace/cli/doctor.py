@@ -1,0 +1,40 @@
+"""`headrace doctor`: where a run's time went, why, and what would help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(name="doctor")(doctor)
+
+
+def doctor(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
+    ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+) -> None:
+    """Say where a run's time went, which line is at fault, and what each remedy would give.
+
+    Example: [bold]headrace doctor[/bold]
+    """
+    from headrace.observe.doctor.diagnose import diagnose
+    from headrace.records.reading import find_run, open_records
+
+    found = find_run(run, runs_dir)
+    diagnosis = diagnose(open_records(found))
+    if json:
+        from headrace.cli.data_report import print_json
+
+        print_json(diagnosis.to_json())
+        return
+    from headrace.cli.doctor_report import print_diagnosis
+
+    print_diagnosis(diagnosis)

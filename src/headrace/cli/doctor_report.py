@@ -1,0 +1,76 @@
+"""A diagnosis in the terminal, readable at 80 columns."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from headrace.observe.doctor.model import Diagnosis, Fact, Finding, Remedy, Severity
+
+_COLOURS: dict[Severity, str] = {
+    "info": "green",
+    "warning": "yellow",
+    "serious": "dark_orange",
+    "critical": "red",
+}
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
+    """Print the verdict, then each finding with its evidence, cause and remedies.
+
+    Args:
+        diagnosis: What to print.
+        console: Where to; the terminal by default.
+    """
+    console = console or Console(highlight=False)
+    verdict = diagnosis.verdict
+    console.print(f"[bold]{escape(verdict.sentence)}[/bold]")
+    if verdict.step_ms is not None:
+        phases = ", ".join(
+            f"{phase} {share:.0%}"
+            for phase, share in verdict.phase_shares.items()
+            if share >= 0.005  # less would be shown as 0 %
+        )
+        steps = f"{verdict.steps:,} steps of {verdict.step_ms:,.1f} ms"
+        console.print(f"[dim]{steps}: {phases.replace('_', ' ')}[/dim]")
+    for number, finding in enumerate(diagnosis.findings, start=1):
+        console.print()
+        _print_finding(console, number, finding)
+
+
+def _print_finding(console: Console, number: int, finding: Finding) -> None:
+    colour = _COLOURS[finding.severity]
+    lost = f", {finding.seconds_lost:,.1f} s lost" if finding.seconds_lost >= 0.05 else ""
+    console.print(
+        f"{number}. [{colour}]{finding.severity}[/{colour}] [bold]{finding.rule}[/bold]{lost}"
+    )
+    _indented(console, escape(finding.title))
+    cause = finding.cause
+    if cause is not None and cause.file:
+        what = escape(cause.transform or cause.function)
+        _indented(console, f"[cyan]{escape(cause.file)}:{cause.line}[/cyan] {what}")
+    facts = ", ".join(f"{_words(name)} {_told(fact)}" for name, fact in finding.evidence.items())
+    _indented(console, f"[dim]{escape(facts)}[/dim]")
+    for remedy in finding.remedies:
+        _print_remedy(console, remedy)
+
+
+def _print_remedy(console: Console, remedy: Remedy) -> None:
+    gain = f" [bold]{remedy.prediction}[/bold]" if remedy.prediction else ""
+    _indented(console, f"-> {escape(remedy.change or remedy.name)}{gain}")
+    _indented(console, escape(remedy.how), by=6)
+
+
+def _indented(console: Console, text: str, by: int = 3) -> None:
+    console.print(Padding(text, (0, 0, 0, by), expand=False))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _told(fact: Fact) -> str:
+    if fact is None:
+        return "unknown"
+    return f"{fact:,.3g}" if isinstance(fact, float) and abs(fact) < 1000 else f"{fact}"

@@ -1,0 +1,62 @@
+"""`headrace profile`: change how a running job is recorded, from another terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace.core.errors import RecordsError, UsageError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(name="profile")(profile)
+
+
+def profile(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
+    ] = None,
+    *,
+    deep: Annotated[
+        str | None,
+        typer.Option(help="Look closer for so long (20s, 2min), and trace a few steps."),
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
+    ] = None,
+    on: Annotated[
+        bool | None, typer.Option("--on/--off", help="Record from now on, or record no more.")
+    ] = None,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+) -> None:
+    """Change how a running job is recorded; without a flag, say how it is.
+
+    Example: [bold]headrace profile --deep 20s[/bold]
+    """
+    from headrace.core.units import parse_seconds
+    from headrace.launch.recording import check_interval
+    from headrace.records.reading import find_run, open_records
+    from headrace.records.switch import Switch
+
+    found = find_run(run, runs_dir)
+    deep_s = None if deep is None else parse_seconds(deep)
+    if deep_s is not None and on is False:
+        raise UsageError("--deep and --off exclude each other.")
+    interval_s = None if interval is None else check_interval(interval)
+    records = open_records(found)
+    if not records.live:
+        raise RecordsError(f"{found.name} is not running on this host: there is nothing to switch.")
+    switch = Switch(records.folder)
+    if on is not None:
+        switch.on = on
+    if interval_s is not None:
+        switch.interval_s = interval_s
+    if deep_s is not None:
+        switch.on = True
+        switch.go_deep(deep_s)
+    mode = "deep" if switch.deep else "on" if switch.on else "off"
+    sys.stdout.write(f"{found.name}: {mode}, system every {switch.interval_s:g} s\n")

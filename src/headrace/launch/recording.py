@@ -1,0 +1,115 @@
+"""Recording an attempt: the probe in its ranks, and one process beside them that keeps the records.
+
+The process collects what ranks and workers write and samples the system. It ends when its standard
+input does, so also when whoever started it was killed; then it closes the records.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.core.places import PACKAGE
+from headrace.core.units import parse_seconds
+from headrace.records.places import RINGS
+from headrace.records.run_folder import Attempt, RunFolder
+from headrace.records.switch import make_switch
+
+Profile = Literal["on", "off", "deep"]
+_SITE = Path(PACKAGE) / "observe" / "probe" / "site"
+_CLOSE_S = 60.0
+_USUAL_INTERVAL_S = 0.5
+_DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
+_SHORTEST_S, _LONGEST_S = 0.1, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingOptions:
+    """What `headrace run` was told about recording.
+
+    Attributes:
+        profile: "on", the default; "deep": closer for as long as it runs, with a trace of some
+            steps; "off": nothing is hooked and nothing recorded.
+        interval_s: Seconds between samples of the system.
+    """
+
+    profile: Profile = "on"
+    interval_s: float = _USUAL_INTERVAL_S
+
+    @classmethod
+    def parse(cls, profile: str | None, interval: str | None) -> RecordingOptions:
+        """Return the options that flags name; raises UsageError."""
+        chosen = next((each for each in get_args(Profile) if each == (profile or "on")), None)
+        if chosen is None:
+            raise UsageError(f"--profile {profile}: it is one of {', '.join(get_args(Profile))}.")
+        return cls(
+            profile=chosen,
+            interval_s=check_interval(interval) if interval else _USUAL_INTERVAL_S,
+        )
+
+
+def check_interval(interval: str) -> float:
+    """Return the seconds of a time between samples; raises UsageError."""
+    interval_s = parse_seconds(interval)
+    if not _SHORTEST_S <= interval_s <= _LONGEST_S:
+        raise UsageError(f"an interval of {interval}: give 100ms to 60s.")
+    return interval_s
+
+
+class Recording:
+    """The recording of one attempt.
+
+    Args:
+        folder: The run's.
+        attempt: The attempt that begins.
+        options: What the user chose.
+    """
+
+    def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
+        self._number = attempt.number
+        self._records = folder.records(attempt.number)
+        self._host: subprocess.Popen[bytes] | None = None
+        if options.profile == "off":
+            return
+        (self._records / RINGS).mkdir(parents=True, exist_ok=True)
+        switch = make_switch(self._records, interval_s=options.interval_s)
+        if options.profile == "deep":
+            switch.go_deep(_DEEP_S)
+        self._host = subprocess.Popen(
+            [
+                sys.executable, "-P", "-m", "headrace.observe.probe.host",
+                "--folder", str(self._records), "--attempt", str(attempt.number),
+                "--parent", str(os.getpid()),
+            ],
+            stdin=subprocess.PIPE,
+        )  # fmt: skip
+
+    def environment(self) -> dict[str, str | None]:
+        """Return the variables by which processes of the job find that they are recorded."""
+        if self._host is None:
+            return {env.RECORDS_DIR.name: None}
+        others = env.PYTHONPATH.get()
+        return {
+            env.RECORDS_DIR.name: str(self._records),
+            env.ATTEMPT.name: str(self._number),
+            env.PYTHONPATH.name: f"{_SITE}:{others}" if others else str(_SITE),
+        }
+
+    def finish(self) -> None:
+        """Have the records closed; where that takes too long, they are read as they are."""
+        if self._host is None:
+            return
+        assert self._host.stdin is not None
+        with suppress(BrokenPipeError):
+            self._host.stdin.close()
+        try:
+            self._host.wait(timeout=_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            sys.stderr.write(f"headrace: the records in {self._records} are not closed yet\n")

@@ -1,0 +1,1 @@
+"""Where the time of a run goes, why, and what would help."""

@@ -1,0 +1,1 @@
+"""From records to findings, causes, remedies and one sentence."""

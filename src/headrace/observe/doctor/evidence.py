@@ -1,0 +1,230 @@
+"""What the rules look at: derived from the tables once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headrace.observe.doctor.model import Severity
+from headrace.observe.doctor.stacks import Sighting, read_sightings
+from headrace.observe.doctor.transforms import TransformShare, rank_transforms
+from headrace.observe.whatif.host import Host, read_host
+from headrace.observe.whatif.measured import Work, main_loader, measured_from, read_work
+from headrace.observe.whatif.prediction import Simulator
+from headrace.observe.whatif.steps import TrainSteps, read_steps
+from headrace.observe.whatif.tables import Columns, Flags, Tables, chosen, columns, length
+
+FEWEST_STEPS = 10
+"""With fewer steps than this after the warm-up nothing is said."""
+WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
+"""Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
+critical)."""
+
+_STACKS_SPAN_NS = 1_000_000_000
+"""Stacks are added up over about so long."""
+FULL = 0.9
+"""Cores that are busy for this share have nothing to give: the rest is the scheduler's."""
+_OTHERS = 0.5
+"""Where others of the host use this share of its cores, they are what fills them."""
+MOSTLY_BUSY = 0.35
+"""Workers of a starved rank that are idle for longer than this are not what it waits for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """The loader that feeds training, as in the table `loaders`.
+
+    Attributes:
+        number: Its number in its rank.
+        kind: torch, headrace, or what else hands over batches.
+        style: map or iterable.
+        workers: Worker processes.
+        prefetch_factor: Batches a worker prepares ahead.
+        batch_size: Samples a batch; -1 where unknown.
+        pinned: Whether batches are copied to page-locked memory.
+        persistent: Whether workers live on after an epoch.
+        file: Source file that constructed it.
+        line: Line there.
+    """
+
+    number: int
+    kind: str
+    style: str
+    workers: int
+    prefetch_factor: int
+    batch_size: int
+    pinned: bool
+    persistent: bool
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """Where it is constructed: " at train.py:40", or nothing where unknown."""
+        return f" at {Path(self.file).name}:{self.line}" if self.file and self.line else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a run.
+
+    Attributes:
+        steps: The train steps that count.
+        loader: The loader that feeds them; None where there is none.
+        work: The batches made for it; None where none were recorded.
+        simulator: Predicts changes; None where too little was recorded.
+        host: The host's cores.
+        making: Where the making of batches was seen: in workers, or in ranks without workers.
+        rank_seen: Where the ranks' main threads were seen.
+        transforms: The loader's transforms, the most expensive first.
+        processes: The table.
+        fetches: The table.
+        events: The table.
+        system: The table.
+    """
+
+    steps: TrainSteps
+    loader: Loader | None
+    work: Work | None
+    simulator: Simulator | None
+    host: Host
+    making: tuple[Sighting, ...]
+    rank_seen: tuple[Sighting, ...]
+    transforms: tuple[TransformShare, ...]
+    processes: Columns
+    fetches: Columns
+    events: Columns
+    system: Columns
+
+    @property
+    def enough(self) -> bool:
+        """Whether enough steps were recorded to say anything."""
+        return len(self.steps) >= FEWEST_STEPS
+
+    @property
+    def data_wait_share(self) -> float:
+        """Data wait over step time, loader starts included, 0 to 1."""
+        return self.steps.share("data_wait")
+
+    @property
+    def flowing(self) -> TrainSteps:
+        """The steps that say how the loader keeps up: without its starts, if enough are left."""
+        steady = self.steps.steady
+        return steady if len(steady) >= FEWEST_STEPS else self.steps
+
+    @property
+    def flow_wait_seconds(self) -> float:
+        """Seconds that a rank waited for data, other than for loaders to start."""
+        return self.flowing.seconds("data_wait")
+
+    @property
+    def starved(self) -> bool:
+        """Whether the loader does not keep up: data wait is above the lowest threshold."""
+        return self.enough and self.flowing.share("data_wait") >= WARNING
+
+    @property
+    def workers_busy(self) -> bool:
+        """Whether batches are made all the time; without workers they are made on demand."""
+        if self.work is None or self.loader is None:
+            return False
+        return self.loader.workers == 0 or self.work.idle_share <= MOSTLY_BUSY
+
+    @property
+    def cores_full(self) -> bool:
+        """Whether the host has no core to spare, and the run itself uses most of them."""
+        busy, host = self.host.busy_share, self.host
+        return busy is not None and busy >= FULL and host.foreign_cores < _OTHERS * host.cores
+
+    def severity(self, seconds_lost: float) -> Severity:
+        """Return how bad it is to lose so many seconds of a rank's steps."""
+        return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
+
+    def waits_solved(self, wait_share_left: float) -> float:
+        """Return how many seconds of data wait go where this share of step time still waits."""
+        now = self.simulator.wait_share() if self.simulator is not None else 0.0
+        solved = 1.0 - wait_share_left / now if now > 0 else 0.0
+        return self.flow_wait_seconds * min(max(solved, 0.0), 1.0)
+
+
+def severity_of(share: float) -> Severity:
+    """Return how bad it is to lose a share of step time."""
+    if share >= CRITICAL:
+        return "critical"
+    if share >= SERIOUS:
+        return "serious"
+    return "warning" if share >= WARNING else "info"
+
+
+def gather(tables: Tables) -> Evidence:
+    """Return what is known of a run.
+
+    Args:
+        tables: The run's records.
+    """
+    steps = read_steps(tables)
+    number = main_loader(steps)
+    fetches, stacks = columns(tables, "fetches"), _while_stepping(tables, steps)
+    row = _row(columns(tables, "loaders"), number)
+    work = read_work(tables, number) if row is not None else None
+    host = read_host(tables, steps.span_ns)
+    measured = measured_from(steps=steps, loader=row, work=work, fetches=fetches, host=host)
+    loader = _loader(row) if row is not None else None
+    return Evidence(
+        steps=steps,
+        loader=loader,
+        work=work,
+        simulator=Simulator(measured) if measured is not None else None,
+        host=host,
+        making=read_sightings(stacks, _making(stacks, loader)),
+        rank_seen=read_sightings(stacks, stacks["worker"] < 0) if length(stacks) else (),
+        transforms=rank_transforms(columns(tables, "transforms"), number),
+        processes=columns(tables, "processes"),
+        fetches=fetches,
+        events=columns(tables, "events"),
+        system=columns(tables, "system"),
+    )
+
+
+def _while_stepping(tables: Tables, steps: TrainSteps) -> Columns:
+    """Return the table `stacks` without what was seen before and after the steps that count."""
+    stacks, span = columns(tables, "stacks"), steps.span_ns
+    if span is None or length(stacks) == 0:
+        return stacks
+    start = stacks["start_ns"]
+    return chosen(stacks, (start >= span[0] - _STACKS_SPAN_NS) & (start <= span[1]))
+
+
+def _making(stacks: Columns, loader: Loader | None) -> Flags:
+    if loader is None or length(stacks) == 0:
+        return np.zeros(length(stacks), dtype=np.bool_)
+    if loader.workers == 0:  # the rank makes its batches while it waits for them
+        inline: Flags = (stacks["worker"] < 0) & np.isin(
+            stacks["phase"].astype(str), ("wait", "data_wait", "work")
+        )
+        return inline
+    busy: Flags = (
+        (stacks["worker"] >= 0) & (stacks["loader"] == loader.number) & (stacks["phase"] == "work")
+    )
+    return busy
+
+
+def _row(loaders: Columns, number: int) -> Columns | None:
+    places = np.flatnonzero(loaders["loader"] == number) if length(loaders) else ()
+    return chosen(loaders, np.asarray(places[:1])) if len(places) else None
+
+
+def _loader(row: Columns) -> Loader:
+    return Loader(
+        number=int(row["loader"][0]),
+        kind=str(row["kind"][0]),
+        style=str(row["style"][0]),
+        workers=int(row["workers"][0]),
+        prefetch_factor=int(row["prefetch_factor"][0]),
+        batch_size=int(row["batch_size"][0]),
+        pinned=bool(row["pinned"][0] > 0),
+        persistent=bool(row["persistent"][0] > 0),
+        file=str(row["file"][0]),
+        line=int(row["line"][0]),
+    )

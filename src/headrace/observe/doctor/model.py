@@ -1,0 +1,197 @@
+"""What the doctor says: a verdict, and findings with their evidence, cause and remedies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+Severity = Literal["info", "warning", "serious", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "serious", "critical")
+Bound = Literal["data", "compute", "sync", "copy", "rank", "other", "unknown"]
+Fact: TypeAlias = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """The code that a finding is about.
+
+    Attributes:
+        file: Source file; empty where unknown.
+        line: Line there; 0 where unknown.
+        function: Function there, with the library call below it where there is one.
+        transform: Name of the transform; empty where it is none.
+        share: Which share of the time in question it takes, 0 to 1.
+    """
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    transform: str = ""
+    share: float = 0.0
+
+    @property
+    def place(self) -> str:
+        """The file without its folders, and the line: augment.py:31."""
+        name = Path(self.file).name
+        return f"{name}:{self.line}" if name and self.line else name
+
+    @property
+    def name(self) -> str:
+        """The transform's or else the function's short name: RandomBlur, Faces.__getitem__."""
+        if self.transform:
+            return self.transform.rsplit(": ", 1)[-1]
+        function = self.function.split(" > ", maxsplit=1)[0].rsplit("<locals>.", 1)[-1]
+        for called in (".__call__", ".forward"):
+            function = function.removesuffix(called)
+        return "" if function == "<module>" else function
+
+    def __str__(self) -> str:
+        """Return the name and the place: RandomBlur at augment.py:31."""
+        return " at ".join(part for part in (self.name, self.place) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """Something that can be done.
+
+    Attributes:
+        name: What is changed: workers, prefetch, transform, ...
+        change: From what to what, to be read before "would give 1.6x".
+        predicted_speedup: Samples a second with it over those without; None: not predicted.
+        low: Lower end of the 90 % interval; None likewise.
+        high: Upper end; None likewise.
+        how: What to write where.
+    """
+
+    name: str
+    change: str
+    predicted_speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    how: str
+
+    @property
+    def prediction(self) -> str:
+        """The speed-up and its interval: 1.6x (1.4 to 1.7); empty where not predicted."""
+        if self.predicted_speedup is None or self.low is None or self.high is None:
+            return ""
+        return f"{self.predicted_speedup:.1f}x ({self.low:.1f} to {self.high:.1f})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one rule saw.
+
+    Attributes:
+        rule: The rule's id.
+        severity: How bad it is.
+        title: What was seen, without a full stop.
+        seconds_lost: Seconds that a rank lost to it over the steps that count.
+        evidence: The numbers it rests on, unit in the name.
+        cause: The code at fault; None where none is, or where it is not known.
+        remedies: What can be done, best first.
+    """
+
+    rule: str
+    severity: Severity
+    title: str
+    seconds_lost: float
+    evidence: Mapping[str, Fact]
+    cause: Cause | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Where the time went, in one sentence.
+
+    Attributes:
+        sentence: The sentence.
+        bound: What limits the run.
+        data_wait_share: Data wait over step time, 0 to 1; None where too few steps.
+        steps: Train steps that count, over all ranks.
+        step_ms: Their mean, in milliseconds; None where there are none.
+        phase_shares: The share of step time of each phase.
+        calibration: Measured step time over simulated, before fitting; None: not simulated.
+    """
+
+    sentence: str
+    bound: Bound
+    data_wait_share: float | None
+    steps: int
+    step_ms: float | None
+    phase_shares: Mapping[str, float]
+    calibration: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """All that the doctor says of a run.
+
+    Attributes:
+        verdict: The sentence and what it rests on.
+        findings: Worst first.
+    """
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON: docs/diagnosis.schema.json."""
+        verdict = self.verdict
+        return {
+            "verdict": {
+                "sentence": verdict.sentence,
+                "bound": verdict.bound,
+                "data_wait_share": _number(verdict.data_wait_share),
+                "steps": verdict.steps,
+                "step_ms": _number(verdict.step_ms),
+                "phase_shares": {name: _number(s) for name, s in verdict.phase_shares.items()},
+                "calibration": _number(verdict.calibration),
+            },
+            "findings": [_finding_json(finding) for finding in self.findings],
+        }
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    cause = finding.cause
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity,
+        "title": finding.title,
+        "seconds_lost": _number(finding.seconds_lost),
+        "evidence": {
+            name: fact if isinstance(fact, str) else _number(fact)
+            for name, fact in finding.evidence.items()
+        },
+        "cause": None
+        if cause is None
+        else {
+            "file": cause.file,
+            "line": cause.line,
+            "function": cause.function,
+            "transform": cause.transform,
+            "share": _number(cause.share),
+        },
+        "remedies": [
+            {
+                "name": remedy.name,
+                "change": remedy.change,
+                "predicted_speedup": _number(remedy.predicted_speedup),
+                "low": _number(remedy.low),
+                "high": _number(remedy.high),
+                "how": remedy.how,
+            }
+            for remedy in finding.remedies
+        ],
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """Return a number that JSON can hold, to four digits after the point."""
+    if value is None or not math.isfinite(value):
+        return None
+    return value if isinstance(value, int) else round(float(value), 4)

@@ -1,0 +1,59 @@
+"""What a stack tells of the kind of waiting: for a lock, for a read, for the device."""
+
+from __future__ import annotations
+
+import linecache
+import re
+
+from headrace.observe.doctor.stacks import Frame, Sighting
+
+LOCK = re.compile(
+    r"(threading|multiprocessing/(synchronize|managers)|queue|filelock/\w+|portalocker/\w+)\.py:"
+    r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
+)
+"""Frames of code that waits for another process or thread."""
+_READ_LIBRARY = re.compile(
+    r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"
+    r"\w+)\.py:|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
+    r"h5py|lmdb|zarr|smart_open|google/cloud/storage|PIL/ImageFile)"
+)
+_READ_NAME = re.compile(
+    r"(^|[._])(read|load|open|fetch|download|get_object|request|recv)", re.IGNORECASE
+)
+_READ_SOURCE = re.compile(
+    r"\bopen\(|\.read(_\w+)?\(|\.load\(|imread\(|\.recv\(|fromfile\(|memmap\("
+)
+_SLEEP_SOURCE = re.compile(r"\bsleep\(")
+_SYNC_FRAME = re.compile(
+    r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
+)
+_SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
+
+
+def is_reading(sighting: Sighting) -> bool:
+    """Whether the code there reads: by its library frames, its name, or its source if at hand."""
+    if sighting.passes(_READ_LIBRARY):
+        return True
+    frame = sighting.own_frame
+    return bool(_READ_NAME.search(frame.function) or _READ_SOURCE.search(_source(frame)))
+
+
+def is_device_sync(sighting: Sighting) -> bool:
+    """Whether the code there waits for the device: `.item()`, `.cpu()`, a printed tensor."""
+    if sighting.passes(_SYNC_FRAME):
+        return True
+    # Methods of tensors are native and leave no frame, so the user's line has to tell.
+    source = _source(sighting.own_frame)
+    if sighting.calls or _SLEEP_SOURCE.search(source):
+        return False
+    return bool(_SYNC_SOURCE.search(source))
+
+
+def is_sleep(sighting: Sighting) -> bool:
+    """Whether the code there sleeps."""
+    return not sighting.calls and bool(_SLEEP_SOURCE.search(_source(sighting.own_frame)))
+
+
+def _source(frame: Frame) -> str:
+    """Return the line of code, where the file is still there; records hold no source."""
+    return linecache.getline(frame.file, frame.line)

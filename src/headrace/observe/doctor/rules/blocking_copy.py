@@ -1,0 +1,38 @@
+"""Copies to the device hold the script up: memory is not pinned, or the copy is synchronous.
+
+Fires at 5 % of step time in copies, as the host sees them: an asynchronous copy from pinned memory
+takes the host some ten microseconds.
+"""
+
+from __future__ import annotations
+
+from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.stacks import hottest
+
+RULE = "blocking-copy"
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    share = evidence.steps.share("copy")
+    if not evidence.enough or share < WARNING:
+        return None
+    loader = evidence.loader
+    pinned = loader is not None and loader.pinned
+    place = hottest(sighting for sighting in evidence.rank_seen if sighting.phase == "copy")
+    cause: Cause | None = place.cause() if place is not None else None
+    seconds = evidence.steps.seconds("copy")
+    at = f" at {cause.place}" if cause is not None else ""
+    how = f"Copy with .to(device, non_blocking=True){at}."
+    if loader is not None and not pinned:
+        how = f"Give the DataLoader{loader.place} pin_memory=True. {how}"
+    return Finding(
+        rule=RULE,
+        severity=evidence.severity(seconds),
+        title=f"copies to the device{at} hold the script up for {share:.0%} of step time",
+        seconds_lost=seconds,
+        evidence={"copy_share": share, "pinned": int(pinned)},
+        cause=cause,
+        remedies=(Remedy(name="pinning", change="pinned, asynchronous copies", how=how),),
+    )

@@ -1,0 +1,45 @@
+"""Workers wait for each other: for a lock, a manager's object or a queue.
+
+Fires where data wait is at least 5 % of step time and workers, while making batches, stand in code
+that takes a lock for at least 20 % of that time.
+"""
+
+from __future__ import annotations
+
+from headrace.observe.doctor.evidence import CRITICAL, Evidence
+from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.places import LOCK
+from headrace.observe.doctor.remedies import less_waiting, making_cause, predicted
+from headrace.observe.doctor.stacks import waiting_ns
+
+RULE = "lock-contention"
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    if not (evidence.starved and evidence.workers_busy) or not evidence.making:
+        return None
+    locked = tuple(sighting for sighting in evidence.making if sighting.passes(LOCK))
+    share = waiting_ns(locked) / max(sum(each.wall_ns for each in evidence.making), 1.0)
+    if share < CRITICAL:
+        return None
+    cause = making_cause(evidence, locked, weigh_waiting=True)
+    prediction = less_waiting(evidence, share)
+    seconds = evidence.flow_wait_seconds * share
+    if prediction is not None:
+        seconds = max(evidence.waits_solved(prediction.wait_share), seconds)
+    where = f" in {cause}" if cause is not None else ""
+    how = "Let each worker open its own file or connection, so that nothing is shared."
+    return Finding(
+        rule=RULE,
+        severity=evidence.severity(seconds),
+        title=f"workers wait for each other {share:.0%} of their time{where}",
+        seconds_lost=seconds,
+        evidence={
+            "data_wait_share": evidence.flowing.share("data_wait"),
+            "lock_wait_share": share,
+            "worker_cpu_share": evidence.work.cpu_share if evidence.work else None,
+        },
+        cause=cause,
+        remedies=(predicted("no-lock", "no shared lock", prediction, how),) if prediction else (),
+    )

@@ -1,0 +1,74 @@
+"""Workers and their threads ask for more cores than there are.
+
+Fires where data wait is at least 5 % of step time, the cores are full, and either the workers'
+processes use at least 1.5 times the CPU time of their main threads (OpenMP, OpenCV or MKL threads
+in each worker) or there are more than twice as many workers as cores.
+"""
+
+from __future__ import annotations
+
+from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.model import Finding, Remedy
+from headrace.observe.doctor.remedies import WORTH_IT, predicted
+from headrace.observe.whatif.prediction import Change
+
+RULE = "oversubscribed-threads"
+_THREADS = 1.5
+_WORKERS_A_CORE = 2.0
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    work, loader = evidence.work, evidence.loader
+    if not evidence.starved or work is None or loader is None or not work.cpu_measured:
+        return None
+    crowded = loader.workers * evidence.host.ranks > _WORKERS_A_CORE * evidence.host.cores
+    threaded = work.threads >= _THREADS and loader.workers > 0
+    if not evidence.cores_full or not (crowded or threaded):
+        return None
+    seconds = evidence.flow_wait_seconds
+    if threaded:
+        seconds *= 1.0 - 1.0 / work.threads
+        title = f"each worker runs {work.threads:.1f} threads' worth of CPU on cores that are full"
+    else:
+        seconds *= 0.5
+        title = f"{loader.workers} workers share {evidence.host.cores:g} cores"
+    return Finding(
+        rule=RULE,
+        severity=evidence.severity(seconds),
+        title=title,
+        seconds_lost=seconds,
+        evidence={
+            "cpu_time_over_main_thread": work.threads,
+            "workers": loader.workers,
+            "ranks": evidence.host.ranks,
+            "cores": evidence.host.cores,
+            "busy_cores": evidence.host.busy_cores,
+        },
+        remedies=_remedies(evidence, threaded=threaded),
+    )
+
+
+def _remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...]:
+    loader, simulator = evidence.loader, evidence.simulator
+    if threaded:
+        how = (
+            "In the DataLoader's worker_init_fn: cv2.setNumThreads(1) and torch.set_num_threads(1);"
+            " OMP_NUM_THREADS=1 before the start."
+        )
+        if simulator is None:
+            return (Remedy(name="threads", change="one thread a worker", how=how),)
+        # Between: the other threads only spin, or they do work that the first must then do.
+        prediction = simulator.predict_between(Change(), Change(threads=1))
+        remedy = predicted("threads", "one thread a worker", prediction, how)
+        return (remedy,) if prediction.high >= WORTH_IT else ()
+    if loader is None:
+        return ()
+    fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
+    return (
+        Remedy(
+            name="workers",
+            change=f"{fewer} workers instead of {loader.workers}",
+            how=f"Give the DataLoader{loader.place} num_workers={fewer}.",
+        ),
+    )

@@ -1,0 +1,43 @@
+"""It takes long until training begins.
+
+Fires where more than 60 s pass from a rank's start to its first training step, or more than 20 s
+in waiting for its first batch: imports and the start of workers take less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.model import Finding
+
+RULE = "slow-start"
+_START_S, _FIRST_BATCH_S = 60.0, 20.0
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    processes, steps, fetches = evidence.processes, evidence.steps, evidence.fetches
+    span = steps.span_ns
+    if not evidence.enough or span is None or not len(processes.get("role", ())):
+        return None
+    ranks = processes["started_ns"][processes["role"] == "rank"]
+    if not len(ranks):
+        return None
+    start_s = max((span[0] - int(ranks.min())) / 1e9, 0.0)
+    first_s = 0.0
+    if len(fetches.get("batch", ())):
+        first = fetches["wait_ns"][(fetches["batch"] == 0) & (fetches["epoch"] == 0)]
+        first_s = float(np.max(first)) / 1e9 if len(first) else 0.0
+    if start_s < _START_S and first_s < _FIRST_BATCH_S:
+        return None
+    seconds = max(start_s, first_s)
+    what = "for the first batch" if first_s >= start_s / 2 else "before the first step"
+    return Finding(
+        rule=RULE,
+        # Time before training is paid once, so it is never more than a warning.
+        severity="warning",
+        title=f"{seconds:.0f} s pass {what}",
+        seconds_lost=seconds,
+        evidence={"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
+    )

@@ -1,0 +1,47 @@
+"""Batches are too small to fill the device.
+
+Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a step takes
+less than 50 ms: then launching kernels, not running them, sets the pace. Only where GPUs are
+recorded.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.gpus import gpu_utilisation
+from headrace.observe.doctor.model import Finding, Remedy
+
+RULE = "small-batch"
+_UTILISATION, _STEP_NS = 0.5, 50e6
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    used = gpu_utilisation(evidence)
+    if not evidence.enough or used is None or used >= _UTILISATION:
+        return None
+    median = float(np.median(evidence.steps.wall_ns))
+    if evidence.data_wait_share >= WARNING or median >= _STEP_NS:
+        return None
+    seconds = (1.0 - used) * evidence.steps.total_seconds
+    samples = evidence.steps.rows["samples"]
+    return Finding(
+        rule=RULE,
+        severity="warning",
+        title=f"steps of {median / 1e6:.1f} ms use the GPU only {used:.0%}",
+        seconds_lost=seconds,
+        evidence={
+            "gpu_utilisation": used,
+            "step_ms": median / 1e6,
+            "samples_a_step": float(samples.mean()),
+        },
+        remedies=(
+            Remedy(
+                name="bigger-batch",
+                change="a bigger batch",
+                how="Raise batch_size while memory allows it, or use torch.compile or CUDA graphs.",
+            ),
+        ),
+    )

@@ -1,0 +1,111 @@
+"""Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
+
+A step is an outlier when it takes at least 1.5 times the median and is five robust deviations
+(1.48 times the median deviation) above it; steps in which a loader begins do not count. Fires with
+at least two of them that cost at least 5 % of all step time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.model import Cause, Finding
+from headrace.observe.doctor.remedies import predicted, without
+from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.whatif.steps import TrainSteps
+from headrace.observe.whatif.tables import Flags
+from headrace.records.schema import PHASES
+
+RULE = "step-outliers"
+_TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
+_WINDOW_NS = 1_500_000_000
+"""Stacks are added up over about a second, so one belongs to a step that is so near."""
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    steps = evidence.steps
+    if not evidence.enough or steps.starts_loader.all():
+        return None
+    wall = steps.wall_ns
+    usual = wall[~steps.starts_loader]
+    median = float(np.median(usual))
+    deviation = 1.48 * float(np.median(np.abs(usual - median)))
+    outliers = (wall >= max(_TIMES_MEDIAN * median, median + _DEVIATIONS * deviation)) & (
+        ~steps.starts_loader
+    )
+    excess = np.where(outliers, wall - median, 0.0)
+    share = float(excess.sum() / max(wall.sum(), 1.0))
+    if outliers.sum() < 2 or share < WARNING:
+        return None
+    phase = _phase(steps, outliers)
+    if phase == "data_wait":  # the loader's matter: other rules look at it
+        return None
+    every = _period(steps, outliers)
+    cause = _cause(evidence, outliers, phase)
+    when = f"every {every} steps" if every else "at irregular steps"
+    where = f": {cause}" if cause is not None else ""
+    times = float(wall[outliers].mean() / max(median, 1.0))
+    return Finding(
+        rule=RULE,
+        severity=evidence.severity(share * steps.total_seconds),
+        title=f"{int(outliers.sum())} steps take {times:.1f} times as long, {when}{where}",
+        seconds_lost=share * steps.total_seconds,
+        evidence={
+            "outliers": int(outliers.sum()),
+            "steps": len(steps),
+            "median_ms": median / 1e6,
+            "outlier_ms": float(wall[outliers].mean() / 1e6),
+            "phase": phase,
+            "every_steps": every,
+        },
+        cause=cause,
+        remedies=(
+            predicted(
+                "outliers",
+                "steps without that",
+                without(evidence, excess),
+                "Do it less often, or in the background.",
+            ),
+        ),
+    )
+
+
+def _phase(steps: TrainSteps, outliers: Flags) -> str:
+    """The phase that carries most of the excess."""
+    excess = {
+        phase: float(
+            steps.phase_ns(phase)[outliers].mean() - np.median(steps.phase_ns(phase)[~outliers])
+        )
+        for phase in PHASES
+    }
+    return max(excess, key=lambda phase: excess[phase])
+
+
+def _period(steps: TrainSteps, outliers: Flags) -> int | None:
+    """Return every how many steps an outlier comes; None where there is no rhythm."""
+    first = steps.ranks[0]
+    numbers = steps.rows["step"][outliers & (steps.rows["rank"] == first)]
+    gaps = np.diff(np.sort(numbers))
+    if len(gaps) < 2:
+        return None
+    usual = int(np.median(gaps))
+    # An outlier may hide in a step that does not count, so gaps of several periods are fine.
+    regular = np.abs(gaps / max(usual, 1) - np.round(gaps / max(usual, 1))) * usual <= 1
+    return usual if usual > 1 and bool(np.mean(regular) >= 0.8) else None
+
+
+def _cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
+    steps = evidence.steps
+    starts = steps.rows["start_ns"][outliers]
+    ends = starts + steps.rows["wall_ns"][outliers]
+    ranks = steps.rows["rank"][outliers]
+
+    def near(sighting: Sighting) -> bool:
+        overlaps = (sighting.start_ns <= ends) & (sighting.start_ns + _WINDOW_NS >= starts)
+        return bool((overlaps & (ranks == sighting.rank)).any())
+
+    inside = [each for each in evidence.rank_seen if each.phase == phase and near(each)]
+    place = hottest(inside)
+    return place.cause() if place is not None else None

@@ -1,0 +1,58 @@
+"""Workers are started anew each epoch, and the ranks wait for them.
+
+Fires where workers of the loader that feeds training were started at least twice and the steps in
+which it began again waited, beyond other steps, for at least 5 % of all step time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.remedies import predicted, without
+
+RULE = "workers-restarted"
+
+
+def check(evidence: Evidence) -> Finding | None:
+    """Return the finding, where the rule fires."""
+    loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
+    if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
+        return None
+    if not len(rows.get("role", ())):
+        return None
+    workers = (rows["role"] == "worker") & (rows["loader"] == loader.number)
+    starts = [
+        int(((rows["rank"] == rank) & (rows["worker"] == 0) & workers).sum())
+        for rank in steps.ranks
+    ]
+    if min(starts, default=0) < 2 or not steps.starts_loader.any():
+        return None
+    wait = steps.phase_ns("data_wait")
+    usual = float(np.median(wait[~steps.starts_loader])) if (~steps.starts_loader).any() else 0.0
+    saved = np.where(steps.starts_loader, np.maximum(wait - usual, 0.0), 0.0)
+    share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
+    if share < WARNING:
+        return None
+    each = float(saved[steps.starts_loader].mean()) / 1e9
+    return Finding(
+        rule=RULE,
+        severity=evidence.severity(share * steps.total_seconds),
+        title=f"starting the workers again each epoch takes {each:.1f} s, {share:.0%} of the time",
+        seconds_lost=share * steps.total_seconds,
+        evidence={
+            "starts": max(starts),
+            "seconds_each": each,
+            "share_of_step_time": share,
+            "workers": loader.workers,
+        },
+        remedies=(
+            predicted(
+                "persistent-workers",
+                "persistent workers",
+                without(evidence, saved),
+                f"Give the DataLoader{loader.place} persistent_workers=True.",
+            ),
+        ),
+    )

@@ -1,0 +1,90 @@
+"""One true sentence about where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+from headrace.observe.doctor.evidence import FEWEST_STEPS, WARNING, Evidence
+from headrace.observe.doctor.model import Bound, Finding, Remedy, Verdict
+from headrace.observe.doctor.ranking import DATA_RULES
+
+_BOUNDS: dict[str, Bound] = {
+    "sync-bound": "sync",
+    "slow-rank": "rank",
+    "blocking-copy": "copy",
+    "compute-bound": "compute",
+    "data-wait": "data",
+    **dict.fromkeys(DATA_RULES, "data"),
+}
+_EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
+"""Remedies that a sentence names first: they need little or no code."""
+_WORTH_SAYING = 1.1
+
+
+def decide(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict.
+
+    Args:
+        evidence: What is known.
+        findings: What the rules found, worst first.
+    """
+    steps = evidence.steps
+    sentence, bound = _say(evidence, findings)
+    return Verdict(
+        sentence=sentence,
+        bound=bound,
+        data_wait_share=evidence.data_wait_share if evidence.enough else None,
+        steps=len(steps),
+        step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
+        phase_shares=steps.shares if len(steps) else {},
+        calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
+    )
+
+
+def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+    recorded, share = evidence.steps.recorded, evidence.data_wait_share
+    if recorded == 0:
+        return "No training step was recorded, so there is nothing to tell.", "unknown"
+    if not evidence.enough:
+        few = f"Too few steps were recorded ({recorded}) to tell"
+        return f"{few}: at least {FEWEST_STEPS} are needed after the warm-up.", "unknown"
+    wrong = [finding for finding in findings if finding.severity != "info"]
+    if wrong:
+        return _say_wrong(evidence, wrong[0])
+    waits = f"{share:.1%} of step time waits for data"
+    if any(finding.rule == "compute-bound" for finding in findings):
+        return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
+    if share >= WARNING:
+        return f"{waits}; the records do not say why.", "data"
+    phase, part = max(evidence.steps.shares.items(), key=itemgetter(1))
+    return f"Nothing wrong was found: {waits}, {part:.0%} is {phase}.", "other"
+
+
+def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
+    bound = _BOUNDS.get(worst.rule, "other")
+    told = _capital(worst.title)
+    if bound == "data" and evidence.loader is not None:
+        told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
+    return f"{told}{_what_helps(worst)}.", bound
+
+
+def _what_helps(finding: Finding) -> str:
+    """Return the best remedy that is predicted to be worth it, the easy ones first."""
+    worth = [
+        remedy
+        for remedy in finding.remedies
+        if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _WORTH_SAYING
+    ]
+    best = max(worth, key=_preference, default=None)
+    if best is None:
+        return ""
+    return f"; {best.change} would give {best.prediction}"
+
+
+def _preference(remedy: Remedy) -> tuple[bool, float]:
+    return remedy.name in _EASY, remedy.predicted_speedup or 0.0
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

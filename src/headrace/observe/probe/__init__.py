@@ -1,0 +1,1 @@
+"""What records a running job: hooks in ranks and workers, and one process a host."""

@@ -1,0 +1,102 @@
+"""What making a batch takes, in a worker or, where there is none, in the rank itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.observe.probe.session import SESSION, guarded
+from headrace.records.schema import BATCHES
+
+_IO = Path("/proc/self/io")
+_READ_EVERY_NS = 20_000_000  # looking takes some 15 us
+
+
+class BatchRecorder:
+    """Writes a row for each batch that this process makes.
+
+    Attributes:
+        phase: "work" while a batch is made, else "idle"; the stack sampler asks.
+        collate_ns: Of the batch at work: time in collating; the hooks add to it.
+        send_ns: Since the last batch: time in handing over; the sender adds to it.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.phase = "idle"
+        self.collate_ns = 0
+        self.send_ns = 0
+        self._number = 0
+        self._ended_ns = 0
+        self._read_bytes = self._looked_ns = 0
+        self._owner = os.getpid()
+
+    @guarded
+    def began(self) -> tuple[int, int, int] | None:
+        """A batch begins; None where one is being made already."""
+        if self._owner != os.getpid():
+            self._begin()
+        if self.phase == "work":
+            return None
+        if not SESSION.on:
+            self._ended_ns = 0
+            return None
+        if not self._looked_ns:
+            self._bytes_since()
+        self.phase = "work"
+        self.collate_ns = 0
+        return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
+
+    @guarded
+    def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
+        """The batch is made."""
+        cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
+        now_ns = time.monotonic_ns()
+        self.phase = "idle"
+        start_ns, cpu_before_ns, process_cpu_before_ns = began
+        idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
+        SESSION.write(
+            BATCHES, SESSION.rank, loader, SESSION.worker, self._number, start_ns,
+            now_ns - start_ns, cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns,
+            samples, self._bytes_since(), self.collate_ns, idle_ns, self.send_ns,
+        )  # fmt: skip
+        self._number += 1
+        self.send_ns = 0
+        self._ended_ns = time.monotonic_ns()
+
+    @guarded
+    def failed(self) -> None:
+        """Making the batch raised an error, or there was no further one."""
+        self.phase = "idle"
+
+    def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `collate` with its time added to that of the batch at work."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_ns = time.monotonic_ns()
+            try:
+                return collate(*args, **kwargs)
+            finally:
+                self.collate_ns += time.monotonic_ns() - began_ns
+
+        return timed
+
+    def _bytes_since(self) -> int:
+        """Return what this process has read since the last look, 0 where that was just now."""
+        now_ns = time.monotonic_ns()
+        if now_ns - self._looked_ns < _READ_EVERY_NS:
+            return 0
+        self._looked_ns = now_ns
+        before = self._read_bytes
+        with suppress(OSError, ValueError, IndexError):
+            self._read_bytes = int(_IO.read_text(encoding="ascii").split(maxsplit=2)[1])
+        return self._read_bytes - before
+
+
+BATCHES_MADE = BatchRecorder()

@@ -1,0 +1,64 @@
+"""A few steps under torch.profiler, for Perfetto, when deep recording is asked for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from headrace.observe.probe.session import SESSION
+
+STEPS = 4
+MOST_BYTES = 200 * 2**20
+_FOLDER = "traces"
+
+
+class Burst:
+    """The bursts of this rank, one for each time that deep recording was asked for."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._left = 0
+        self._profiler: Any = None
+
+    def step_ended(self) -> None:
+        """A training step has ended: begin, go on with or end a burst."""
+        if self._profiler is not None:
+            self._left -= 1
+            if self._left <= 0:
+                self._end()
+        elif SESSION.deep and self._seen != SESSION.deep_count:
+            self._seen = SESSION.deep_count
+            self._begin()
+
+    def _begin(self) -> None:
+        import torch
+
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler = torch.profiler.profile(activities=activities)
+        self._profiler.start()
+        self._left = STEPS
+
+    def _end(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        profiler.stop()
+        path = self._path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(path))
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            path.unlink()
+            SESSION.event("trace-dropped", f"{path.name}: larger than {MOST_BYTES} bytes", size)
+        else:
+            SESSION.event("trace", str(path), size)
+
+    @staticmethod
+    def _path() -> Path:
+        run = SESSION.folder.parents[1]
+        name = f"rank-{SESSION.rank}-{time.strftime('%H%M%S')}-{SESSION.deep_count}.json.gz"
+        return run / _FOLDER / name
+
+
+BURST = Burst()

@@ -1,0 +1,137 @@
+"""The one process a host that collects the records of its ranks and workers, and samples it.
+
+    python -P -m headrace.observe.probe.host --folder <run>/records/attempt-1 --attempt 1 \
+        --parent <pid>
+
+It ends, with all records closed, when its standard input does (the launcher closes the pipe, or
+dies), when it is no longer the child of --parent, or on SIGTERM. Ctrl-C is for the ranks: they
+still record until they have ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import signal
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.core.errors import HeadraceError
+from headrace.observe.probe.system import SystemSampler
+from headrace.records.collector import Collector, fault_row
+from headrace.records.schema import EVENTS, HOSTS, PROCESS_USAGE
+from headrace.records.switch import Switch
+
+_DRAIN_S = 0.25
+
+
+class HostProcess:
+    """Collects and samples until it is told to end.
+
+    Args:
+        folder: The attempt's records folder.
+        attempt: The attempt's number.
+        parent: Process id of the launcher.
+    """
+
+    def __init__(self, folder: Path, *, attempt: int, parent: int) -> None:
+        self._host = socket.gethostname()
+        self._switch = Switch(folder)
+        self._parent = parent
+        self._collector = Collector(folder, self._host)
+        self._sampler = SystemSampler()
+        self._faults = 0
+        store = self._collector.store
+        store.declare_system(self._sampler.columns)
+        if store.is_empty(HOSTS):  # else this one takes over from one that was killed
+            self._collector.add(HOSTS, [self._row(attempt)])
+        self._collector.drain()
+
+    def run(self, wake: int) -> None:
+        """Collect until the end; `wake` is a file that becomes readable on a signal."""
+        now_s = time.monotonic()
+        drain_s, sample_s = now_s + _DRAIN_S, now_s + self._switch.interval_s
+        watched = [sys.stdin.fileno(), wake]
+        while os.getppid() == self._parent:
+            pause_s = max(0.0, min(drain_s, sample_s) - time.monotonic())
+            readable, _, _ = select.select(watched, [], [], pause_s)
+            if wake in readable or (readable and not os.read(watched[0], 4096)):
+                return
+            now_s = time.monotonic()
+            # The interval may have been made shorter meanwhile.
+            sample_s = min(sample_s, now_s + self._switch.interval_s)
+            if now_s >= sample_s:
+                if self._switch.on:
+                    self._sample()
+                sample_s = max(sample_s + self._switch.interval_s, now_s)
+            if now_s >= drain_s:
+                self._drain()
+                drain_s = max(drain_s + _DRAIN_S, now_s)
+
+    def close(self) -> None:
+        """Take the last sample and close the records; raises OSError or sqlite3.Error."""
+        self._sample()
+        if self._faults:
+            text = f"records could not be stored {self._faults} times; rings may have run full"
+            self._collector.add(EVENTS, [fault_row(text)])
+        self._collector.close()
+
+    def _row(self, attempt: int) -> tuple[str, float, int, int, int]:
+        limits = self._sampler.limits
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        return (self._host, limits.cores, limits.memory_bytes, offset_ns, attempt)
+
+    def _sample(self) -> None:
+        self._collector.add_system(self._sampler.columns, self._sampler.sample())
+        usage = self._sampler.usage(self._collector.pids)
+        if usage:
+            self._collector.add(PROCESS_USAGE, usage)
+
+    def _drain(self) -> None:
+        try:
+            self._collector.drain()
+        except sqlite3.Error as error:  # a full disk: the rings keep records for the next time
+            if not self._faults:
+                print(f"headrace: records cannot be stored: {error}", file=sys.stderr)  # noqa: T201
+            self._faults += 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; returns 1 where the records could not be collected or closed."""
+    parser = argparse.ArgumentParser(prog="headrace.observe.probe.host")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--parent", type=int, default=os.getppid())
+    chosen = parser.parse_args(arguments)
+    wake = _wake_on_signals()
+    try:
+        process = HostProcess(
+            chosen.folder,
+            attempt=chosen.attempt,
+            parent=chosen.parent,
+        )
+        process.run(wake)
+        process.close()
+    except (HeadraceError, OSError, sqlite3.Error) as error:
+        print(f"headrace: the records in {chosen.folder}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _wake_on_signals() -> int:
+    """Return a file that becomes readable on SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # with the terminal, the launcher goes too
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writable)
+    return readable
+
+
+if __name__ == "__main__":
+    sys.exit(main())

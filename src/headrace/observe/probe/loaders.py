@@ -1,0 +1,204 @@
+"""Which loaders a rank has, where they were constructed, and what their iterators belong to."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from headrace.core import env
+from headrace.core.places import PACKAGE, is_library
+from headrace.observe.probe.session import SESSION, guarded
+from headrace.records.schema import LOADERS
+
+_NUMBER = "_headrace_loader"  # attribute of loaders and their iterators
+_FETCHED = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
+_EPOCHS = "_headrace_epochs"  # of loaders: how often they were iterated
+_NOT_THE_SCRIPT = (PACKAGE, "torch/utils/data", "<frozen")
+
+
+class LoadersSeen:
+    """The loaders of this rank, numbered as they are constructed.
+
+    Attributes:
+        on_iterator: Called with a loader's number and True as an iterator is being made, and with
+            False when it has been: workers may start meanwhile.
+        asked: The loader that was asked for a batch last; -1 before.
+    """
+
+    def __init__(self) -> None:
+        self._next = count()
+        self.asked = -1
+        self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
+
+    def hook_torch(self, module: ModuleType) -> None:
+        """Watch torch's DataLoader."""
+        self._watch(module.DataLoader, _describe_torch)
+        original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - see number_of_iterator
+
+        @functools.wraps(original)
+        def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(iterator, loader, *args, **kwargs)
+            _mark_iterator(iterator, loader)
+
+        module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001
+
+    def hook_own(self, module: ModuleType) -> None:
+        """Watch Headrace's DataLoader."""
+        self._watch(module.DataLoader, _describe_own)
+
+    @staticmethod
+    def number_of_iterator(iterator: Any) -> int:
+        """Return the number of the loader that an iterator belongs to; -1 where unknown."""
+        return int(getattr(iterator, _NUMBER, -1))
+
+    @staticmethod
+    def count_fetch(iterator: Any) -> tuple[int, int]:
+        """Count that the iterator was asked; return (epoch, number of the batch), from 0."""
+        fetched = getattr(iterator, _FETCHED, None)
+        if fetched is None:
+            return 0, -1
+        epoch, number = fetched
+        fetched[1] = number + 1
+        return epoch, number
+
+    def _watch(self, loader_class: Any, describe: Callable[[Any], tuple[Any, ...]]) -> None:
+        original_init, original_iter = loader_class.__init__, loader_class.__iter__
+
+        @functools.wraps(original_init)
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            number = next(self._next)
+            with _workers_belong_to(number):  # Headrace's may start right now
+                original_init(loader, *args, **kwargs)
+            _note_loader(loader, number, describe)
+
+        @functools.wraps(original_iter)
+        def __iter__(loader: Any) -> Any:  # noqa: N807
+            number = loader.__dict__.get(_NUMBER, -1)
+            self.on_iterator(number, True)
+            try:
+                with _workers_belong_to(number):
+                    iterator = original_iter(loader)
+            finally:
+                self.on_iterator(number, False)
+            _mark_iterator(iterator, loader)
+            return iterator
+
+        loader_class.__init__, loader_class.__iter__ = __init__, __iter__
+
+
+LOADERS_SEEN = LoadersSeen()
+
+
+@contextmanager
+def _workers_belong_to(number: int) -> Iterator[None]:
+    """Let processes that start meanwhile know whose workers they are."""
+    env.LOADER.set(str(number))
+    try:
+        yield
+    finally:
+        env.LOADER.unset()
+
+
+@guarded
+def _note_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, ...]]) -> None:
+    if SESSION.role != "rank":
+        return
+    loader.__dict__[_NUMBER] = number
+    file, line = _place_in_script()
+    SESSION.write(LOADERS, SESSION.rank, number, *describe(loader), file, line, time.monotonic_ns())
+
+
+@guarded
+def _mark_iterator(iterator: Any, loader: Any) -> None:
+    """Tell an iterator its loader; one that is used again is in its next epoch."""
+    if _NUMBER not in loader.__dict__ or getattr(iterator, _FETCHED, (0, 1))[1] == 0:
+        return
+    epoch = loader.__dict__.get(_EPOCHS, 0)
+    loader.__dict__[_EPOCHS] = epoch + 1
+    setattr(iterator, _NUMBER, loader.__dict__[_NUMBER])
+    setattr(iterator, _FETCHED, [epoch, 0])
+
+
+def _describe_torch(loader: Any) -> tuple[Any, ...]:
+    context = loader.multiprocessing_context
+    if loader.num_workers and context is None:
+        import multiprocessing
+
+        method = multiprocessing.get_start_method(allow_none=True) or "fork"
+    else:
+        method = context.get_start_method() if context is not None else ""
+    return (
+        "torch",
+        type(loader.dataset).__qualname__,
+        "map" if loader._dataset_kind == 0 else "iterable",  # noqa: SLF001 - no public way to ask
+        loader.num_workers,
+        loader.prefetch_factor or 0,
+        -1 if loader.batch_size is None else loader.batch_size,
+        int(loader.pin_memory),
+        int(loader.persistent_workers),
+        int(getattr(loader, "in_order", True)),
+        method,
+    )
+
+
+def _describe_own(loader: Any) -> tuple[Any, ...]:
+    return (
+        "headrace",
+        type(loader.dataset).__qualname__,
+        "iterable" if loader.iterable else "map",
+        loader.num_workers,
+        -(-loader.prefetch_batches // max(loader.num_workers, 1)),
+        -1 if loader.batch_size is None else loader.batch_size,
+        int(loader.pin_memory),
+        1,
+        1,
+        "fork" if loader.num_workers else "",
+    )
+
+
+def _place_in_script() -> tuple[str, int]:
+    """Return file and line of the script's own frame, or of a library's where there is none."""
+    frame, found = sys._getframe(1), ("", 0)  # noqa: SLF001 - inspect.stack reads source files
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in _NOT_THE_SCRIPT):
+            if not is_library(file):
+                return file, frame.f_lineno
+            found = found if found[0] else (file, frame.f_lineno)
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return found
+
+
+def ready_batches(iterator: Any) -> int:
+    """Return how many batches wait in the iterator, 1 standing for one or more; -1: unknown."""
+    tasks = getattr(iterator, "_task_info", None)
+    if tasks is None:
+        return -1
+    cached = sum(len(task) == 2 for task in tasks.values())
+    queue = iterator._data_queue  # noqa: SLF001 - no public way to ask
+    return cached + int(not queue.empty())
+
+
+def samples_in(batch: object) -> int:
+    """Return how many samples a batch has, by the length of what is first in it; -1: unknown."""
+    for _ in range(4):
+        shape = getattr(batch, "shape", None)
+        if shape is not None:
+            return int(shape[0]) if len(shape) else 1
+        if isinstance(batch, dict) or hasattr(batch, "values"):
+            batch = next(iter(batch.values()), None)
+        elif isinstance(batch, (list, tuple)) and batch:
+            if isinstance(batch[0], (str, int, float)):
+                return len(batch)
+            batch = batch[0]
+        else:
+            return -1
+    return -1

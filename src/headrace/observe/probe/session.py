@@ -1,0 +1,173 @@
+"""This process's recording: who it is, where its rows go, and what went wrong.
+
+A fault of the probe never reaches the script: it is caught where it happens, counted, told in the
+records, and after a hundred of them the process records no more.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError
+from headrace.records.places import RINGS
+from headrace.records.ring import SUFFIX, RingWriter
+from headrace.records.schema import EVENTS, PROCESSES, Table
+from headrace.records.switch import Switch
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MOST_FAULTS = 100
+_MOST_TOLD = 10
+
+
+class Session:
+    """The recording of one process.
+
+    Attributes:
+        role: "rank", or "worker" of one of its loaders.
+        loader: The loader that a worker works for; -1 in a rank.
+        worker: The worker's number; -1 in a rank.
+    """
+
+    def __init__(self) -> None:
+        folder = env.RECORDS_DIR.get()
+        self._folder = Path(folder) if folder else None
+        self._switch = self._find_switch()
+        self._attempt = env.ATTEMPT.get_int(0) or 0
+        self._lock = threading.Lock()
+        self._begin("rank", -1, -1)
+
+    def _begin(self, role: str, loader: int, worker: int) -> None:
+        self.role, self.loader, self.worker = role, loader, worker
+        self._writer: RingWriter | None = None
+        self._rank_known: int | None = None
+        self._failed = self._switch is None
+        self._faults = 0
+
+    def _find_switch(self) -> Switch | None:
+        if self._folder is None:
+            return None
+        try:
+            return Switch(self._folder)
+        except HeadraceError:  # a process that outlived its run: nobody reads what it would write
+            return None
+
+    @property
+    def on(self) -> bool:
+        """Whether this process records."""
+        return not self._failed and self._switch is not None and self._switch.on
+
+    @property
+    def working(self) -> bool:
+        """Whether this process records, or may again once it is switched on."""
+        return not self._failed
+
+    @property
+    def deep(self) -> bool:
+        """Whether this process is to look closer now."""
+        return self._switch is not None and self._switch.deep
+
+    @property
+    def deep_count(self) -> int:
+        """How often deep recording was asked for."""
+        return 0 if self._switch is None else self._switch.deep_count
+
+    @property
+    def folder(self) -> Path:
+        """The attempt's records folder."""
+        assert self._folder is not None  # asked for by what records, alone
+        return self._folder
+
+    @property
+    def rank(self) -> int:
+        """The global rank that this process is, or works for."""
+        if self._rank_known is not None:
+            return self._rank_known
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            self._rank_known = int(distributed.get_rank())
+            return self._rank_known
+        return env.RANK.get_int(0) or 0
+
+    def become_worker(self, loader: int, worker: int, rank: int) -> None:
+        """Begin anew as a worker, in its own process."""
+        self._lock = threading.Lock()
+        self._begin("worker", loader, worker)
+        self._rank_known = rank
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: the parent's ring is the parent's."""
+        self._lock = threading.Lock()
+        self._begin(self.role, self.loader, self.worker)
+
+    def write(self, table: Table, *values: float | str) -> None:
+        """Write a row; where that is not possible, record no more."""
+        if self._failed:
+            return
+        writer = self._writer or self._open()
+        if writer is not None:
+            writer.write(table, *values)
+
+    def event(self, kind: str, text: str, value: float = 0.0) -> None:
+        """Write down that something happened."""
+        self.write(EVENTS, self.rank, time.monotonic_ns(), kind, text, value)
+
+    def fault(self, where: str, error: Exception) -> None:
+        """Count a fault of the probe, and tell of the first few."""
+        self._faults += 1
+        if self._faults > _MOST_FAULTS:
+            self._failed = True
+        elif self._faults <= _MOST_TOLD:
+            self.event("probe-fault", f"{where}: {type(error).__name__}: {error}", self._faults)
+
+    def close(self) -> None:
+        """Say that nothing more will be written."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self) -> RingWriter | None:
+        with self._lock:
+            if self._writer is None and not self._failed:
+                assert self._folder is not None
+                now_ns = time.monotonic_ns()
+                path = (
+                    self._folder / RINGS / f"{os.uname().nodename}-{os.getpid()}-{now_ns}{SUFFIX}"
+                )
+                try:
+                    self._writer = RingWriter(path)
+                except OSError:  # no room, or the folder is gone: the script goes on unrecorded
+                    self._failed = True
+                    return None
+                self._writer.write(
+                    PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
+                    self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
+                )  # fmt: skip
+            return self._writer
+
+
+SESSION = Session()
+os.register_at_fork(after_in_child=SESSION.forked)
+
+
+def guarded(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
+    """Return a function of the probe that never raises; None where it failed."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        if not SESSION.working:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+            SESSION.fault(function.__qualname__, error)
+            return None
+
+    return call

@@ -1,0 +1,32 @@
+"""The first code in every Python process of a recorded run; found through PYTHONPATH.
+
+It waits for torch, or for Headrace's own loader, to be imported, and does nothing in a process that
+imports neither. Then it takes its folder off `sys.path`, so that the script finds what it would
+have found, and runs the user's own sitecustomize where there is one.
+"""
+
+import contextlib
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
+def _run_the_users_own() -> None:
+    sys.path[:] = [entry for entry in sys.path if entry != _OWN_FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+# Whatever is wrong with the probe, the script runs.
+with contextlib.suppress(Exception):
+    from headrace.observe.probe.enter import enter
+
+    enter()
+_run_the_users_own()

@@ -1,0 +1,141 @@
+"""Where a process's main thread is, 50 times a second: lines, with the CPU time they took.
+
+A thread of the process looks at the main thread's frames. What it saw is weighed by the wall time
+since it looked last, and by the main thread's own CPU clock over that time: where a line took wall
+time and no CPU, it waited. Native code that holds the interpreter delays a look; the clock, read
+then, makes up for it.
+
+A thread that wants the interpreter gets it when the other gives it up, and that may be long after
+the line it should have seen: by default after 5 ms, or at the next call that releases it, which
+would then be blamed for all that came before. So the interpreter is asked to switch sooner.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from headrace.observe.probe.session import SESSION
+from headrace.records.schema import STACKS
+
+PERIOD_S = 1 / 50
+DEEP_PERIOD_S = 1 / 200
+_OFF_S = 0.25  # how often a sampler that is switched off looks whether it is on again
+_FLUSH_S = 1.0
+_SWITCH_S = 0.0002
+_USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
+_MOST_FRAMES = 48
+_MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
+
+_Key = tuple[str, tuple[tuple[CodeType, int], ...]]
+
+
+class StackSampler(threading.Thread):
+    """Samples the main thread of this process until it ends.
+
+    Args:
+        phase: Says what the main thread is doing: a phase of a step, or work and idle.
+        thread: The thread to look at, by its identifier; the main thread where None.
+    """
+
+    def __init__(self, phase: Callable[[], str], thread: int | None = None) -> None:
+        super().__init__(name="headrace-stacks", daemon=True)
+        self._phase = phase
+        self._watched = thread or threading.main_thread().ident or 0
+        self._stopped = threading.Event()
+        self._seen: dict[_Key, list[int]] = {}
+        self._texts: dict[tuple[tuple[CodeType, int], ...], str] = {}
+
+    def run(self) -> None:
+        """Look until the process ends."""
+        try:
+            self._look_for_ever()
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+            SESSION.fault("StackSampler", error)
+
+    def _look_for_ever(self) -> None:
+        clock = time.pthread_getcpuclockid(self._watched)
+        looked_ns = flushed_ns = time.monotonic_ns()
+        cpu_ns = time.clock_gettime_ns(clock)
+        while SESSION.working and not self._stopped.wait(
+            DEEP_PERIOD_S if SESSION.deep else PERIOD_S
+        ):
+            if not SESSION.on:
+                self._flush(flushed_ns)
+                if self._stopped.wait(_OFF_S):
+                    return
+                looked_ns = flushed_ns = time.monotonic_ns()
+                cpu_ns = time.clock_gettime_ns(clock)
+                continue
+            frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - the documented way
+            now_ns, cpu_now_ns = time.monotonic_ns(), time.clock_gettime_ns(clock)
+            if frame is not None:
+                self._note(frame, now_ns - looked_ns, cpu_now_ns - cpu_ns)
+            del frame
+            looked_ns, cpu_ns = now_ns, cpu_now_ns
+            if now_ns - flushed_ns >= _FLUSH_S * 1e9:
+                self._flush(flushed_ns)
+                flushed_ns = now_ns
+        self._flush(flushed_ns)
+
+    def stop(self) -> None:
+        """Look no more, and write what was seen."""
+        self._stopped.set()
+        self.join(timeout=1.0)
+
+    def _note(self, frame: FrameType, wall_ns: int, cpu_ns: int) -> None:
+        lines: list[tuple[CodeType, int]] = []
+        outer: FrameType | None = frame
+        while outer is not None and len(lines) < _MOST_FRAMES:
+            lines.append((outer.f_code, outer.f_lineno))
+            outer = outer.f_back
+        key = (self._phase(), tuple(lines))
+        found = self._seen.get(key)
+        if found is None:
+            if len(self._seen) >= _MOST_STACKS:
+                key = (key[0], ())
+            found = self._seen.setdefault(key, [0, 0, 0])
+        found[0] += 1
+        found[1] += wall_ns
+        found[2] += min(cpu_ns, wall_ns)
+
+    def _flush(self, start_ns: int) -> None:
+        seen, self._seen = self._seen, {}
+        for (phase, lines), (samples, wall_ns, cpu_ns) in seen.items():
+            SESSION.write(
+                STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
+                self._text(lines), start_ns, samples, wall_ns, cpu_ns,
+            )  # fmt: skip
+
+    def _text(self, lines: tuple[tuple[CodeType, int], ...]) -> str:
+        text = self._texts.get(lines)
+        if text is None:
+            text = "\n".join(
+                f"{code.co_filename}:{line}:{code.co_qualname}" for code, line in reversed(lines)
+            )
+            if len(self._texts) < 8 * _MOST_STACKS:
+                self._texts[lines] = text
+        return text
+
+
+_RUNNING: list[StackSampler] = []
+
+
+def start_sampler(phase: Callable[[], str]) -> None:
+    """Begin to sample this process's main thread."""
+    if sys.getswitchinterval() == _USUAL_SWITCH_S:
+        sys.setswitchinterval(_SWITCH_S)
+    sampler = StackSampler(phase)
+    _RUNNING[:] = [sampler]
+    sampler.start()
+
+
+def stop_sampler() -> None:
+    """End the sampling of this process, where there is one, and write what was seen."""
+    for sampler in _RUNNING:
+        sampler.stop()
+    _RUNNING.clear()

@@ -1,0 +1,192 @@
+"""Samples a host and the processes that record, cheaply: a few reads of /proc a tick."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from headrace.observe.probe.system_gpus import Gpus
+from headrace.observe.probe.system_limits import Limits, limits
+from headrace.records import system
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_CPU_PLACES = {"user": (0, 1), "system": (2, 5, 6), "io_wait": (4,), "steal": (7,)}
+_IDLE_PLACES = (3, 4)  # of a line of /proc/stat: user nice system idle iowait irq softirq steal
+_CPU_FIELDS = 8
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What only grows, at one moment."""
+
+    t_ns: int
+    cores: dict[int, tuple[int, ...]]
+    throttled_ns: int
+    disk: tuple[int, int]
+    net: tuple[int, int]
+
+
+class SystemSampler:
+    """Samples the host; what is a rate is over the time since the sample before.
+
+    Attributes:
+        columns: The columns of `system` that this host has, in the order of `sample`.
+        limits: What the job may use.
+    """
+
+    def __init__(self) -> None:
+        self.limits: Limits = limits()
+        self._gpus = Gpus()
+        self._stat = _open(Path("/proc/stat"))
+        self._before = self._counters()
+        self._usage: dict[int, tuple[int, int, int]] = {}
+        self._numbers = [n for n in self.limits.core_numbers if n in self._before.cores]
+        optional = {"cpu_throttled_percent": self.limits.cpu_stat is None}
+        optional["job_memory_bytes"] = self.limits.memory_used is None
+        names = [column.name for column in system.COLUMNS if not optional.get(column.name)]
+        self.columns: tuple[str, ...] = tuple(
+            system.in_order(
+                [name for name in names if "{}" not in name]
+                + [f"core_{number}_percent" for number in self._numbers]
+                + list(self._gpus.columns)
+            )
+        )
+
+    def sample(self) -> list[float | None]:
+        """Return one row of `system`, in the order of `columns`."""
+        before, now = self._before, self._counters()
+        self._before = now
+        elapsed_s = max(now.t_ns - before.t_ns, 1) / 1e9
+        values: dict[str, float | None] = {"t_ns": now.t_ns}
+        values |= self._cpu(before, now)
+        values |= self._memory()
+        disk = _rates(now.disk, before.disk, elapsed_s)
+        values["disk_read_bytes_per_s"], values["disk_write_bytes_per_s"] = disk
+        net = _rates(now.net, before.net, elapsed_s)
+        values["net_received_bytes_per_s"], values["net_sent_bytes_per_s"] = net
+        throttled_ns = now.throttled_ns - before.throttled_ns
+        values["cpu_throttled_percent"] = min(100.0, throttled_ns / elapsed_s / 1e7)
+        values |= zip(self._gpus.columns, self._gpus.sample(), strict=True)
+        return [values[name] for name in self.columns]
+
+    def usage(self, pids: Iterable[int]) -> list[tuple[int, int, float, int, int, int]]:
+        """Return rows of `process_usage`; a process gets its first one at the second call."""
+        rows = []
+        seen = {}
+        for pid in set(pids):
+            try:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+            except OSError:  # it has ended
+                continue
+            now_ns, fields = time.monotonic_ns(), stat.rpartition(")")[2].split()
+            cpu_ticks = int(fields[11]) + int(fields[12])
+            read_bytes = _read_bytes(pid)
+            seen[pid] = now_ns, cpu_ticks, read_bytes
+            if pid in self._usage:
+                before_ns, before_ticks, before_bytes = self._usage[pid]
+                cpu_s = (cpu_ticks - before_ticks) / _TICKS_PER_S
+                percent = 100e9 * cpu_s / max(now_ns - before_ns, 1)
+                read = -1 if read_bytes < 0 else read_bytes - before_bytes
+                resident_bytes = int(fields[21]) * _PAGE_BYTES
+                rows.append((now_ns, pid, percent, resident_bytes, int(fields[17]), read))
+        self._usage = seen
+        return rows
+
+    def _counters(self) -> _Counters:
+        disk = psutil.disk_io_counters(nowrap=False)
+        cards = psutil.net_io_counters(pernic=True, nowrap=False)
+        cards.pop("lo", None)  # what ranks of this host tell each other
+        return _Counters(
+            t_ns=time.monotonic_ns(),
+            cores=_core_times(os.pread(self._stat, 1 << 20, 0).decode()),
+            throttled_ns=_throttled_ns(self.limits.cpu_stat),
+            disk=(disk.read_bytes, disk.write_bytes) if disk else (0, 0),
+            net=(
+                sum(card.bytes_recv for card in cards.values()),
+                sum(card.bytes_sent for card in cards.values()),
+            ),
+        )
+
+    def _cpu(self, before: _Counters, now: _Counters) -> dict[str, float | None]:
+        values: dict[str, float | None] = {}
+        total = [0] * _CPU_FIELDS
+        for number in self._numbers:
+            old = before.cores.get(number)
+            new = now.cores.get(number)
+            if old is None or new is None:  # the core is switched off at the moment
+                values[f"core_{number}_percent"] = None
+                continue
+            # Some counters of the kernel go back a little at times.
+            spent = [max(0, a - b) for a, b in zip(new, old, strict=True)]
+            total = [a + b for a, b in zip(total, spent, strict=True)]
+            values[f"core_{number}_percent"] = _busy_percent(spent)
+        whole = sum(total)
+        for name, places in _CPU_PLACES.items():
+            share = sum(total[place] for place in places) / whole if whole else 0.0
+            column = "io_wait_percent" if name == "io_wait" else f"cpu_{name}_percent"
+            values[column] = 100 * share
+        return values
+
+    def _memory(self) -> dict[str, float | None]:
+        memory = psutil.virtual_memory()
+        load, _, _, threads, _ = Path("/proc/loadavg").read_text().split()
+        values: dict[str, float | None] = {
+            "memory_used_bytes": memory.total - memory.available,
+            "memory_available_bytes": memory.available,
+            "shared_memory_bytes": memory.shared,
+            "load_1_minute": float(load),
+            "running_threads": int(threads.partition("/")[0]),
+        }
+        if self.limits.memory_used is not None:
+            try:
+                values["job_memory_bytes"] = int(self.limits.memory_used.read_text())
+            except (OSError, ValueError):
+                values["job_memory_bytes"] = None
+        return values
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _core_times(stat: str) -> dict[int, tuple[int, ...]]:
+    times = {}
+    for line in stat.splitlines()[1:]:
+        if not line.startswith("cpu"):
+            break
+        name, *ticks = line.split()
+        times[int(name[3:])] = tuple(map(int, ticks[:_CPU_FIELDS]))
+    return times
+
+
+def _busy_percent(spent: list[int]) -> float:
+    whole = sum(spent)
+    return 100 * (1 - sum(spent[place] for place in _IDLE_PLACES) / whole) if whole else 0.0
+
+
+def _throttled_ns(stat: Path | None) -> int:
+    if stat is None:
+        return 0
+    try:
+        words = dict(line.split() for line in stat.read_text().splitlines())
+        return int(words.get("throttled_usec", 0)) * 1000 + int(words.get("throttled_time", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _read_bytes(pid: int) -> int:
+    """Return what the process's read calls gave it so far; -1: it belongs to someone else."""
+    try:
+        return int(Path(f"/proc/{pid}/io").read_text().split(maxsplit=2)[1])  # "rchar: 123"
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _rates(now: tuple[int, int], before: tuple[int, int], elapsed_s: float) -> tuple[float, float]:
+    return max(0, now[0] - before[0]) / elapsed_s, max(0, now[1] - before[1]) / elapsed_s

@@ -1,0 +1,88 @@
+"""The host's GPUs by NVML: none, without an error, where the library or the driver is missing."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+_MOST_BYTES_PER_S = 1e12  # more than any PCIe link moves: the counter has wrapped
+
+
+class Gpus:
+    """Samples every GPU of the host.
+
+    Attributes:
+        columns: What `sample` returns, in its order; what a GPU does not tell is left out.
+    """
+
+    def __init__(self) -> None:
+        self.columns: tuple[str, ...] = ()
+        self._reads: list[Callable[[], list[float | None]]] = []
+        try:
+            self._nvml: Any = importlib.import_module("pynvml")
+            self._nvml.nvmlInit()
+            count = self._nvml.nvmlDeviceGetCount()
+        except Exception:  # noqa: BLE001  # no package, no driver, or one that cannot be asked
+            return
+        for number in range(count):
+            self._find_columns(number)
+
+    def sample(self) -> list[float | None]:
+        """Return the values of the columns; None where a GPU did not tell this time."""
+        return [value for read in self._reads for value in read()]
+
+    def _find_columns(self, number: int) -> None:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+        except Exception:  # noqa: BLE001  # a lost GPU: the others are sampled
+            return
+        known: dict[tuple[str, ...], Callable[[], list[float]]] = {
+            ("utilisation_percent",): lambda: [nvml.nvmlDeviceGetUtilizationRates(handle).gpu],
+            ("memory_bytes",): lambda: [nvml.nvmlDeviceGetMemoryInfo(handle).used],
+            ("power_w",): lambda: [nvml.nvmlDeviceGetPowerUsage(handle) / 1000],
+            ("pcie_received_bytes_per_s", "pcie_sent_bytes_per_s"): _Pcie(nvml, handle).rates,
+        }
+        for names, ask in known.items():
+            try:
+                ask()
+            except Exception:  # noqa: BLE001, S112  # this GPU or driver does not tell it
+                continue
+            self.columns += tuple(f"gpu_{number}_{name}" for name in names)
+            self._reads.append(_careful(ask, len(names)))
+
+
+class _Pcie:
+    """Rates from the driver's counters; asking it for rates would take 20 ms each."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._before: tuple[int, list[int]] | None = None
+
+    def rates(self) -> list[float]:
+        nvml = self._nvml
+        fields = [nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES]
+        answers = nvml.nvmlDeviceGetFieldValues(self._handle, fields)
+        for answer in answers:
+            if answer.nvmlReturn != nvml.NVML_SUCCESS:
+                raise nvml.NVMLError(answer.nvmlReturn)
+        now_ns, counts = time.monotonic_ns(), [int(answer.value.ullVal) for answer in answers]
+        before_ns, before = self._before or (now_ns, counts)
+        self._before = now_ns, counts
+        elapsed_s = max(now_ns - before_ns, 1) / 1e9
+        rates = [(new - old) / elapsed_s for new, old in zip(counts, before, strict=True)]
+        return [rate if 0 <= rate < _MOST_BYTES_PER_S else math.nan for rate in rates]
+
+
+def _careful(ask: Callable[[], list[float]], width: int) -> Callable[[], list[float | None]]:
+    def asked() -> list[float | None]:
+        try:
+            return [None if math.isnan(value) else value for value in ask()]
+        except Exception:  # noqa: BLE001  # a GPU may be lost at any time
+            return [None] * width
+
+    return asked

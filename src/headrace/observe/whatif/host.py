@@ -1,0 +1,99 @@
+"""The host's cores, and how busy they were."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.whatif.tables import Columns, Tables, columns, length
+
+_CORE = re.compile(r"core_\d+_percent")
+_FEWEST_LOOKS = 3
+"""Fewer looks at the processes say nothing of an average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host of the run: the one with the fewest cores, where there are several.
+
+    Attributes:
+        cores: Cores that the job may use.
+        ranks: Ranks on it.
+        busy_cores: Cores that were busy on average while steps ran; None where not recorded.
+        rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
+        foreign_cores: Cores that were busy with anything but the run; 0 where not known.
+    """
+
+    cores: float
+    ranks: int
+    busy_cores: float | None
+    rank_cores: float | None = None
+    foreign_cores: float = 0.0
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Cores with nothing to do, on average; None where not recorded."""
+        return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
+
+    @property
+    def busy_share(self) -> float | None:
+        """The share of the cores that was busy, 0 to 1; None where not recorded."""
+        return None if self.busy_cores is None else min(self.busy_cores / self.cores, 1.0)
+
+
+def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
+    """Return the host's cores and how busy they were.
+
+    Args:
+        tables: Where the records are.
+        span_ns: From when to when; all of the run by default.
+    """
+    hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
+    known = hosts["cores"] if length(hosts) else np.array([float("inf")])
+    ranks = 1
+    if length(processes):
+        ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
+    distinct = len(np.unique(hosts["host"])) if length(hosts) else 1
+    busy = _busy_cores(columns(tables, "system"), span_ns)
+    usage = columns(tables, "process_usage")
+    run = _used_cores(usage, processes, span_ns, ("rank", "worker"))
+    return Host(
+        cores=float(known.min()),
+        ranks=max(-(-max(ranks, 1) // distinct), 1),
+        busy_cores=busy,
+        rank_cores=_used_cores(usage, processes, span_ns, ("rank",)),
+        foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
+    )
+
+
+def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
+    names = [name for name in system if _CORE.fullmatch(name)]
+    if not names or length(system) == 0:
+        return None
+    inside = np.ones(length(system), dtype=np.bool_)
+    if span_ns is not None:
+        inside = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
+    if not inside.any():
+        return None
+    percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
+    return percent / 100.0
+
+
+def _used_cores(
+    usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, roles: tuple[str, ...]
+) -> float | None:
+    """Return the cores that the processes of some roles used together, on average over time."""
+    if length(usage) == 0 or length(processes) == 0:
+        return None
+    wanted = np.isin(processes["role"].astype(str), roles)
+    inside = np.isin(usage["pid"], processes["pid"][wanted])
+    ticks = usage["t_ns"]
+    among = np.ones(len(ticks), dtype=np.bool_)
+    if span_ns is not None:
+        among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
+    looks = len(np.unique(ticks[among]))
+    if looks < _FEWEST_LOOKS:
+        return None
+    return float(usage["cpu_percent"][inside & among].sum()) / looks / 100.0

@@ -1,0 +1,224 @@
+"""What a run's records say about its pipeline, as the simulation needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.whatif.host import Host, read_host
+from headrace.observe.whatif.simulation import Pipeline
+from headrace.observe.whatif.steps import TrainSteps, read_steps
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, chosen, columns, length
+
+FEWEST_BATCHES = 5
+"""Fewer batches or steps carry no prediction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """The batches that were made for one loader of every rank, each worker's first left out.
+
+    Attributes:
+        rows: The table `batches`, these rows.
+        cpu_measured: Whether CPU time was recorded with them.
+    """
+
+    rows: Columns
+    cpu_measured: bool
+
+    def __len__(self) -> int:
+        """Return how many batches."""
+        return length(self.rows)
+
+    def column(self, name: str) -> Floats:
+        """Return a column as floats, what is unknown as 0."""
+        return np.maximum(self.rows[name].astype(np.float64), 0.0)
+
+    @property
+    def service_ns(self) -> Floats:
+        """What each batch kept its worker busy for.
+
+        Batches are handed over by a thread of their own, beside the making of the next one: the
+        slower of the two sets the pace.
+        """
+        return np.maximum(self.column("wall_ns"), self.column("send_ns"))
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU time of the workers' main threads over the wall time of making batches."""
+        return float(self.column("cpu_ns").sum() / max(self.column("wall_ns").sum(), 1.0))
+
+    @property
+    def threads(self) -> float:
+        """CPU time of all threads of the workers over that of their main threads."""
+        return float(
+            max(self.column("process_cpu_ns").sum(), 1.0) / max(self.column("cpu_ns").sum(), 1.0)
+        )
+
+    @property
+    def hands_over_slowly(self) -> bool:
+        """Whether handing a batch over takes longer than making one."""
+        return float(self.column("send_ns").sum()) > float(self.column("wall_ns").sum())
+
+    @property
+    def idle_share(self) -> float:
+        """The share of the workers' time in which they waited for work."""
+        idle = float(self.column("idle_ns").sum())
+        return idle / max(idle + float(self.service_ns.sum()), 1.0)
+
+    def share(self, name: str) -> float:
+        """Return the share of the workers' busy time that a column holds."""
+        return float(self.column(name).sum() / max(self.service_ns.sum(), 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A pipeline and its measured costs.
+
+    Attributes:
+        pipeline: As it ran; its cores are those that each rank of the host gets.
+        service_ns: Of each batch that was made, as in `simulation.Load`.
+        service_cpu_ns: Likewise.
+        demand_ns: Likewise.
+        consume_ns: Of each step, a batch.
+        consume_cpu_ns: A batch, on average.
+        period_ns: A batch, on average, of each step: what the simulation must reproduce.
+        ranks: Ranks on the host.
+        persistent: Whether workers live on after an epoch.
+    """
+
+    pipeline: Pipeline
+    service_ns: Floats
+    service_cpu_ns: Floats
+    demand_ns: Floats
+    consume_ns: Floats
+    consume_cpu_ns: float
+    period_ns: Floats
+    ranks: int
+    persistent: bool
+
+
+def main_loader(steps: TrainSteps) -> int:
+    """Return the number of the loader that feeds most training steps; -1 where there is none."""
+    loaders = steps.rows.get("loader", np.zeros(0, dtype=np.int64))
+    loaders = loaders[loaders >= 0]
+    if len(loaders) == 0:
+        return -1
+    numbers, counts = np.unique(loaders, return_counts=True)
+    return int(numbers[counts.argmax()])
+
+
+def read_work(tables: Tables, loader: int) -> Work | None:
+    """Return the batches made for a loader; None where none were recorded."""
+    batches = columns(tables, "batches")
+    if length(batches) == 0:
+        return None
+    batches = chosen(batches, batches["loader"] == loader)
+    later: Flags = batches["batch"] > 0
+    if later.sum() >= FEWEST_BATCHES:  # a worker's first batch pays for imports and cold caches
+        batches = chosen(batches, later)
+    if length(batches) == 0:
+        return None
+    return Work(rows=batches, cpu_measured=bool(batches["cpu_ns"].sum() > 0))
+
+
+def measure(tables: Tables) -> Measured | None:
+    """Return what the records say of the pipeline; None where they are too few."""
+    steps = read_steps(tables)
+    if steps.recorded == 0:
+        return None
+    loader = main_loader(steps)
+    return measured_from(
+        steps=steps,
+        loader=_loader_row(columns(tables, "loaders"), loader),
+        work=read_work(tables, loader),
+        fetches=columns(tables, "fetches"),
+        host=read_host(tables, steps.span_ns),
+    )
+
+
+def measured_from(
+    *,
+    steps: TrainSteps,
+    loader: Columns | None,
+    work: Work | None,
+    fetches: Columns,
+    host: Host,
+) -> Measured | None:
+    """Return the pipeline's costs, from records that are already read; None where too few.
+
+    Args:
+        steps: The train steps that count.
+        loader: The loader that feeds them: the table `loaders`, one row of it.
+        work: The batches made for it.
+        fetches: The table `fetches`.
+        host: The host they share.
+    """
+    steady = steps.steady
+    if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
+        return None
+    batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
+    workers = int(loader["workers"][0])
+    ready_wait = wait_for_ready_ns(fetches, int(loader["loader"][0]), workers)
+    consume = (steady.wall_ns - steady.phase_ns("data_wait")) / batches + ready_wait
+    period = steady.wall_ns / batches
+    service = work.service_ns
+    cpu = np.minimum(work.column("cpu_ns"), service)
+    demand = np.maximum(work.column("process_cpu_ns"), cpu)
+    ranks = host.ranks
+    other_cpu = _other_cpu_ns(host, float(period.mean()), float(demand.mean()), inline=not workers)
+    return Measured(
+        pipeline=Pipeline(
+            workers=workers,
+            prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
+            takes_next=str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0,
+            # What others of the host use is not to be had; but they never take all of it.
+            cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
+        ),
+        service_ns=service,
+        service_cpu_ns=cpu,
+        demand_ns=demand,
+        consume_ns=consume,
+        consume_cpu_ns=other_cpu,
+        period_ns=period,
+        ranks=ranks,
+        persistent=bool(loader["persistent"][0]),
+    )
+
+
+def _loader_row(loaders: Columns, number: int) -> Columns | None:
+    places = np.flatnonzero(loaders["loader"] == number) if length(loaders) else np.zeros(0, int)
+    return chosen(loaders, places[:1]) if len(places) else None
+
+
+def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> float:
+    """Return the CPU time a batch of the rank and of all that is not its loader."""
+    if host.rank_cores is not None:
+        used = host.rank_cores / host.ranks * period
+        # Without workers the rank's CPU time holds the making of batches too.
+        return max(used - demand, 0.0) if inline else used
+    if host.busy_cores is None:
+        return 0.0
+    # What is busy beyond the workers' own CPU time belongs to the rank and to all else.
+    return max(host.busy_cores / host.ranks * period - demand, 0.0)
+
+
+def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
+    """Return what taking a batch costs that lies ready, in ns; 0 where none was seen.
+
+    With several workers a batch that waits need not be the next one, so some of these waits are
+    for the pipeline: the shortest are taken.
+
+    Args:
+        fetches: The table.
+        loader: The loader's number.
+        workers: Its workers.
+    """
+    if length(fetches) == 0:
+        return 0.0
+    at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
+    waits = fetches["wait_ns"][at_hand & (fetches["batch"] > 0)]
+    if len(waits) < FEWEST_BATCHES:
+        return 0.0
+    return float(np.percentile(waits, 50 if workers == 1 else 10))

@@ -1,0 +1,129 @@
+"""A run's records as data frames, for notebooks."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.records.reading import open_records
+from headrace.records.schema import PHASES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Run:
+    """What was recorded of a run, each table loaded when it is first asked for.
+
+    docs/records.md describes every column. Times are nanoseconds of the host's monotonic clock;
+    `hosts.unix_offset_ns` takes them to 1970. A live run is opened anew to see more of it.
+
+    Attributes:
+        path: The run's folder.
+        attempt: The attempt that is read.
+    """
+
+    def __init__(self, path: str | Path, attempt: int | None = None) -> None:
+        self._records = open_records(path, attempt)
+        self.path = self._records.path
+        self.attempt = self._records.attempt
+
+    def __repr__(self) -> str:
+        state = "live" if self.live else "closed"
+        return f"Run({str(self.path)!r}, attempt={self.attempt}, {state})"
+
+    @property
+    def live(self) -> bool:
+        """Whether the run is being recorded at this moment."""
+        return self._records.live
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a step of a rank, its phases in columns of nanoseconds: `data_wait_ns`, ..."""
+        return self._frame("steps")
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        """One row a phase of a step: rank, step, kind, loader, start_ns, phase, phase_ns.
+
+        `start_ns` is when the step began, `phase_ns` the phase's time in it; `share` is that of
+        the step's time, from 0 to 1.
+        """
+        steps = self.steps
+        long = steps.melt(
+            id_vars=["rank", "step", "kind", "loader", "start_ns", "wall_ns"],
+            value_vars=[f"{phase}_ns" for phase in PHASES],
+            var_name="phase",
+            value_name="phase_ns",
+        )
+        long["phase"] = long["phase"].str.removesuffix("_ns")
+        long["share"] = long["phase_ns"] / long.pop("wall_ns").where(lambda wall_ns: wall_ns > 0)
+        return long
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """One row a batch that a worker made, or the rank itself where it has no workers."""
+        return self._frame("batches")
+
+    @cached_property
+    def transforms(self) -> pd.DataFrame:
+        """One row a transform, worker and second, over the samples that were timed."""
+        return self._frame("transforms")
+
+    @cached_property
+    def stacks(self) -> pd.DataFrame:
+        """One row a place in the code where a process was seen, over some seconds."""
+        return self._frame("stacks")
+
+    @cached_property
+    def system(self) -> pd.DataFrame:
+        """One row a tick: cores, memory, disks, network and GPUs of the host."""
+        return self._frame("system")
+
+    @cached_property
+    def process_usage(self) -> pd.DataFrame:
+        """One row a tick and process that records: its CPU time, memory and reads."""
+        return self._frame("process_usage")
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """One row for everything that happened once."""
+        return self._frame("events")
+
+    @cached_property
+    def loaders(self) -> pd.DataFrame:
+        """One row a data loader, as it was constructed."""
+        return self._frame("loaders")
+
+    @cached_property
+    def fetches(self) -> pd.DataFrame:
+        """One row a wait of a rank for a batch."""
+        return self._frame("fetches")
+
+    @cached_property
+    def processes(self) -> pd.DataFrame:
+        """One row a process that records."""
+        return self._frame("processes")
+
+    @cached_property
+    def hosts(self) -> pd.DataFrame:
+        """One row a host."""
+        return self._frame("hosts")
+
+    def _frame(self, name: str) -> pd.DataFrame:
+        return self._records.table(name).to_pandas()
+
+
+def open_run(path: str | Path, attempt: int | None = None) -> Run:
+    """Open a run, live or ended, to look at its records as data frames.
+
+    Args:
+        path: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+
+    Raises:
+        UsageError: There is no such run.
+        RecordsError: It has no records, or a newer version wrote them.
+    """
+    return Run(path, attempt)

@@ -1,0 +1,261 @@
+"""What is recorded of a run: every table and every field, its unit in its name.
+
+This is the one registry. The probe packs frames by it, the collector makes its tables from it,
+`open_run` returns its columns, and docs/records.md is written from it.
+
+Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC), the same for all processes
+of a host; the table `hosts` says how far it is from 1970. Text is stored once a process and named
+by number in frames (see `ring.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["int", "float", "text"]
+_CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column.
+
+    Attributes:
+        name: Its name, with the unit.
+        meaning: What it says, in one line.
+        kind: int (64 bits), float (64 bits) or text.
+    """
+
+    name: str
+    meaning: str
+    kind: Kind = "int"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of record.
+
+    Attributes:
+        number: Names the kind in a ring's frames; never used again for another.
+        name: The table's name.
+        meaning: What one row is, in one line.
+        fields: Its columns, in the order of a frame.
+    """
+
+    number: int
+    name: str
+    meaning: str
+    fields: tuple[Field, ...]
+
+    @property
+    def frame(self) -> struct.Struct:
+        """How a row is packed: 8 bytes a field, little-endian; text as its number."""
+        return struct.Struct("<" + "".join(_CODES[field.kind] for field in self.fields))
+
+    @property
+    def text_places(self) -> tuple[int, ...]:
+        """Which of the fields are text, counted from 0."""
+        return tuple(place for place, field in enumerate(self.fields) if field.kind == "text")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the fields."""
+        return tuple(field.name for field in self.fields)
+
+
+_RANK = Field("rank", "global rank of the training process that it belongs to")
+_LOADER = Field("loader", "number of the loader in its rank, in the order of construction")
+
+PROCESSES = Table(
+    1,
+    "processes",
+    "a process of the run that records: a rank, or a worker of one of its loaders",
+    (
+        Field("pid", "process id on its host"),
+        Field("parent_pid", "process id of what started it"),
+        Field("role", "rank or worker", "text"),
+        _RANK,
+        Field("loader", "for a worker, its loader's number in the rank; -1 for a rank"),
+        Field("worker", "for a worker, its number in the loader; -1 for a rank"),
+        Field("world_size", "ranks of the job"),
+        Field("started_ns", "when its recording began"),
+        Field("attempt", "number of the attempt in run.json"),
+    ),
+)
+LOADERS = Table(
+    2,
+    "loaders",
+    "a data loader of a rank, as it was constructed",
+    (
+        _RANK,
+        _LOADER,
+        Field("kind", "torch, headrace, or what else hands over batches", "text"),
+        Field("dataset", "type of the dataset", "text"),
+        Field("style", "map or iterable", "text"),
+        Field("workers", "worker processes; 0: the rank makes its batches itself"),
+        Field("prefetch_factor", "batches a worker prepares ahead; 0 without workers"),
+        Field("batch_size", "samples a batch; -1 where a batch sampler or the dataset decides"),
+        Field("pinned", "1: batches are copied to page-locked memory"),
+        Field("persistent", "1: workers live on after an epoch"),
+        Field("in_order", "1: batches come in the sampler's order"),
+        Field("start_method", "how workers are started: fork, spawn, forkserver", "text"),
+        Field("file", "source file that constructed it", "text"),
+        Field("line", "line there"),
+        Field("created_ns", "when"),
+    ),
+)
+FETCHES = Table(
+    3,
+    "fetches",
+    "one wait of a rank for a batch: one `next()` of a loader's iterator",
+    (
+        _RANK,
+        _LOADER,
+        Field("epoch", "how often the loader was iterated before, from 0"),
+        Field("batch", "number of the batch in the iteration, from 0"),
+        Field("start_ns", "when the rank asked"),
+        Field("wait_ns", "until it had the batch"),
+        Field("ready", "batches that were waiting when it asked; -1 where unknown"),
+        Field("ended", "1: there was no further batch"),
+    ),
+)
+STEPS = Table(
+    4,
+    "steps",
+    "a step of a rank, from one optimizer step to the next; an evaluation batch; or time between",
+    (
+        _RANK,
+        Field("step", "number in the rank among those of its kind, from 0"),
+        Field("kind", "train, eval, or between: from an epoch's end to the next batch", "text"),
+        _LOADER,
+        Field("start_ns", "when it began"),
+        Field("wall_ns", "how long it took; the phases add up to it"),
+        Field("data_wait_ns", "phase: waiting for batches"),
+        Field("copy_ns", "phase: copying tensors to the device, as the host sees it"),
+        Field("forward_ns", "phase: from the batch to the start of backward"),
+        Field("backward_ns", "phase: backward, without the exposed gradient sync"),
+        Field("sync_ns", "phase: gradient sync that backward did not hide"),
+        Field("optimizer_ns", "phase: optimizer steps"),
+        Field("other_ns", "phase: all else, such as logging, schedulers, printed losses"),
+        Field("batches", "batches it took: more than one where gradients are accumulated"),
+        Field("samples", "samples in them; -1 where unknown"),
+        Field("sync_measured", "1: sync_ns is of this very step; 0: not measured in it"),
+        Field("device_wall_ns", "how long it took by the device's clock; -1 without one"),
+    ),
+)
+BATCHES = Table(
+    5,
+    "batches",
+    "a batch made by a worker, or by the rank itself where it has no workers",
+    (
+        _RANK,
+        _LOADER,
+        Field("worker", "the worker's number; -1: the rank itself"),
+        Field("batch", "number among those that this worker made, from 0"),
+        Field("start_ns", "when making it began"),
+        Field("wall_ns", "until it was made, collated"),
+        Field("cpu_ns", "CPU time of the worker's main thread meanwhile"),
+        Field("process_cpu_ns", "CPU time of all its threads meanwhile"),
+        Field("samples", "samples in it; -1 where unknown"),
+        Field("read_bytes", "bytes that the process read meanwhile, from files and sockets"),
+        Field("collate_ns", "of wall_ns: collating"),
+        Field("idle_ns", "how long the worker had waited for work before it"),
+        Field("send_ns", "handing the batch before this one over: pickling, shared memory"),
+    ),
+)
+TRANSFORMS = Table(
+    6,
+    "transforms",
+    "one transform, `__getitem__` or `collate_fn`, over the samples that were timed in a second",
+    (
+        _RANK,
+        _LOADER,
+        Field("worker", "the worker's number; -1: the rank itself"),
+        Field("name", "what it is called: dataset.__getitem__, Compose[1].RandomCrop", "text"),
+        Field("file", "source file of the callable, where there is one", "text"),
+        Field("line", "its first line there; 0 where unknown"),
+        Field("start_ns", "when the second began"),
+        Field("calls", "calls that were timed"),
+        Field("wall_ns", "time in them"),
+        Field("cpu_ns", "CPU time of the main thread in them"),
+        Field("one_in", "one sample in so many was timed"),
+    ),
+)
+STACKS = Table(
+    7,
+    "stacks",
+    "one place in the code where a process's main thread was seen, over some seconds",
+    (
+        Field("pid", "process id"),
+        _RANK,
+        _LOADER,
+        Field("worker", "the worker's number; -1: the rank itself"),
+        Field(
+            "phase", "what a rank was doing: wait, forward, ...; for a worker work or idle", "text"
+        ),
+        Field("stack", "frames from the outermost in: file:line:function, newline between", "text"),
+        Field("start_ns", "when these seconds began"),
+        Field("samples", "how often it was seen there"),
+        Field("wall_ns", "wall time that these stand for"),
+        Field("cpu_ns", "CPU time of the thread that these stand for; the rest it waited"),
+    ),
+)
+EVENTS = Table(
+    8,
+    "events",
+    "something that happened once",
+    (
+        _RANK,
+        Field("at_ns", "when"),
+        Field("kind", "probe-fault, dropped-records, switched, slow-start, ...", "text"),
+        Field("text", "what", "text"),
+        Field("value", "a number that goes with it, 0 where there is none", "float"),
+    ),
+)
+HOSTS = Table(
+    9,
+    "hosts",
+    "a host of the run",
+    (
+        Field("host", "its name", "text"),
+        Field("cores", "cores that the job may use: affinity and cgroup quota respected", "float"),
+        Field("memory_bytes", "memory that the job may use: cgroup limit respected"),
+        Field("unix_offset_ns", "add to a time of this host to get nanoseconds since 1970"),
+        Field("attempt", "number of the attempt in run.json"),
+    ),
+)
+PROCESS_USAGE = Table(
+    10,
+    "process_usage",
+    "what a process that records used since it was looked at before, at every tick",
+    (
+        Field("t_ns", "when it was looked at"),
+        Field("pid", "process id"),
+        Field("cpu_percent", "CPU time per time; 100 is one core, more are several", "float"),
+        Field("resident_bytes", "memory it holds, shared pages included"),
+        Field("threads", "its threads"),
+        Field("read_bytes", "bytes that its read calls gave meanwhile; -1 where not to be known"),
+    ),
+)
+
+TABLES = (
+    PROCESSES,
+    LOADERS,
+    FETCHES,
+    STEPS,
+    BATCHES,
+    TRANSFORMS,
+    STACKS,
+    EVENTS,
+    HOSTS,
+    PROCESS_USAGE,
+)
+"""All tables but `system`, which has its own columns, those of the host: see system.py."""
+
+BY_NUMBER = {table.number: table for table in TABLES}
+BY_NAME = {table.name: table for table in TABLES}
+PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
+"""The phases of a step, in their order; the column of each is its name and `_ns`."""
+FORMAT_VERSION = 1

@@ -1,0 +1,239 @@
+"""The records of a host while its job runs: one SQLite file that outlives a killed process.
+
+Rows, the readers' places in the rings and the texts they have seen change in one transaction. Texts
+are stored once, under a number.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import RecordsError
+from headrace.records import system
+from headrace.records.schema import BY_NAME, FORMAT_VERSION, TABLES, Table
+
+TABLE_NAMES = (*BY_NAME, system.NAME)
+_REMEMBERED_TEXTS = 20_000  # a text met again after these is stored again, which does no harm
+_SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
+_OWN_TABLES = (
+    "CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS rings (
+        name TEXT, made_ns INTEGER, read INTEGER, dropped INTEGER, PRIMARY KEY (name, made_ns)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS ring_texts (
+        name TEXT, made_ns INTEGER, number INTEGER, text INTEGER,
+        PRIMARY KEY (name, made_ns, number)
+    ) WITHOUT ROWID""",
+    f"CREATE TABLE IF NOT EXISTS {system.NAME} (t_ns INTEGER)",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingPlace:
+    """How far a ring was read.
+
+    Attributes:
+        read: Bytes since the ring's begin; None where the store does not know the ring.
+        dropped: Dropped records that were told already.
+        texts: The ring's texts before that place, by their numbers.
+    """
+
+    read: int | None = None
+    dropped: int = 0
+    texts: Mapping[int, str] = field(default_factory=dict)
+
+
+class RecordStore:
+    """Writes one host's records; made anew or gone on with.
+
+    Args:
+        path: The SQLite file.
+
+    Attributes:
+        connection: The open file, to read it.
+
+    Raises:
+        RecordsError: A newer version wrote the file.
+        sqlite3.Error: It cannot be opened or made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self._texts: dict[str, int] = {}
+        check_format(self.connection, path)
+        for statement in (
+            "PRAGMA journal_mode = WAL",
+            "PRAGMA synchronous = NORMAL",  # a killed process loses nothing; a power cut, the end
+            f"PRAGMA user_version = {FORMAT_VERSION}",
+        ):
+            self.connection.execute(statement)
+        with self.transaction():  # so that a reader sees all tables or none
+            for statement in _OWN_TABLES:
+                self.connection.execute(statement)
+            for table in TABLES:
+                columns = (f"{field.name} {_SQL_TYPES[field.kind]}" for field in table.fields)
+                self.connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(columns)})"
+                )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is done inside is kept, or nothing.
+
+        Raises:
+            sqlite3.Error: It could not be kept.
+        """
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.connection.execute("COMMIT")
+        except BaseException:
+            self._texts.clear()  # some of them may not have been kept
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            raise
+
+    def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Add rows, their values in the order of the table's fields."""
+        if table.text_places:
+            rows = [self._with_text_numbers(row, table.text_places) for row in rows]
+        marks = ", ".join("?" * len(table.fields))
+        self.connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)  # noqa: S608
+
+    def declare_system(self, columns: Sequence[str]) -> None:
+        """Say which columns the rows of `system` have from now on."""
+        present = system_columns(self.connection)
+        for name in columns:
+            if name not in present:
+                kind = "INTEGER" if system.described(name).whole else "REAL"
+                self.connection.execute(f"ALTER TABLE {system.NAME} ADD COLUMN {name} {kind}")
+
+    def add_system(self, columns: Sequence[str], values: Sequence[float | None]) -> None:
+        """Add one row of `system`, its values in the order of the given columns."""
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        self.connection.execute(
+            f"INSERT INTO {system.NAME} ({names}) VALUES ({marks})",  # noqa: S608
+            values,
+        )
+
+    def place(self, name: str, made_ns: int) -> RingPlace:
+        """Return how far a ring was read."""
+        return ring_place(self.connection, name, made_ns)
+
+    def move(  # all of a place
+        self,
+        name: str,
+        made_ns: int,
+        read: int,
+        dropped: int,
+        new_texts: Mapping[int, str],
+        forgotten: bool,  # noqa: FBT001
+    ) -> None:
+        """Write down how far a ring was read, with the texts met on the way."""
+        key = (name, made_ns)
+        self.connection.execute(
+            "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, read, dropped)
+        )
+        if forgotten:
+            self.forget_texts(name, made_ns)
+        self.connection.executemany(
+            "INSERT OR REPLACE INTO ring_texts VALUES (?, ?, ?, ?)",
+            [(*key, number, self._text(text)) for number, text in new_texts.items()],
+        )
+
+    def forget_texts(self, name: str, made_ns: int) -> None:
+        """Drop a ring's texts: they are not used again."""
+        self.connection.execute(
+            "DELETE FROM ring_texts WHERE name = ? AND made_ns = ?", (name, made_ns)
+        )
+
+    def is_empty(self, table: Table) -> bool:
+        """Tell whether a table has no row."""
+        found = self.connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()  # noqa: S608
+        return found is None
+
+    def close(self) -> None:
+        """Close the file; it holds everything then, without a log beside it."""
+        self.connection.close()
+
+    def _with_text_numbers(self, row: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+        values = list(row)
+        for place in places:
+            values[place] = self._text(values[place])
+        return tuple(values)
+
+    def _text(self, text: str) -> int:
+        number = self._texts.get(text)
+        if number is None:
+            if len(self._texts) >= _REMEMBERED_TEXTS:
+                self._texts.clear()
+            # A lone surrogate, as in an undecodable file name, cannot be stored.
+            clean = text.encode(errors="replace").decode()
+            cursor = self.connection.execute("INSERT INTO texts (text) VALUES (?)", (clean,))
+            number = self._texts[text] = cursor.lastrowid or 0
+        return number
+
+
+def open_to_read(path: Path) -> sqlite3.Connection:
+    """Open a store that another process may be writing; nothing of it is changed.
+
+    Raises:
+        RecordsError: A newer version wrote it.
+        sqlite3.Error: It is not there any more, or broken.
+    """
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    connection.isolation_level = None
+    try:
+        check_format(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def has_tables(connection: sqlite3.Connection) -> bool:
+    """Tell whether a store was made, rather than just begun."""
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
+
+
+def check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise RecordsError where a newer version wrote the file."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    refuse_newer(version, path)
+
+
+def refuse_newer(version: int, path: Path) -> None:
+    """Raise RecordsError where a format's version is newer than this one."""
+    if version > FORMAT_VERSION:
+        raise RecordsError(
+            f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
+            f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
+        )
+
+
+def system_columns(connection: sqlite3.Connection) -> list[str]:
+    """Return the columns of `system` that this host has, in the registry's order."""
+    rows = connection.execute(f"PRAGMA table_info({system.NAME})").fetchall()
+    return system.in_order([row[1] for row in rows])
+
+
+def ring_place(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPlace:
+    """Return how far a ring was read, as the store has it."""
+    key = (name, made_ns)
+    found = connection.execute(
+        "SELECT read, dropped FROM rings WHERE name = ? AND made_ns = ?", key
+    ).fetchone()
+    if found is None:
+        return RingPlace()
+    texts = connection.execute(
+        "SELECT number, texts.text FROM ring_texts JOIN texts ON texts.id = ring_texts.text"
+        " WHERE name = ? AND made_ns = ?",
+        key,
+    ).fetchall()
+    return RingPlace(read=found[0], dropped=found[1], texts=dict(texts))

@@ -1,0 +1,189 @@
+"""Unmodified scripts in the styles that people write, recorded through `headrace run`."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.records.reading import open_records
+from headrace.records.schema import PHASES
+
+SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
+
+
+class Run:
+    """A recorded run."""
+
+    def __init__(self, folder: Path, script: str, *arguments: str, flags: tuple[str, ...] = ()):
+        self.folder = folder
+        command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder)]
+        self.ended = subprocess.run(
+            [*command, *flags, str(SCRIPTS / f"{script}.py"), *arguments],
+            capture_output=True, text=True, check=False, timeout=240,
+        )  # fmt: skip
+        assert self.ended.returncode == 0, self.ended.stderr
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = open_records(self.folder).table(table).to_pylist()
+        return found
+
+    def steps(self, kind: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows("steps") if row["kind"] == kind]
+
+
+def check(run: Run) -> None:
+    """Check what holds for every run."""
+    assert [row for row in run.rows("events") if row["kind"] == "probe-fault"] == []
+    for row in run.rows("steps"):
+        assert sum(row[f"{phase}_ns"] for phase in PHASES) == row["wall_ns"]
+    for row in run.rows("batches"):
+        assert row["collate_ns"] <= row["wall_ns"]
+    assert run.rows("hosts")[0]["cores"] > 0
+    assert run.rows("system")
+
+
+def busy_lines(run: Run, *, worker: bool) -> Counter[str]:
+    """Return CPU nanoseconds by the innermost frame's function."""
+    found: Counter[str] = Counter()
+    for row in run.rows("stacks"):
+        if (row["worker"] >= 0) == worker and row["phase"] != "idle":
+            frames = row["stack"].split("\n")
+            found[next((f for f in reversed(frames) if "/probed/" in f), "")] += row["cpu_ns"]
+    return found
+
+
+def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
+    run = Run(tmp_path / "run", "plain")
+    check(run)
+    assert [row["samples"] for row in run.steps("train")] == [8] * 40
+    assert len(run.steps("eval")) == 10
+    train, held_out = run.rows("loaders")
+    assert (train["workers"], train["style"], train["batch_size"]) == (2, "map", 8)
+    assert (Path(train["file"]).name, train["line"]) == ("plain.py", 10)
+    made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
+    assert made == {(0, 0): 20, (0, 1): 20, (held_out["loader"], -1): 10}
+    # Each epoch ended with one more question.
+    fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
+    assert fetched == {(0, 0): 21, (0, 1): 21, (1, 0): 6, (1, 1): 6}
+    (getitem,) = {row["name"] for row in run.rows("transforms") if "getitem" in row["name"]}
+    assert getitem == "Points.__getitem__"
+    assert busy_lines(run, worker=True).most_common(1)[0][0].endswith(":busy")
+
+
+def test_accumulated_gradients_from_an_iterable_dataset(tmp_path: Path):
+    run = Run(tmp_path / "run", "accumulating")
+    check(run)
+    assert {(row["batches"], row["samples"]) for row in run.steps("train")} == {(4, 16)}
+    assert len(run.steps("train")) == 2 * 2 * 64 // 16
+    assert run.rows("loaders")[0]["style"] == "iterable"
+    # Workers live on over the epochs.
+    assert len([row for row in run.rows("processes") if row["role"] == "worker"]) == 2
+
+
+def test_spawned_workers(tmp_path: Path):
+    run = Run(tmp_path / "run", "spawned")
+    check(run)
+    assert len(run.steps("train")) == 10
+    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(0, 0)}
+    assert run.rows("loaders")[0]["start_method"] == "spawn"
+
+
+def test_headraces_own_loader_with_a_compiled_model(tmp_path: Path):
+    run = Run(tmp_path / "run", "own_loader")
+    check(run)
+    assert len(run.steps("train")) == 10
+    assert run.rows("loaders")[0]["kind"] == "headrace"
+    assert {row["loader"] for row in run.rows("batches")} == {0}
+    assert len(run.rows("batches")) == 10
+    assert "Points.__getitem__" in {row["name"] for row in run.rows("transforms")}
+
+
+def test_lightning(tmp_path: Path):
+    run = Run(tmp_path / "run", "lightning_fit")
+    check(run)
+    assert [row["batches"] for row in run.steps("train")] == [2] * 20
+    assert len(run.steps("eval")) == 10
+
+
+def test_transformers_trainer(tmp_path: Path):
+    run = Run(tmp_path / "run", "trainer", str(tmp_path / "out"))
+    check(run)
+    assert len(run.steps("train")) == 20
+    assert sum(row["batches"] for row in run.steps("train")) == 40
+    assert len(run.steps("eval")) == 10
+
+
+def test_a_script_without_a_loader(tmp_path: Path):
+    run = Run(tmp_path / "run", "without_loader")
+    check(run)
+    assert len(run.steps("train")) == 60
+    assert run.rows("loaders") == []
+    assert busy_lines(run, worker=False).most_common(1)[0][0].endswith(":busy")
+
+
+def test_a_webdataset_pipeline(tmp_path: Path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(80):
+            label = str(number % 3).encode()
+            member = tarfile.TarInfo(f"{number:04d}.cls")
+            member.size = len(label)
+            tar.addfile(member, io.BytesIO(label))
+    run = Run(tmp_path / "run", "streamed", str(tmp_path / "a.tar"))
+    check(run)
+    assert len(run.steps("train")) == 20
+    assert busy_lines(run, worker=True).most_common(1)[0][0].endswith(":busy")
+
+
+def test_ddp_tells_gradient_sync_from_backward(tmp_path: Path):
+    run = Run(tmp_path / "run", "two_ranks_ddp", flags=("--nproc-per-node", "2"))
+    check(run)
+    steps = run.steps("train")
+    assert Counter(row["rank"] for row in steps) == {0: 20, 1: 20}
+    measured = [row for row in steps if row["sync_measured"]]
+    assert measured
+    assert any(row["sync_ns"] for row in measured)
+    assert all(row["sync_ns"] == 0 for row in steps if not row["sync_measured"])
+    assert {row["rank"] for row in run.rows("batches")} == {0, 1}
+
+
+def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):
+    run = Run(tmp_path / "run", "plain", flags=("--profile", "off"))
+    assert not (run.folder / "records").exists()
+
+
+@pytest.mark.parametrize("flags", [("--profile", "maybe"), ("--profile-interval", "1ms")])
+def test_wrong_flags_are_told(tmp_path: Path, flags: tuple[str, str]):
+    command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
+    ended = subprocess.run(
+        [*command, str(SCRIPTS / "plain.py")], capture_output=True, text=True, check=False,
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert flags[1] in ended.stderr
+
+
+def test_the_script_finds_what_it_would_have_found(tmp_path: Path):
+    """The same argv, sys.path, stdin and exit code, and its own sitecustomize."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text("import sys; sys.users_own = True\n")
+    (tmp_path / "tells.py").write_text(
+        "import os, sys\n"
+        "print([sys.argv, sys.path, os.getcwd(), sys.users_own, sys.stdin.read(), __file__])\n"
+        "sys.exit(7)\n"
+    )
+    told = []
+    for start in ([sys.executable], [sys.executable, "-m", "headrace.cli.main", "run"]):
+        ended = subprocess.run(
+            ["env", f"PYTHONPATH={tmp_path / 'own'}", *start, "tells.py", "a", "-b"],
+            input="hello", capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert ended.returncode == 7
+        told.append(ended.stdout)
+    assert told[0] == told[1]

@@ -1,0 +1,209 @@
+"""Records that are broken, cut, of another version, or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.core.errors import RecordsError, UsageError
+from headrace.records.arrow import FORMAT_KEY
+from headrace.records.collector import Collector
+from headrace.records.places import LAST_CLOSED
+from headrace.records.reading import find_run, open_records
+from headrace.records.ring import HEADER_BYTES, RingWriter
+from headrace.records.schema import FETCHES, FORMAT_VERSION
+from headrace.records.store import TABLE_NAMES
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "records" / "attempt-1"
+    (folder / "rings").mkdir(parents=True)
+    return folder
+
+
+def write(folder: Path, name: str, count: int) -> Path:
+    path = folder / "rings" / f"{name}.ring"
+    writer = RingWriter(path)
+    for number in range(count):
+        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0)
+    writer.close()
+    return path
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(content)
+
+
+def spoil(folder: Path) -> None:
+    overwrite(write(folder, "broken-frame", 5), HEADER_BYTES + 2 * 72, b"\xff\xff\xff\x0f")
+    overwrite(write(folder, "broken-header", 5), 16, (1 << 40).to_bytes(8, "little"))
+    overwrite(write(folder, "no-ring", 5), 0, b"something")
+    overwrite(write(folder, "newer", 5), 7, b"7")
+    cut = write(folder, "cut", 5)
+    os.truncate(cut, 1000)
+    os.truncate(write(folder, "cut-in-the-header", 5), 40)
+    (folder / "rings" / "unfinished.ring").touch()
+
+
+def faults(run: Path) -> list[str]:
+    events = open_records(run).table("events").to_pylist()
+    assert {row["kind"] for row in events} == {"probe-fault"}
+    return sorted(Path(row["text"].split(": ")[0].split(" ")[0]).name for row in events)
+
+
+SPOILT = ["broken-frame", "broken-header", "cut-in-the-header", "cut", "newer", "no-ring"]
+
+
+def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp_path: Path):
+    write(folder, "healthy", 7)
+    spoil(folder)
+    assert faults(tmp_path) == [f"{name}.ring" for name in SPOILT]
+    assert open_records(tmp_path).table("fetches").num_rows == 7 + 2
+
+    collector = Collector(folder, "here")
+    collector.drain()
+    assert faults(tmp_path) == [f"{name}.ring" for name in SPOILT]
+    collector.close()
+    assert faults(tmp_path) == [f"{name}.ring" for name in SPOILT]
+    assert open_records(tmp_path).table("fetches").num_rows == 7 + 2
+
+
+def test_a_ring_that_is_cut_while_it_is_read_is_told(folder: Path, tmp_path: Path):
+    path = folder / "rings" / "a.ring"
+    writer = RingWriter(path)
+    writer.write(FETCHES, 1, 0, 0, 0, 0, 0, 0, 0)
+    collector = Collector(folder, "here")
+    assert collector.drain() == 1
+    os.truncate(path, 100)
+    assert collector.drain() == 0
+    collector.close()
+    assert faults(tmp_path) == ["a.ring"]
+    assert open_records(tmp_path).table("fetches").num_rows == 1
+
+
+def test_a_store_that_cannot_be_written_loses_nothing(folder: Path, tmp_path: Path):
+    write(folder, "a", 5)
+    collector = Collector(folder, "here")
+    with sqlite3.connect(folder / "here.sqlite", isolation_level=None) as other:
+        collector.store.connection.execute("PRAGMA busy_timeout = 1")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            collector.drain()
+        assert open_records(tmp_path).table("fetches").num_rows == 5
+        other.execute("ROLLBACK")
+    other.close()
+    assert collector.drain() == 5
+    collector.close()
+    assert open_records(tmp_path).table("fetches").num_rows == 5
+
+
+def test_half_written_parquet_does_not_count(folder: Path, tmp_path: Path):
+    write(folder, "a", 5)
+    collector = Collector(folder, "here")
+    collector.drain()
+    (folder / "fetches.parquet").write_bytes(b"PAR1")
+    assert open_records(tmp_path).table("fetches").num_rows == 5
+    collector.close()
+    assert open_records(tmp_path).table("fetches").num_rows == 5
+
+
+def test_a_store_of_a_newer_version_is_refused(folder: Path, tmp_path: Path):
+    collector = Collector(folder, "here")
+    collector.store.connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    with pytest.raises(RecordsError, match="newer Headrace"):
+        open_records(tmp_path)
+
+
+def test_closed_records_of_a_newer_version_are_refused(folder: Path, tmp_path: Path):
+    Collector(folder, "here").close()
+    table = pq.read_table(folder / "hosts.parquet")
+    newer = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT_VERSION + 1)})
+    pq.write_table(newer, folder / "hosts.parquet")
+    with pytest.raises(RecordsError, match="newer Headrace"):
+        open_records(tmp_path)
+
+
+def test_a_broken_or_lost_table_is_a_records_error(folder: Path, tmp_path: Path):
+    Collector(folder, "here").close()
+    (folder / "steps.parquet").write_bytes(b"PAR1 and no more")
+    (folder / "stacks.parquet").unlink()
+    records = open_records(tmp_path)
+    for name in ("steps", "stacks"):
+        with pytest.raises(RecordsError, match=f"{name}.parquet cannot be read"):
+            records.table(name)
+    with pytest.raises(RecordsError, match="No table 'paces'"):
+        records.table("paces")
+
+
+def test_a_broken_store_is_a_records_error(folder: Path, tmp_path: Path):
+    (folder / "here.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(RecordsError, match="cannot be read: file is not a database"):
+        open_records(tmp_path)
+
+
+def test_an_older_table_has_nulls_for_what_it_lacks(folder: Path, tmp_path: Path):
+    write(folder, "a", 3)
+    Collector(folder, "here").close()
+    table = pq.read_table(folder / "fetches.parquet")
+    pq.write_table(table.drop_columns(["ready"]), folder / "fetches.parquet")
+    found = open_records(tmp_path).table("fetches")
+    assert found.column("ready").to_pylist() == [None] * 3
+    assert found.column("rank").to_pylist() == [0, 1, 2]
+
+
+def test_no_records_say_how_to_record(tmp_path: Path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(RecordsError, match="headrace run"):
+        open_records(tmp_path)
+
+
+def test_an_attempt_without_records_says_which_have_some(folder: Path, tmp_path: Path):
+    write(folder, "a", 3)
+    (tmp_path / "records" / "attempt-2" / "rings").mkdir(parents=True)
+    assert open_records(tmp_path).attempt == 1
+    with pytest.raises(RecordsError, match="attempt 2; it has those of 1"):
+        open_records(tmp_path, 2)
+
+
+def test_all_tables_of_rings_alone_can_be_read(folder: Path, tmp_path: Path):
+    write(folder, "a", 3)
+    records = open_records(tmp_path)
+    assert {name: records.table(name).num_rows for name in TABLE_NAMES if name != "fetches"} == (
+        dict.fromkeys(set(TABLE_NAMES) - {"fetches"}, 0)
+    )
+    assert f"{TABLE_NAMES[-1]}.parquet" == LAST_CLOSED
+
+
+def make_run(runs: Path, name: str, started_s: float) -> Path:
+    folder = runs / name
+    folder.mkdir(parents=True)
+    attempt = {"number": 1, "command": [], "argv": [], "world_size": 1, "started_s": started_s}
+    (folder / "run.json").write_text(json.dumps({"version": 1, "attempts": [attempt]}))
+    return folder
+
+
+def test_a_run_is_found_by_name_path_or_as_the_latest(tmp_path: Path, monkeypatch):
+    runs = tmp_path / "elsewhere"
+    early, late = make_run(runs, "train-2", 50.0), make_run(runs, "train-1", 60.0)
+    (runs / "train-3").mkdir()
+    assert find_run(None, str(runs)) == late
+    assert find_run("train-2", str(runs)) == early
+    assert find_run(str(early)) == early
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(runs))
+    assert find_run() == late
+    monkeypatch.delenv("HEADRACE_RUNS_DIR")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="There is no run in runs"):
+        find_run()
+    with pytest.raises(UsageError, match=r"no run 'trian-1'.*Near it: train-1, train-2"):
+        find_run("trian-1", str(runs))
+    with pytest.raises(UsageError, match=r"no run\.json"):
+        find_run(str(runs / "train-3"))

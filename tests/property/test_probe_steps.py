@@ -1,0 +1,77 @@
+"""Every nanosecond of a rank belongs to one phase of one row, whatever the script does."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.observe.probe.steps import RowKind, Segment, StepClock
+
+
+class Watch:
+    """A clock that moves on by one more nanosecond than before at each look."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.looks = 0
+
+    def look(self) -> int:
+        self.looks += 1
+        self.now_ns += self.looks
+        return self.now_ns
+
+
+def fetch(clock: StepClock, watch: Watch, loader: int, *, ended: bool, grad: bool = True) -> None:
+    clock.fetch_began(loader, watch.look(), grad=grad)
+    clock.fetch_ended(watch.look(), 4, ended=ended)
+
+
+def backward(clock: StepClock, watch: Watch) -> None:
+    clock.backward_began(watch.look())
+    clock.backward_ended(watch.look())
+
+
+def optimize(clock: StepClock, watch: Watch, optimizer: int) -> None:
+    clock.optimizer_began(optimizer, watch.look())
+    clock.optimizer_ended(optimizer, watch.look())
+
+
+def iterate(clock: StepClock, watch: Watch, loader: int) -> None:
+    clock.iterator_began(loader, watch.look(), grad=True)
+    clock.iterator_ended(watch.look())
+
+
+def copy(clock: StepClock, watch: Watch) -> None:
+    clock.copied(watch.look(), watch.look())
+
+
+ACTIONS = {
+    "fetch 0": lambda clock, watch: fetch(clock, watch, 0, ended=False),
+    "fetch 1": lambda clock, watch: fetch(clock, watch, 1, ended=False),
+    "evaluate 1": lambda clock, watch: fetch(clock, watch, 1, ended=False, grad=False),
+    "end 0": lambda clock, watch: fetch(clock, watch, 0, ended=True),
+    "iterate 0": lambda clock, watch: iterate(clock, watch, 0),
+    "iterate 1": lambda clock, watch: iterate(clock, watch, 1),
+    "copy": copy,
+    "backward": backward,
+    "optimize 7": lambda clock, watch: optimize(clock, watch, 7),
+    "optimize 8": lambda clock, watch: optimize(clock, watch, 8),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(ACTIONS)), max_size=200))
+def test_no_time_is_lost_and_none_is_counted_twice(actions: list[str]):
+    rows: list[tuple[RowKind, int, Segment]] = []
+    clock, watch = StepClock(lambda *row: rows.append(row)), Watch()
+    clock.fetch_began(0, 0, grad=True)
+    clock.fetch_ended(0, 4, ended=False)
+    for action in actions:
+        ACTIONS[action](clock, watch)
+    clock.close(watch.look())
+    assert sum(segment.wall_ns for _, _, segment in rows) == watch.now_ns
+    assert all(spent >= 0 for _, _, segment in rows for spent in segment.phases_ns.values())
+    fetched = 1 + sum(action in {"fetch 0", "fetch 1", "evaluate 1"} for action in actions)
+    assert sum(segment.batches for _, _, segment in rows) == fetched
+    for kind in ("train", "eval", "between"):
+        numbers = [number for each, number, _ in rows if each == kind]
+        assert numbers == list(range(len(numbers)))

@@ -1,0 +1,179 @@
+"""Rings: what is written reads back once, in order, wherever the reader is killed."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import RecordsError
+from headrace.records import ring
+from headrace.records.arrow import stored_batches
+from headrace.records.ring import HEADER_BYTES, RingReader, RingWriter
+from headrace.records.schema import EVENTS, FETCHES, Table
+from headrace.records.store import RecordStore
+
+TEXTS = st.text(max_size=20)
+EVENT_ROWS = st.tuples(
+    st.integers(-1, 9), st.integers(0, 2**62), TEXTS, TEXTS, st.floats(allow_nan=False)
+).map(lambda row: (EVENTS, row))
+FETCH_ROWS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 8).map(lambda row: (FETCHES, row))
+ROWS = EVENT_ROWS | FETCH_ROWS
+CAPACITIES = st.integers(20, 200).map(lambda number: number * 8)
+
+
+def stored(store: RecordStore, table: Table) -> list[tuple]:
+    return [
+        tuple(row.values())
+        for batch in stored_batches(store.connection, table.name)
+        for row in batch.to_pylist()
+    ]
+
+
+def clean(row: tuple) -> tuple:
+    """As text comes back: what UTF-8 cannot hold is replaced."""
+    return tuple(
+        value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for value in row
+    )
+
+
+@given(rows=st.lists(ROWS, max_size=60), capacity=CAPACITIES, every=st.integers(1, 5))
+def test_what_is_written_reads_back_in_order_over_wraps(rows, capacity, every):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.ring")
+        writer = RingWriter(path, capacity)
+        reader = RingReader(path)
+        written, read = [], []
+        for number, (table, row) in enumerate(rows):
+            dropped = writer.dropped
+            if writer.write(table, *row) and writer.dropped == dropped:
+                written.append((table, clean(row)))
+            else:  # a text without room is read as nothing, a row without room not at all
+                read += list(reader.rows())
+                reader.release()
+                del read[len(written) :]
+            if number % every == 0:
+                read += list(reader.rows())
+                reader.release()
+        read += list(reader.rows())
+        assert read == written
+        assert reader.dropped == writer.dropped
+
+
+@given(rows=st.lists(FETCH_ROWS, min_size=1, max_size=80), capacity=CAPACITIES)
+def test_a_full_ring_keeps_what_it_has_and_counts_the_rest(rows, capacity):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.ring")
+        writer = RingWriter(path, capacity)
+        kept = [row for table, row in rows if writer.write(table, *row)]
+        assert len(kept) == min(len(rows), capacity // 72)
+        assert writer.dropped == len(rows) - len(kept)
+        assert [row for _, row in RingReader(path).rows()] == kept
+
+
+class Killed(BaseException):
+    pass
+
+
+def drain(path: Path, store: RecordStore, dies: str) -> None:
+    """Do what the collector does, up to where it is killed."""
+    reader = RingReader(path)
+    place = store.place(path.name, reader.made_ns)
+    if place.read is not None:
+        reader.go_on(place.read, place.texts)
+    with suppress(Killed), store.transaction():
+        for table, row in reader.rows():
+            store.add(table, [row])
+        store.move(
+            path.name, reader.made_ns, reader.position, 0, reader.new_texts, reader.forgotten
+        )
+        if dies == "before the commit":
+            raise Killed
+    if dies == "not":
+        reader.release()
+
+
+DEATHS = st.sampled_from(["before the commit", "after the commit", "not"])
+
+
+@settings(max_examples=50)
+@given(
+    parts=st.lists(st.tuples(st.lists(ROWS, max_size=8), DEATHS), max_size=8),
+    few_texts=st.booleans(),
+)
+def test_every_record_is_kept_once_wherever_the_reader_dies(parts, few_texts):
+    most = ring._ALL_TEXTS_BYTES
+    ring._ALL_TEXTS_BYTES = 100 if few_texts else most  # texts are given up again and again
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "a.ring")
+            writer = RingWriter(path, 1 << 16)
+            expected = {EVENTS: [], FETCHES: []}
+            for rows, dies in [*parts, ([], "not")]:
+                for table, row in rows:
+                    assert writer.write(table, *row)
+                    expected[table].append(clean(row))
+                store = RecordStore(Path(folder, "store"))
+                drain(path, store, dies)
+                store.close()
+            store = RecordStore(Path(folder, "store"))
+            for table, rows in expected.items():
+                assert stored(store, table) == rows
+            store.close()
+    finally:
+        ring._ALL_TEXTS_BYTES = most
+
+
+@given(
+    place=st.floats(0, 1, exclude_max=True),
+    value=st.integers(0, 255),
+    rows=st.lists(ROWS, min_size=1, max_size=20),
+)
+def test_damage_gives_other_rows_or_a_records_error(place, value, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.ring")
+        writer = RingWriter(path, 2048)
+        for table, row in rows:
+            writer.write(table, *row)
+        content = bytearray(path.read_bytes())
+        content[int(place * len(content))] = value
+        path.write_bytes(content)
+        try:
+            found = list(RingReader(path).rows())
+        except RecordsError:
+            return
+        assert len(found) <= 2048 // 8
+
+
+def test_a_write_that_comes_in_amid_another_is_kept_after_it(tmp_path: Path):
+    writer = RingWriter(tmp_path / "a.ring")
+
+    class Interrupting(int):
+        """A number during whose packing something else writes, as a signal handler may."""
+
+        def __index__(self) -> int:
+            writer.write(FETCHES, 2, 0, 0, 0, 0, 0, 0, 0)
+            return 1
+
+    class Number:
+        def __index__(self) -> int:
+            return Interrupting().__index__()
+
+    assert writer.write(FETCHES, Number(), 0, 0, 0, 0, 0, 0, 0)
+    assert [row[0] for _, row in RingReader(tmp_path / "a.ring").rows()] == [1, 2]
+
+
+def test_a_ring_that_cannot_have_its_room_leaves_no_file(tmp_path: Path):
+    with pytest.raises(OSError, match=r"No space|too large|Invalid"):
+        RingWriter(tmp_path / "a.ring", 1 << 55)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ring_on_a_disk_has_all_its_blocks(tmp_path: Path):
+    RingWriter(tmp_path / "a.ring", 1 << 16)
+    assert (tmp_path / "a.ring").stat().st_blocks * 512 >= HEADER_BYTES + (1 << 16)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.observe.whatif.measured import Measured, measure
+from headrace.observe.whatif.prediction import Change, Simulator, predict
+from headrace.observe.whatif.simulation import (
+    Load,
+    Pipeline,
+    batch_period_ns,
+    delivery_times,
+    wait_share,
+)
+from headrace.plan.dispatch import Dispatch
+from run_tables import Run, play
+
+TIMES = st.lists(st.integers(1, 50), min_size=2, max_size=40)
+WORKERS = st.integers(1, 6)
+FACTOR = st.integers(1, 3)
+
+
+def as_rows(values) -> np.ndarray:
+    return np.array([values], dtype=np.float64)
+
+
+def a_load(service, consume, cpu_share=0.0, consume_cpu=0.0) -> Load:
+    made, used = as_rows(service), as_rows(consume)
+    return Load(
+        service_ns=made,
+        service_cpu_ns=made * cpu_share,
+        demand_ns=made * cpu_share,
+        consume_ns=used,
+        consume_cpu_ns=used * consume_cpu,
+    )
+
+
+@given(
+    times=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=2, max_size=40),
+    workers=WORKERS,
+    factor=FACTOR,
+    takes_next=st.booleans(),
+)
+def test_throughput_is_above_neither_bound(times, workers, factor, takes_next):
+    service, consume = as_rows([each[0] for each in times]), as_rows([each[1] for each in times])
+    pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=takes_next)
+    delivered = delivery_times(pipeline, service, consume)[0]
+    assert (np.diff(delivered) >= consume[0, :-1]).all()
+    assert delivered[-1] + 1e-9 >= service.sum() / workers
+    assert delivered[-1] <= service.sum() + consume[0, :-1].sum() + 1e-6
+    assert (np.diff(delivered) >= 0).all()
+
+
+@given(service=TIMES, consume=st.integers(1, 30), workers=WORKERS, factor=FACTOR)
+def test_more_workers_that_take_the_next_batch_are_never_slower(service, consume, workers, factor):
+    def end(count: int) -> float:
+        pipeline = Pipeline(workers=count, prefetch_factor=factor, takes_next=True)
+        used = as_rows([consume] * len(service))
+        return float(delivery_times(pipeline, as_rows(service), used)[0, -1])
+
+    assert end(workers + 1) <= end(workers) + 1e-9
+
+
+@given(
+    service=st.integers(1, 50),
+    consume=st.integers(1, 50),
+    workers=WORKERS,
+    factor=FACTOR,
+    takes_next=st.booleans(),
+)
+def test_without_variance_it_is_the_closed_form(service, consume, workers, factor, takes_next):
+    pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=takes_next)
+    load = a_load([service] * 400, [consume] * 400)
+    expected = max(consume, service / workers)
+    assert batch_period_ns(pipeline, load)[0] == pytest.approx(expected, rel=0.02)
+    alone = Pipeline(workers=0)
+    assert batch_period_ns(alone, load)[0] == pytest.approx(service + consume)
+    assert wait_share(alone, load) == pytest.approx(service / (service + consume))
+
+
+@given(
+    service=st.integers(1, 50), consume=st.integers(1, 50), workers=WORKERS, cores=st.integers(1, 4)
+)
+def test_no_more_cpu_is_used_than_there_are_cores(service, consume, workers, cores):
+    load = a_load([service] * 200, [consume] * 200, cpu_share=1.0, consume_cpu=1.0)
+    period = batch_period_ns(Pipeline(workers=workers, cores=cores), load)[0]
+    assert period * cores >= (service + consume) * 0.999
+
+
+@given(service=TIMES, consume=st.integers(1, 30), workers=WORKERS, factor=FACTOR)
+def test_it_delivers_when_the_loaders_own_bookkeeping_does(service, consume, workers, factor):
+    pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=True)
+    simulated = delivery_times(pipeline, as_rows(service), as_rows([consume] * len(service)))[0]
+    assert played_with_dispatch(service, consume, pipeline) == pytest.approx(simulated)
+
+
+def played_with_dispatch(service, consume, pipeline: Pipeline) -> list[float]:
+    """Play an iteration event by event, with the bookkeeping that the loader runs on."""
+    dispatch, waiting, working = Dispatch(), [], []
+    free, now, asks_at = pipeline.workers, 0.0, 0.0
+    issued, delivered = 0, []
+    while len(delivered) < len(service):
+        while asks_at <= now and (dispatch.deliver()) is not None:
+            delivered.append(now)
+            asks_at = now + consume
+        while issued < len(service) and issued - len(delivered) < pipeline.depth:
+            waiting.append(dispatch.issue(issued, 0))
+            issued += 1
+        while waiting and free:
+            ticket = waiting.pop(0)
+            heapq.heappush(working, (now + service[ticket.batch], ticket.number))
+            free -= 1
+        events = [working[0][0]] if working else []
+        now = min([*events, asks_at] if asks_at > now else events, default=now)
+        while working and working[0][0] <= now:
+            dispatch.finish(heapq.heappop(working)[1])
+            free += 1
+    return delivered
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("service_ms", [5, 15, 40])
+def test_simulating_what_was_measured_gives_what_was_measured(workers: int, service_ms: int):
+    measured = measure(play(Run(workers=workers, service_ms=service_ms, busy_cores=2)))
+    assert measured is not None
+    simulator = Simulator(measured)
+    assert simulator.calibration == pytest.approx(1.0, abs=0.08)
+    same = simulator.predict(Change())
+    assert same.speedup == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (0, 4), (4, 2), (1, 8)])
+def test_a_prediction_is_what_the_changed_run_then_measures(before: int, after: int):
+    def played(workers: int) -> Measured:
+        run = Run(workers=workers, service_ms=30, service_spread=0.25, batches=300, busy_cores=2)
+        measured = measure(play(run))
+        assert measured is not None
+        return measured
+
+    measured, then = played(before), played(after)
+    prediction = predict(measured, Change(workers=after))
+    truth = measured.period_ns.mean() / then.period_ns.mean()
+    assert prediction.speedup == pytest.approx(truth, rel=0.08)
+    assert prediction.low - 0.08 * truth <= truth <= prediction.high + 0.08 * truth
+
+
+def test_full_cores_give_nothing_for_more_workers():
+    run = Run(workers=2, service_ms=40, cores=2, busy_cores=2, worker_cpu=1.0)
+    measured = measure(play(run))
+    assert measured is not None
+    assert predict(measured, Change(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
+
+
+def test_too_few_batches_carry_no_prediction():
+    assert measure(play(Run(batches=4))) is None
+    assert measure(play(Run(loader=False))) is None

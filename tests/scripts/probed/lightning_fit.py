@@ -1,0 +1,34 @@
+"""Lightning, with gradients accumulated over two batches."""
+
+import lightning
+import torch
+from points import Points, model
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = model()
+
+    def training_step(self, batch, _):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch, _):
+        self.net(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+if __name__ == "__main__":
+    lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        accumulate_grad_batches=2,
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        num_sanity_val_steps=0,
+    ).fit(Module(), DataLoader(Points(160), 8, num_workers=2), DataLoader(Points(40), 8))

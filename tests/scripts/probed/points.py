@@ -1,0 +1,33 @@
+"""A dataset whose samples take a known time, and a model to train on them."""
+
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+
+class Points(Dataset):
+    """Points of three classes; each takes `busy_s` of computing, in `busy`."""
+
+    def __init__(self, count: int, busy_s: float = 0.001) -> None:
+        self.count, self.busy_s = count, busy_s
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        busy(self.busy_s)
+        return torch.full((16,), float(index % 7)), index % 3
+
+
+def busy(seconds: float) -> int:
+    """Compute for so many seconds of CPU time."""
+    end, rounds = time.process_time() + seconds, 0
+    while time.process_time() < end:
+        rounds += sum(range(50))
+    return rounds
+
+
+def model() -> nn.Module:
+    return nn.Linear(16, 3)

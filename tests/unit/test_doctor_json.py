@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import math
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.doctor_report import print_diagnosis
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.rules import RULES
+from run_tables import AUGMENT, Run, RunTables, play
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "docs/diagnosis.schema.json").read_text(encoding="utf-8")
+)
+TYPES: dict[str, Any] = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+}
+RUNS = {
+    "healthy": Run(workers=4, service_ms=8, busy_cores=3),
+    "slow": Run(
+        workers=2,
+        service_ms=50,
+        cores=2,
+        busy_cores=1.9,
+        worker_stacks=[(f"{AUGMENT}:31:RandomBlur.__call__", 1.0, 1.0)],
+    ),
+    "short": Run(batches=4),
+    "no-loader": Run(loader=False),
+}
+
+
+def check(value: Any, schema: dict[str, Any], where: str = "$") -> None:
+    """Hold a value against the parts of JSON Schema that docs/diagnosis.schema.json uses."""
+    known = {"$schema", "title", "description", "type", "required", "additionalProperties"}
+    assert schema.keys() <= known | {"properties", "items", "enum", "minimum", "maximum"}
+    if "enum" in schema:
+        assert value in schema["enum"], where
+        return
+    allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    assert isinstance(value, tuple(TYPES[name] for name in allowed if name != "number")) or (
+        "number" in allowed and isinstance(value, (int, float))
+    ), (where, value)
+    assert not isinstance(value, bool), where
+    if isinstance(value, (int, float)):
+        assert math.isfinite(value), where
+        assert schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf), where
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            check(item, schema["items"], f"{where}[{number}]")
+    if isinstance(value, dict):
+        assert set(schema.get("required", ())) <= value.keys(), where
+        properties, others = schema.get("properties", {}), schema["additionalProperties"]
+        for name, item in value.items():
+            assert name in properties or others is not False, f"{where}.{name}"
+            check(item, properties.get(name, others), f"{where}.{name}")
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_a_diagnosis_is_what_the_schema_says(run: Run):
+    told = json.loads(json.dumps(diagnose(play(run)).to_json(), allow_nan=False))
+    check(told, SCHEMA)
+
+
+def test_the_schema_itself_refuses_what_is_wrong():
+    told = diagnose(play(RUNS["slow"])).to_json()
+    told["findings"][0]["severity"] = "bad"
+    with pytest.raises(AssertionError):
+        check(told, SCHEMA)
+
+
+def test_a_run_without_any_record_conforms_too():
+    check(diagnose(RunTables()).to_json(), SCHEMA)
+
+
+def test_each_rule_is_named_after_its_file_and_tells_its_threshold():
+    for name, rule in RULES.items():
+        module = __import__(rule.__module__, fromlist=["check"])
+        assert Path(module.__file__).stem == name.replace("-", "_")
+        assert "Fires" in module.__doc__
+    files = {path.stem for path in Path(module.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == {name.replace("-", "_") for name in RULES}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_report_fits_80_columns(run: Run):
+    text = StringIO()
+    diagnosis = diagnose(play(run))
+    print_diagnosis(diagnosis, Console(file=text, width=80, highlight=False))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    told = " ".join(text.getvalue().split())
+    assert diagnosis.verdict.sentence in told
+    for finding in diagnosis.findings:
+        assert finding.rule in told
+    if diagnosis.findings and diagnosis.findings[0].cause is not None:
+        assert f"{AUGMENT}:31" in told

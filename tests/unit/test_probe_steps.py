@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from headrace.observe.probe.steps import Segment, StepClock
+
+
+class Script:
+    """A rank's script: each phase takes as many nanoseconds as it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, int, Segment]] = []
+        self.clock = StepClock(lambda *row: self.rows.append(row))
+        self.now_ns = 1000
+
+    def passes(self, ns: int) -> int:
+        self.now_ns += ns
+        return self.now_ns
+
+    def fetch(self, loader: int, wait: int, *, grad: bool = True, ended: bool = False) -> None:
+        self.clock.fetch_began(loader, self.now_ns, grad=grad)
+        self.clock.fetch_ended(self.passes(wait), 4, ended=ended)
+
+    def backward(self, took: int, sync: int | None = None) -> None:
+        self.clock.backward_began(self.now_ns)
+        self.clock.backward_ended(self.passes(took), sync)
+
+    def optimize(self, took: int, optimizer: int = 1) -> None:
+        self.clock.optimizer_began(optimizer, self.now_ns)
+        self.clock.optimizer_ended(optimizer, self.passes(took))
+
+    def train(self, loader: int = 0, wait: int = 10) -> None:
+        self.fetch(loader, wait)
+        self.passes(20)
+        self.backward(30)
+        self.optimize(5)
+        self.passes(1)
+
+    def ends(self) -> list[tuple[str, dict[str, int]]]:
+        self.clock.close(self.now_ns)
+        return [
+            (kind, {name: ns for name, ns in row.phases_ns.items() if ns})
+            for kind, _, row in self.rows
+        ]
+
+
+STEP = {"data_wait": 10, "forward": 20, "backward": 30, "optimizer": 5, "other": 1}
+
+
+def test_a_plain_loop():
+    script = Script()
+    script.train()
+    script.train(wait=40)
+    assert script.ends() == [("train", STEP), ("train", {**STEP, "data_wait": 40})]
+    assert [row.samples for _, _, row in script.rows] == [4, 4]
+
+
+def test_accumulated_gradients_make_a_step_of_several_batches():
+    script = Script()
+    for _ in range(3):
+        script.fetch(0, 10)
+        script.passes(20)
+        script.backward(30)
+    script.optimize(5)
+    assert script.ends() == [
+        ("train", {"data_wait": 30, "forward": 60, "backward": 90, "optimizer": 5})
+    ]
+    assert (script.rows[0][2].batches, script.rows[0][2].samples) == (3, 12)
+
+
+def test_batches_that_are_all_fetched_before_the_first_backward():
+    """As transformers' Trainer does it."""
+    script = Script()
+    script.fetch(0, 10)
+    script.fetch(0, 10)
+    for _ in range(2):
+        script.passes(20)
+        script.backward(30)
+    script.optimize(5)
+    script.train()
+    (kind, step), last = script.ends()
+    assert (kind, last) == ("train", ("train", STEP))
+    assert (step["data_wait"], step["backward"], sum(step.values())) == (20, 60, 125)
+
+
+def test_evaluation_is_told_apart():
+    script = Script()
+    script.train()
+    script.fetch(0, 2, ended=True)
+    for _ in range(2):
+        script.fetch(1, 7, grad=False)
+        script.passes(3)
+    script.fetch(1, 1, ended=True, grad=False)
+    script.train()
+    assert [kind for kind, _ in script.ends()] == [
+        "train", "between", "eval", "eval", "between", "train",
+    ]  # fmt: skip
+    assert script.ends()[2][1] == {"data_wait": 7, "forward": 3}
+
+
+def test_evaluation_with_gradients_on_from_another_loader():
+    script = Script()
+    script.train()
+    for _ in range(3):
+        script.fetch(1, 7)
+        script.passes(3)
+    script.train()
+    assert [kind for kind, _ in script.ends()] == ["train", "eval", "eval", "eval", "train"]
+
+
+def test_two_optimizers_make_one_step():
+    script = Script()
+    for _ in range(2):
+        script.fetch(0, 10)
+        for optimizer in (1, 2):
+            script.passes(20)
+            script.backward(30)
+            script.optimize(5, optimizer)
+    # Between one optimizer and the next backward nothing tells forward from all else.
+    step = {"data_wait": 10, "forward": 20, "backward": 60, "optimizer": 10, "other": 20}
+    assert script.ends() == [("train", step), ("train", step)]
+
+
+def test_a_script_without_any_loader():
+    script = Script()
+    for _ in range(3):
+        script.passes(20)
+        script.backward(30)
+        script.optimize(5)
+    kinds = script.ends()
+    assert [kind for kind, _ in kinds] == ["train", "train", "train"]
+    assert kinds[1][1] == {"forward": 20, "backward": 30, "optimizer": 5}
+    assert {row.loader for _, _, row in script.rows} == {-1}
+
+
+def test_making_the_iterator_is_waiting_for_its_first_batch():
+    script = Script()
+    script.clock.iterator_began(0, script.now_ns, grad=True)
+    script.clock.iterator_ended(script.passes(100))
+    script.train()
+    assert script.ends() == [("train", {**STEP, "data_wait": 110})]
+
+
+def test_copies_and_measured_sync():
+    script = Script()
+    script.fetch(0, 10)
+    began_ns = script.now_ns
+    script.clock.copied(began_ns, script.passes(6))
+    script.passes(20)
+    script.backward(30, sync=12)
+    script.optimize(5)
+    assert script.ends() == [
+        ("train", {"data_wait": 10, "copy": 6, "forward": 20, "backward": 30, "optimizer": 5})
+    ]
+    assert (script.rows[0][2].sync_ns, script.rows[0][2].syncs) == (12, 1)
+
+
+def test_sync_is_counted_in_its_own_step_also_without_a_loader():
+    script = Script()
+    for sync in (9, None, 4):
+        script.backward(30, sync)
+        script.optimize(5)
+    script.ends()
+    assert [(row.sync_ns, row.syncs) for _, _, row in script.rows] == [(9, 1), (0, 0), (4, 1)]

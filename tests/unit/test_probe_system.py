@@ -1,0 +1,111 @@
+"""The system sampler: limits of control groups, and what a busy process shows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.observe.probe.system import SystemSampler
+from headrace.observe.probe.system_limits import limits
+from headrace.records import system
+
+GIB = 1 << 30
+
+
+def proc(folder: Path, *, cgroup: str, mountinfo: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "cgroup").write_text(cgroup)
+    (folder / "mountinfo").write_text(mountinfo)
+    return folder
+
+
+def put(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+
+
+def test_version_2_takes_the_tightest_on_the_way_up(tmp_path: Path):
+    mount = tmp_path / "cgroup"
+    put(mount / "pod", cpu__max="50000 100000", memory__max=str(GIB), memory__current="5")
+    put(mount / "pod/inner", cpu__max="max 100000", memory__max="max", cpu__stat="")
+    found = limits(
+        proc(
+            tmp_path / "self",
+            cgroup="0::/pod/inner",
+            mountinfo=f"30 1 0:26 / {mount} rw,nosuid shared:4 - cgroup2 cgroup2 rw",
+        )
+    )
+    assert found.cores == 0.5
+    assert found.cpu_stat == mount / "pod/cpu.stat"
+    assert found.memory_bytes == GIB
+    assert found.memory_used == mount / "pod/memory.current"
+
+
+@pytest.mark.parametrize("root", ["/", "/docker/abc", "/other"])
+def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
+    cpu, memory = tmp_path / "cpu,cpuacct", tmp_path / "memory"
+    inside = "docker/abc" if root == "/" else "."
+    put(cpu / inside, cpu__cfs_quota_us="25000", cpu__cfs_period_us="100000")
+    put(memory / inside, memory__limit_in_bytes=str(GIB), memory__usage_in_bytes="7")
+    found = limits(
+        proc(
+            tmp_path / "self",
+            cgroup="4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc",
+            mountinfo=(
+                f"30 1 0:26 {root} {cpu} rw - cgroup cgroup rw,cpu,cpuacct\n"
+                f"31 1 0:27 {root} {memory} rw - cgroup cgroup rw,memory"
+            ),
+        )
+    )
+    assert found.cores == 0.25
+    assert found.memory_bytes == GIB
+    assert found.memory_used is not None
+    assert found.memory_used.read_text() == "7\n"
+
+
+def test_no_limits_are_the_host_s(tmp_path: Path):
+    put(tmp_path / "cgroup", cpu__cfs_quota_us="-1", memory__limit_in_bytes=str(2**63 - 4096))
+    for mountinfo in ("", f"30 1 0:26 / {tmp_path}/cgroup rw - cgroup cgroup rw,memory,cpu"):
+        found = limits(proc(tmp_path / "self", cgroup="1:cpu,memory:/", mountinfo=mountinfo))
+        assert found.cores == len(os.sched_getaffinity(0))
+        assert found.memory_bytes == psutil.virtual_memory().total
+        assert found.memory_used is found.cpu_stat is None
+
+
+def test_a_sample_has_a_value_for_each_column():
+    sampler = SystemSampler()
+    values = dict(zip(sampler.columns, sampler.sample(), strict=True))
+    assert {f"core_{number}_percent" for number in os.sched_getaffinity(0)} <= values.keys()
+    for name, value in values.items():
+        assert system.described(name)
+        assert value is not None
+        assert value >= 0
+        if name.endswith("percent"):
+            assert value <= 100
+    assert values["memory_used_bytes"] + values["memory_available_bytes"] == (
+        psutil.virtual_memory().total
+    )
+
+
+def test_usage_tells_of_processes_that_run_and_leaves_others_out():
+    sampler = SystemSampler()
+    gone = 2**22 + 1  # above the kernel's largest process id
+    assert sampler.usage([os.getpid(), gone]) == []
+    began_s = os.times().user
+    while os.times().user - began_s < 0.2:
+        sum(range(1000))
+    Path(__file__).read_bytes()
+    ((t_ns, pid, percent, resident_bytes, threads, read_bytes),) = sampler.usage(
+        [os.getpid(), gone]
+    )
+    assert t_ns > 0
+    assert pid == os.getpid()
+    assert percent > 0
+    assert abs(resident_bytes - psutil.Process().memory_info().rss) < 64 << 20
+    assert threads >= threading.active_count()
+    assert read_bytes >= Path(__file__).stat().st_size

@@ -1,0 +1,34 @@
+"""docs/records.md tells what the registry does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.records import system
+from headrace.records.documentation import documentation
+from headrace.records.schema import BY_NAME, BY_NUMBER, TABLES
+
+DOCS = Path(__file__).parents[2] / "docs" / "records.md"
+
+
+def test_the_documentation_is_up_to_date():
+    assert DOCS.read_text() == documentation()
+
+
+def test_numbers_names_and_columns_are_their_own():
+    assert len(BY_NUMBER) == len(BY_NAME) == len(TABLES)
+    assert system.NAME not in BY_NAME
+    for table in TABLES:
+        assert len(set(table.columns)) == len(table.columns)
+
+
+def test_columns_of_a_host_are_described_and_ordered():
+    names = ["gpu_1_power_w", "core_10_percent", "load_1_minute", "core_2_percent", "t_ns"]
+    assert system.in_order(names) == [
+        "t_ns", "core_2_percent", "core_10_percent", "load_1_minute", "gpu_1_power_w"
+    ]  # fmt: skip
+    assert system.described("core_10_percent").meaning.startswith("of this core")
+    with pytest.raises(KeyError):
+        system.described("gpu_1_hopes")
