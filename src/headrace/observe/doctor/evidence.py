@@ -83,6 +83,7 @@ class Evidence:
         fetches: The table.
         events: The table.
         system: The table.
+        usage: The table `process_usage`.
     """
 
     steps: TrainSteps
@@ -97,6 +98,7 @@ class Evidence:
     fetches: Columns
     events: Columns
     system: Columns
+    usage: Columns
 
     @property
     def enough(self) -> bool:
@@ -184,6 +186,7 @@ def gather(tables: Tables) -> Evidence:
         fetches=fetches,
         events=columns(tables, "events"),
         system=columns(tables, "system"),
+        usage=columns(tables, "process_usage"),
     )
 
 

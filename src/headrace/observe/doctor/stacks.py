@@ -11,8 +11,12 @@ from headrace.core.places import is_library
 from headrace.observe.doctor.model import Cause
 from headrace.observe.whatif.tables import Columns, Flags
 
-_WHOLE_FUNCTION = 0.5
-"""Where no line takes this share of its function, the function is named, at its hottest line."""
+_ONE_LINE = 0.5
+_CALLS_MANY = re.compile(
+    r"(^|\.)(__getitem__|__getitems__|__iter__|__call__|forward|main|<module>)$"
+)
+"""Functions whose lines do different things: a line that takes half of one is named alone. Of other
+functions the whole is at fault, at its hottest line: two lines of a loop are one fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,8 @@ def hottest(
         (line for line in lines if (line.file, line.function) == function),
         key=lambda line: lines[line],
     )
-    by_line = lines[frame] >= _WHOLE_FUNCTION * functions[function]
+    many = _CALLS_MANY.search(frame.function) is not None
+    by_line = many and lines[frame] >= _ONE_LINE * functions[function]
     there = [
         (sighting, weight)
         for sighting, weight in seen

@@ -25,6 +25,7 @@ from headrace.records.switch import Switch
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _MOST_FAULTS = 100
+_RANK_EVERY_NS = 100_000_000
 _MOST_TOLD = 10
 
 
@@ -49,6 +50,7 @@ class Session:
         self.role, self.loader, self.worker = role, loader, worker
         self._writer: RingWriter | None = None
         self._rank_known: int | None = None
+        self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
         self._failed = self._switch is None
         self._faults = 0
 
@@ -91,11 +93,20 @@ class Session:
         """The global rank that this process is, or works for."""
         if self._rank_known is not None:
             return self._rank_known
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._rank_looked_ns + _RANK_EVERY_NS:  # a script may begin without one
+            self._rank_looked_ns = now_ns
+            self._rank_now = self._find_rank()
+        return self._rank_now
+
+    def _find_rank(self) -> int:
+        told = env.RANK.get_int()
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._rank_known = int(distributed.get_rank())
             return self._rank_known
-        return env.RANK.get_int(0) or 0
+        self._rank_known = told
+        return told or 0
 
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
         """Begin anew as a worker, in its own process."""

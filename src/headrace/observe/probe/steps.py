@@ -12,7 +12,7 @@ Pure: times come in, rows go out; nothing here knows torch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 RowKind = Literal["train", "eval", "between"]
@@ -51,6 +51,20 @@ class Segment:
     def wall_ns(self) -> int:
         """All of it: the phases add up."""
         return sum(self.phases_ns.values())
+
+    def copy(self) -> Segment:
+        """Return the segment as it is now."""
+        return Segment(
+            self.loader,
+            self.start_ns,
+            self.phases_ns.copy(),
+            self.sync_ns,
+            self.syncs,
+            self.batches,
+            self.samples,
+            self.backwards,
+            self.optimizers,
+        )
 
     def plus(self, other: Segment) -> Segment:
         """Return this segment and the one that follows it as one."""
@@ -169,7 +183,7 @@ class StepClock:
         self._spend(at_ns)
         segment = self._segment(at_ns)
         segment.optimizers |= {optimizer}
-        self._after_optimizer = replace(segment, phases_ns=dict(segment.phases_ns))
+        self._after_optimizer = segment.copy()
         # Without a batch in between, what follows is the next step's forward, or its data wait.
         self.phase = "other" if segment.loader >= 0 else "forward"
 

@@ -1,0 +1,138 @@
+"""A running job: read, switched, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.core.errors import HeadraceError
+from headrace.records.reading import open_records
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
+HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+
+
+class Job:
+    """A job that trains until it is told to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.told, self.counted = folder / "run", folder / "stop", folder / "steps"
+        self.process = subprocess.Popen(
+            [*HEADRACE, "run", "--run-dir", str(self.folder), str(SCRIPT), str(self.told),
+             str(self.counted)],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def made(self) -> int:
+        return int(self.counted.read_text() or 0) if self.counted.exists() else 0
+
+    def recorded(self) -> int:
+        try:
+            return int(open_records(self.folder).table("steps").num_rows)
+        except HeadraceError:  # it has just begun
+            return 0
+
+    def switch(self, *flags: str) -> str:
+        ended = subprocess.run(
+            [*HEADRACE, "profile", str(self.folder), *flags],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return ended.stdout
+
+    def events(self, kind: str) -> list[str]:
+        rows = open_records(self.folder).table("events").to_pylist()
+        return [row["text"] for row in rows if row["kind"] == kind]
+
+    def stop(self) -> str:
+        self.told.touch()
+        _, said = self.process.communicate(timeout=120)
+        return said
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    started = Job(tmp_path)
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+        started.process.communicate()
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def test_a_running_job_is_switched_off_on_and_deep(job: Job):
+    wait_until(lambda: job.recorded() >= 50)
+    assert "off" in job.switch("--off")
+    # What was under way is written; from then on steps are made and none is recorded.
+    before = job.made()
+    wait_until(lambda: job.made() >= before + 50)
+    recorded, made = job.recorded(), job.made()
+    wait_until(lambda: job.made() >= made + 100)
+    assert job.recorded() == recorded
+    assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
+    wait_until(lambda: job.recorded() >= recorded + 50)
+    assert "deep" in job.switch("--deep", "30s")
+    wait_until(lambda: bool(job.events("trace")))
+    (trace,) = job.events("trace")
+    assert Path(trace).parent == job.folder / "traces"
+    assert Path(trace).stat().st_size > 0
+    said = job.stop()
+    assert job.process.returncode == 0
+    assert job.events("probe-fault") == []
+    assert "% of step time" in said or "Nothing wrong" in said
+    assert (job.folder / "diagnosis.json").exists()
+
+
+def test_a_job_that_is_over_cannot_be_switched(job: Job):
+    wait_until(lambda: job.made() >= 1)
+    job.stop()
+    ended = subprocess.run(
+        [*HEADRACE, "profile", str(job.folder), "--off"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "is not running" in ended.stderr
+
+
+def test_what_a_killed_rank_did_is_there(job: Job):
+    wait_until(lambda: job.recorded() >= 50)
+    made = job.made()
+    rank = next(
+        process
+        for process in psutil.Process(job.process.pid).children(recursive=True)
+        if str(SCRIPT) in process.cmdline()
+    )
+    rank.kill()
+    job.process.communicate(timeout=120)
+    assert job.process.returncode == 128 + signal.SIGKILL
+    assert job.recorded() >= made - 2  # all but the step at work
+
+
+def test_what_a_killed_launcher_left_is_there(job: Job):
+    wait_until(lambda: job.recorded() >= 50)
+    made = job.made()
+    below = psutil.Process(job.process.pid).children(recursive=True)
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.communicate()
+    _, alive = psutil.wait_procs(below, timeout=60)
+    assert not alive
+    assert job.recorded() >= made - 2
+    ended = subprocess.run(
+        [*HEADRACE, "doctor", str(job.folder)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr

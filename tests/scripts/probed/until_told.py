@@ -1,0 +1,23 @@
+"""Trains until a file appears, and tells how many steps it has made."""
+
+import sys
+from pathlib import Path
+
+import torch
+from points import Points, model
+from torch import nn
+from torch.utils.data import DataLoader
+
+told, counted = Path(sys.argv[1]), Path(sys.argv[2])
+net = model()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+steps = 0
+while not told.exists():
+    for x, y in DataLoader(Points(400, busy_s=0.0002), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        steps += 1
+        counted.write_text(str(steps))
+        if told.exists():
+            break
