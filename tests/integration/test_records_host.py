@@ -220,6 +220,7 @@ print(subprocess.Popen(["sleep", "1000"], close_fds=False).pid, flush=True)
 sys.stdin.read()
 """
     command = [sys.executable, "-c", parent, str(folder)]
+    make_switch(folder, interval_s=0.1)
     launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with ended(launcher) as process:
         host, other = int(process.stdout.readline()), int(process.stdout.readline())

@@ -32,8 +32,9 @@ class Switch:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
         try:
-            with (folder / NAME).open("r+b") as file:
+            with self._path.open("r+b") as file:
                 self._map = mmap.mmap(file.fileno(), _SIZE)
         except (OSError, ValueError) as error:
             raise RecordsError(
@@ -74,6 +75,10 @@ class Switch:
         until_ns = time.monotonic_ns() + round(seconds * 1e9)
         _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, until_ns)
         _NUMBER.pack_into(self._map, _DEEP_COUNT_AT, self.deep_count + 1)
+
+    def remove(self) -> None:
+        """Remove the file: the attempt is over, and what starts now is not recorded."""
+        self._path.unlink(missing_ok=True)
 
     def _get(self, at: int) -> int:
         number: int = _NUMBER.unpack_from(self._map, at)[0]

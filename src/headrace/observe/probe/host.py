@@ -80,6 +80,7 @@ class HostProcess:
             text = f"records could not be stored {self._faults} times; rings may have run full"
             self._collector.add(EVENTS, [fault_row(text)])
         self._collector.close()
+        self._switch.remove()
 
     def _row(self, attempt: int) -> tuple[str, float, int, int, int]:
         limits = self._sampler.limits
