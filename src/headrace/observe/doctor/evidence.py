@@ -134,10 +134,21 @@ class Evidence:
         return self.loader.workers == 0 or self.work.idle_share <= MOSTLY_BUSY
 
     @property
+    def cores_short(self) -> bool:
+        """Whether the host has no core to spare, whoever uses them: workers wait for one too."""
+        busy = self.host.busy_share
+        return busy is not None and busy >= FULL
+
+    @property
     def cores_full(self) -> bool:
         """Whether the host has no core to spare, and the run itself uses most of them."""
         busy, host = self.host.busy_share, self.host
         return busy is not None and busy >= FULL and host.foreign_cores < _OTHERS * host.cores
+
+    @property
+    def others_fill_cores(self) -> bool:
+        """Whether it is others' work that leaves the host no core to spare."""
+        return self.cores_short and not self.cores_full
 
     def severity(self, seconds_lost: float) -> Severity:
         """Return how bad it is to lose so many seconds of a rank's steps."""

@@ -12,6 +12,7 @@ LOCK = re.compile(
     r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
 )
 """Frames of code that waits for another process or thread."""
+_LOCK_SOURCE = re.compile(r"\b(flock|lockf|acquire)\(")
 _READ_LIBRARY = re.compile(
     r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"
     r"\w+)\.py:|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
@@ -23,11 +24,21 @@ _READ_NAME = re.compile(
 _READ_SOURCE = re.compile(
     r"\bopen\(|\.read(_\w+)?\(|\.load\(|imread\(|\.recv\(|fromfile\(|memmap\("
 )
+_TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
+_MODEL_PHASES = ("backward", "optimizer", "sync", "copy")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
 _SYNC_FRAME = re.compile(
     r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
 )
 _SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
+
+
+def is_lock(sighting: Sighting) -> bool:
+    """Whether the code there takes a lock: by a library's frames, or by its source if at hand."""
+    if sighting.passes(LOCK):
+        return True
+    # Python's own locks and the system's are native and leave no frame.
+    return not sighting.calls and bool(_LOCK_SOURCE.search(_source(sighting.own_frame)))
 
 
 def is_reading(sighting: Sighting) -> bool:
@@ -36,6 +47,12 @@ def is_reading(sighting: Sighting) -> bool:
         return True
     frame = sighting.own_frame
     return bool(_READ_NAME.search(frame.function) or _READ_SOURCE.search(_source(frame)))
+
+
+def runs_model(sighting: Sighting) -> bool:
+    """Whether a rank stands in its model there, in training it, or in copying to the device."""
+    # The model runs through torch's own frames; only the other phases are marked apart from it.
+    return sighting.phase in _MODEL_PHASES or sighting.passes(_TORCH)
 
 
 def is_device_sync(sighting: Sighting) -> bool:

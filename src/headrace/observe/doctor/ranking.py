@@ -1,4 +1,4 @@
-"""The order of findings: by seconds lost, the specific cause before the general one."""
+"""The order of findings: by severity and seconds lost, the specific cause before the general."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "slow-storage"),
     ("shallow-prefetch", "too-few-workers"),
     ("slow-transfer", "too-few-workers"),
+    ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
     ("slow-rank", "sync-bound"),
     ("slow-rank", "cpu-bound-worker"),
     ("device-sync", "step-outliers"),
@@ -56,11 +57,13 @@ def rank(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]
     kept = [
         finding
         for finding in findings
-        if not (finding.rule == "data-wait" and rules & DATA_RULES)
+        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _one_rank_waits(findings)))
         and not (finding.rule == "compute-bound" and _something_wrong(findings))
         and not (finding.rule in DATA_RULES and _is_little(finding, evidence))
     ]
-    kept.sort(key=lambda each: (-each.seconds_lost, -SEVERITIES.index(each.severity), each.rule))
+    # Severity follows from seconds, but for what costs none yet, as memory that grows, and for what
+    # is paid once, as a slow start.
+    kept.sort(key=lambda each: (-SEVERITIES.index(each.severity), -each.seconds_lost, each.rule))
     pairs = (*_SPECIFIC_FIRST, *_conditional(kept, evidence))
     for _ in kept:  # a move may undo another pair's order, so go on until all hold
         for first, second in pairs:
@@ -70,6 +73,14 @@ def rank(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]
 
 def _is_little(finding: Finding, evidence: Evidence) -> bool:
     return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
+
+
+def _one_rank_waits(findings: Sequence[Finding]) -> bool:
+    """Whether one rank's wait for data is told already."""
+    return any(
+        finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
+        for finding in findings
+    )
 
 
 def _something_wrong(findings: Sequence[Finding]) -> bool:

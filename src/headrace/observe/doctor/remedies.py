@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.evidence import CRITICAL, Evidence
 from headrace.observe.doctor.model import Cause, Remedy
-from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.doctor.places import is_lock
+from headrace.observe.doctor.stacks import Sighting, hottest, waiting_ns
 from headrace.observe.doctor.transforms import transform_at
 from headrace.observe.whatif.prediction import Change, Prediction, enough_workers
 from headrace.observe.whatif.tables import Floats
@@ -35,6 +36,8 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     simulator, loader = evidence.simulator, evidence.loader
     if simulator is None or loader is None:
         return None
+    if lock_wait_share(evidence) >= CRITICAL:  # the simulation knows of no locks
+        return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
     cores = simulator.measured.pipeline.cores
     # Workers that wait may outnumber the cores; those that compute only take them from each other.
@@ -55,6 +58,17 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
         ),
         prediction,
     )
+
+
+def taking_locks(evidence: Evidence) -> tuple[Sighting, ...]:
+    """Return where the making of batches takes a lock."""
+    return tuple(sighting for sighting in evidence.making if is_lock(sighting))
+
+
+def lock_wait_share(evidence: Evidence) -> float:
+    """Return the share of the time of making batches that waits for locks, 0 to 1."""
+    total = sum(sighting.wall_ns for sighting in evidence.making)
+    return waiting_ns(taking_locks(evidence)) / max(total, 1.0)
 
 
 def faster(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:

@@ -21,7 +21,7 @@ functions the whole is at fault, at its hottest line: two lines of a loop are on
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a stack."""
+    """One frame of a stack; its line is 0 where the interpreter was between lines."""
 
     file: str
     line: int
@@ -150,7 +150,7 @@ def hottest(
     function = max(functions, key=lambda key: functions[key])
     frame = max(
         (line for line in lines if (line.file, line.function) == function),
-        key=lambda line: lines[line],
+        key=lambda line: (line.line > 0, lines[line]),
     )
     many = _CALLS_MANY.search(frame.function) is not None
     by_line = many and lines[frame] >= _ONE_LINE * functions[function]
@@ -187,6 +187,8 @@ def _most_called(there: list[tuple[Sighting, float]]) -> str:
 
 def _frame(text: str) -> Frame | None:
     parts = text.rsplit(":", 2)
+    if len(parts) == 3 and parts[1] == "None":  # where a loop goes on, the interpreter has no line
+        return Frame(file=parts[0], line=0, function=parts[2])
     if len(parts) != 3 or not parts[1].isdigit():  # a text that was cut short
         return None
     return Frame(file=parts[0], line=int(parts[1]), function=parts[2])

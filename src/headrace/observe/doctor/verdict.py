@@ -66,7 +66,11 @@ def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     told = _capital(worst.title)
     if bound == "data" and evidence.loader is not None:
         told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
-    return f"{told}{_what_helps(worst)}.", bound
+    others = ""
+    if bound == "data" and evidence.others_fill_cores:
+        used = f"{evidence.host.foreign_cores:.1f} of the host's {evidence.host.cores:g} cores"
+        others = f"; other processes use {used}"
+    return f"{told}{_what_helps(worst)}{others}.", bound
 
 
 def _what_helps(finding: Finding) -> str:

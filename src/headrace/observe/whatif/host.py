@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Tables, columns, length
+from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns, length
 
 _CORE = re.compile(r"core_\d+_percent")
 _FEWEST_LOOKS = 3
@@ -88,12 +88,26 @@ def _used_cores(
     if length(usage) == 0 or length(processes) == 0:
         return None
     wanted = np.isin(processes["role"].astype(str), roles)
-    inside = np.isin(usage["pid"], processes["pid"][wanted])
     ticks = usage["t_ns"]
     among = np.ones(len(ticks), dtype=np.bool_)
     if span_ns is not None:
         among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
-    looks = len(np.unique(ticks[among]))
+    used_ns, watched_ns, looks = 0.0, 1.0, 0
+    # Each process is looked at in its own time, so each has its own times between looks.
+    for pid in np.unique(usage["pid"][among]):
+        mine = among & (usage["pid"] == pid)
+        looks = max(looks, int(mine.sum()))
+        if pid in processes["pid"][wanted]:
+            share = usage["cpu_percent"][mine].astype(np.float64) / 100.0
+            since_ns = _since_before(ticks[mine])
+            watched_ns = max(watched_ns, float(since_ns.sum()))
+            used_ns += float((share * since_ns).sum())
     if looks < _FEWEST_LOOKS:
         return None
-    return float(usage["cpu_percent"][inside & among].sum()) / looks / 100.0
+    return used_ns / watched_ns
+
+
+def _since_before(ticks: Ints) -> Floats:
+    """Return the time from the look before to each look; before the first one, the usual time."""
+    gaps = np.diff(ticks).astype(np.float64)
+    return np.append(np.median(gaps) if len(gaps) else 0.0, gaps)

@@ -3,7 +3,9 @@
 The measured batches are drawn again, with replacement, and the pipeline is simulated as it was and
 as it would be, with the same drawings. First the simulation must reproduce what was measured: the
 waiting part of the service times is scaled until it does, and how far that was off widens the
-interval.
+interval. So does what no drawing shows: the model knows nothing of caches, memory bandwidth and
+clock speeds, which change with the load, so a gain may be a tenth more or less than foretold; and
+the same script run twice differs by 2 %.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ _HANDING_OVER_NS = (2e6, 0.2e6)
 """What taking a batch of tensors from a worker costs a rank, at most and at least."""
 _FULL = 0.9
 """Cores that are busy for this share leave processes waiting for them."""
+_MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
+"""What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
 _SCALES = np.geomspace(0.25, 4.0, 25)
 
 
@@ -103,11 +107,12 @@ class Simulator:
         speedups = np.sort(np.concatenate([speedup for speedup, _ in results]))
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
         # A model that did not reproduce the measured time is as unsure of the gain it foretells.
-        doubt = min(abs(self.calibration - 1.0), 0.5)
+        doubt = min(float(np.hypot(self.calibration - 1.0, _MODEL_ERROR)), 0.5)
+        width = float(np.hypot(doubt * (middle - 1.0), _RUN_NOISE * middle))
         return Prediction(
             speedup=float(middle),
-            low=float(low - doubt * abs(middle - 1.0)),
-            high=float(high + doubt * abs(middle - 1.0)),
+            low=max(float(low) - width, 0.0),
+            high=float(high) + width,
             wait_share=float(np.mean([share for _, share in results])),
         )
 

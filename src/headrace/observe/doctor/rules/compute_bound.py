@@ -2,7 +2,8 @@
 
 Fires where data wait is below 5 % of step time, gradient sync below 10 %, and what is left is the
 model's (forward, backward, optimizer at least half of step time, or a GPU that is used 80 %): then
-nothing that feeds the accelerator can give more than a few per cent.
+nothing that feeds the accelerator can give more than a few per cent. Without a loader nothing marks
+where forward begins, so there the ranks must have been seen in the model's code.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.gpus import gpu_utilisation
 from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.places import runs_model
 from headrace.observe.doctor.rules.sync_bound import sync_share
 
 RULE = "compute-bound"
@@ -20,13 +22,10 @@ def check(evidence: Evidence) -> Finding | None:
     """Return the finding, where the rule fires."""
     if not evidence.enough or evidence.data_wait_share >= WARNING:
         return None
-    if evidence.loader is None and evidence.data_wait_share == 0 and not evidence.rank_seen:
-        return None  # nothing told data from compute
     if (sync_share(evidence) or 0.0) >= SERIOUS:
         return None
     steps = evidence.steps
-    model = sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
-    if model < _MODEL_SHARE and (gpu_utilisation(evidence) or 0.0) < _GPU_BUSY:
+    if _model_share(evidence) < _MODEL_SHARE and (gpu_utilisation(evidence) or 0.0) < _GPU_BUSY:
         return None
     return Finding(
         rule=RULE,
@@ -39,3 +38,12 @@ def check(evidence: Evidence) -> Finding | None:
             "steps": len(steps),
         },
     )
+
+
+def _model_share(evidence: Evidence) -> float:
+    steps = evidence.steps
+    if evidence.loader is not None:
+        return sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
+    seen = [(sighting.wall_ns, runs_model(sighting)) for sighting in evidence.rank_seen]
+    total = sum(wall_ns for wall_ns, _ in seen)
+    return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)

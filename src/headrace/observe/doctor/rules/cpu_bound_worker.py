@@ -2,8 +2,9 @@
 
 Fires where data wait is at least 5 % of step time, the workers are busy, and their main threads
 are on a core for at least 60 % of the time of making a batch: below that, waiting is the larger
-part of what can be gained. With the host's cores full a worker also waits for a core, so 30 % is
-enough there.
+part of what can be gained. With the host's cores full, whoever fills them, a worker also waits for
+a core, so 30 % is enough there: then at most two thirds of the time were spent waiting for one, as
+with three processes a core.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from headrace.observe.doctor.remedies import faster, making_cause, more_workers
 from headrace.observe.whatif.prediction import Change
 
 RULE = "cpu-bound-worker"
-_CPU_SHARE, _CPU_SHARE_CORES_FULL = 0.6, 0.3
+_CPU_SHARE, _CPU_SHARE_CORES_SHORT = 0.6, 0.3
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -22,7 +23,7 @@ def check(evidence: Evidence) -> Finding | None:
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
-    enough = _CPU_SHARE_CORES_FULL if evidence.cores_full else _CPU_SHARE
+    enough = _CPU_SHARE_CORES_SHORT if evidence.cores_short else _CPU_SHARE
     if work.cpu_share < enough:
         return None
     cause = making_cause(evidence, evidence.making)
@@ -43,6 +44,7 @@ def check(evidence: Evidence) -> Finding | None:
             "batch_cpu_ms": float(work.column("cpu_ns").mean() / 1e6),
             "batches": len(work),
             "idle_cores": evidence.host.idle_cores,
+            "cores_used_by_others": evidence.host.foreign_cores,
         },
         cause=cause,
         remedies=remedies,

@@ -2,21 +2,25 @@
 
 Fires at 5 % of step time (10 % is serious, 20 % critical). Where the script has no DataLoader,
 nothing marks its data wait; then the rank's own lines that run no part of torch, outside backward
-and optimizer, count as such.
+and optimizer, count as such, whether they compute, wait for a queue, or sleep. Below 30 % on a core
+they wait rather than make data.
+
+With a loader, what the records still tell is said: workers off the CPU for 40 % of their time wait,
+for what is not known; workers that are idle have their batches ready, so taking them takes long.
+Where others fill the host's cores meanwhile, the rank waits for a core: nothing in the script would
+change that, so it is a warning however long it takes.
 """
 
 from __future__ import annotations
 
-import re
-
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Finding, Remedy
-from headrace.observe.doctor.places import is_device_sync, is_sleep
+from headrace.observe.doctor.places import is_device_sync, runs_model
+from headrace.observe.doctor.remedies import making_cause
 from headrace.observe.doctor.stacks import Sighting, hottest
 
 RULE = "data-wait"
-_TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
-_NO_DATA = ("backward", "optimizer", "sync", "copy")
+_COMPUTES, _WAITS = 0.3, 0.4
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -28,15 +32,44 @@ def check(evidence: Evidence) -> Finding | None:
     share = evidence.data_wait_share
     if share < WARNING:
         return None
-    loader = evidence.loader
+    loader, work = evidence.loader, evidence.work
+    title, cause = _what_is_known(evidence)
+    idle = work is not None and not evidence.workers_busy
+    severity = evidence.severity(evidence.steps.seconds("data_wait"))
     return Finding(
         rule=RULE,
-        severity=evidence.severity(evidence.steps.seconds("data_wait")),
-        title=f"the loader{loader.place} does not keep up",
+        severity="warning" if idle and evidence.others_fill_cores else severity,
+        title=title,
         seconds_lost=evidence.steps.seconds("data_wait"),
-        evidence={"data_wait_share": share, "loader": loader.kind, "workers": loader.workers},
-        cause=Cause(file=loader.file, line=loader.line, share=share) if loader.file else None,
+        evidence={
+            "data_wait_share": share,
+            "loader": loader.kind,
+            "workers": loader.workers,
+            "worker_cpu_share": work.cpu_share if work is not None else None,
+            "worker_idle_share": work.idle_share if work is not None else None,
+            "cores_used_by_others": evidence.host.foreign_cores,
+        },
+        cause=cause,
     )
+
+
+def _what_is_known(evidence: Evidence) -> tuple[str, Cause | None]:
+    loader, work = evidence.loader, evidence.work
+    assert loader is not None  # asked before
+    built = None
+    if loader.file:
+        built = Cause(file=loader.file, line=loader.line, share=evidence.data_wait_share)
+    if work is not None and not evidence.workers_busy:
+        if evidence.others_fill_cores:
+            return "workers are idle, but others fill the host's cores", None
+        taking = f"taking their batches from the loader{loader.place} takes long"
+        return f"workers are idle, but {taking}", built
+    if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
+        return f"the loader{loader.place} does not keep up", built
+    waiting = making_cause(evidence, evidence.making, weigh_waiting=True)
+    where = f", most of it in {waiting}" if waiting is not None else ""
+    title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
+    return title, waiting or built
 
 
 def _without_loader(evidence: Evidence) -> Finding | None:
@@ -49,10 +82,11 @@ def _without_loader(evidence: Evidence) -> Finding | None:
         return None
     cause = place.cause()
     seconds = max(share, waited) * evidence.steps.total_seconds
+    does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
-        title=f"the script makes its data itself: {cause} takes {place.share:.0%} of the time",
+        title=f"the script {does}: {cause} takes {place.share:.0%} of the time",
         seconds_lost=seconds,
         evidence={"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
@@ -68,7 +102,6 @@ def _without_loader(evidence: Evidence) -> Finding | None:
 
 
 def _makes_data(sighting: Sighting) -> bool:
-    if sighting.phase in _NO_DATA or not sighting.own_frame.is_user:
+    if not sighting.own_frame.is_user:
         return False
-    # The model runs through torch's own frames; a sleep or a wait for the device makes no data.
-    return not (sighting.passes(_TORCH) or is_sleep(sighting) or is_device_sync(sighting))
+    return not (runs_model(sighting) or is_device_sync(sighting))

@@ -1,16 +1,20 @@
 """Workers wait for each other: for a lock, a manager's object or a queue.
 
 Fires where data wait is at least 5 % of step time and workers, while making batches, stand in code
-that takes a lock for at least 20 % of that time.
+that takes a lock for at least 20 % of that time. More workers do not help then: they queue up.
 """
 
 from __future__ import annotations
 
 from headrace.observe.doctor.evidence import CRITICAL, Evidence
 from headrace.observe.doctor.model import Finding
-from headrace.observe.doctor.places import LOCK
-from headrace.observe.doctor.remedies import less_waiting, making_cause, predicted
-from headrace.observe.doctor.stacks import waiting_ns
+from headrace.observe.doctor.remedies import (
+    less_waiting,
+    lock_wait_share,
+    making_cause,
+    predicted,
+    taking_locks,
+)
 
 RULE = "lock-contention"
 
@@ -19,11 +23,10 @@ def check(evidence: Evidence) -> Finding | None:
     """Return the finding, where the rule fires."""
     if not (evidence.starved and evidence.workers_busy) or not evidence.making:
         return None
-    locked = tuple(sighting for sighting in evidence.making if sighting.passes(LOCK))
-    share = waiting_ns(locked) / max(sum(each.wall_ns for each in evidence.making), 1.0)
+    share = lock_wait_share(evidence)
     if share < CRITICAL:
         return None
-    cause = making_cause(evidence, locked, weigh_waiting=True)
+    cause = making_cause(evidence, taking_locks(evidence), weigh_waiting=True)
     prediction = less_waiting(evidence, share)
     seconds = evidence.flow_wait_seconds * share
     if prediction is not None:

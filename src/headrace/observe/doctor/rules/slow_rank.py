@@ -65,7 +65,10 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 
 
 def _cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
-    """Where the slow rank stands in that phase for longer than the others do."""
+    """Where the slow rank stands in that phase; where it waits for data, what makes them."""
+    if phase == "data_wait" and evidence.making:
+        place = hottest(sighting for sighting in evidence.making if sighting.rank == rank)
+        return place.cause() if place is not None else None
     seen = [sighting for sighting in evidence.rank_seen if sighting.phase == phase]
     ours = [sighting for sighting in seen if sighting.rank == rank]
     place = hottest(ours)

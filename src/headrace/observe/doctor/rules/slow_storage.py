@@ -1,22 +1,26 @@
 """Workers wait for files or the network, and the accelerator for them.
 
 Fires where data wait is at least 5 % of step time, the workers are busy making batches but off the
-CPU for at least 40 % of that time, cores are free (else they wait for those), and reads were seen:
-bytes read, or code that reads where they wait. A worker that got less than 50 MB/s while it waited
-is bound by latency, which more workers hide; above that by bandwidth, which they share.
+CPU for at least 40 % of that time in code that reads, and the run itself does not fill the cores
+(else they wait for those). Libraries may read where nothing in the source says so: without a line
+that reads, bytes must tell, 100 kB a second or more while they wait (the probe's own looks read a
+twentieth of that), with a core to spare; a line that sleeps or takes a lock is no read. A worker
+that got less than 50 MB/s while it waited is bound by latency, which more workers hide; above that
+by bandwidth, which they share.
 """
 
 from __future__ import annotations
 
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.places import LOCK, is_reading
+from headrace.observe.doctor.places import is_lock, is_reading, is_sleep
 from headrace.observe.doctor.remedies import less_waiting, making_cause, more_workers, predicted
-from headrace.observe.doctor.stacks import waiting_ns
+from headrace.observe.doctor.stacks import Sighting, waiting_ns
 
 RULE = "slow-storage"
 _WAITING_SHARE = 0.4
 _BANDWIDTH_BYTES_PER_S = 50e6
+_READS_BYTES_PER_S = 100e3
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -24,21 +28,18 @@ def check(evidence: Evidence) -> Finding | None:
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None
-    waiting = 1.0 - work.cpu_share
-    if waiting < _WAITING_SHARE or evidence.cores_full:
+    if 1.0 - work.cpu_share < _WAITING_SHARE or evidence.cores_full:
         return None
-    not_locks = tuple(sighting for sighting in evidence.making if not sighting.passes(LOCK))
-    reading = tuple(sighting for sighting in not_locks if is_reading(sighting))
+    reading, waiting = _reading(evidence)
     read_bytes = float(work.column("read_bytes").sum())
-    if evidence.making:
-        total = max(sum(sighting.wall_ns for sighting in evidence.making), 1.0)
-        waiting = waiting_ns(reading or not_locks) / total
-    if waiting < _WAITING_SHARE or not (reading or read_bytes > 0):
-        return None
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     bytes_per_s = read_bytes / max(waited_s, 1e-9)
+    told_by_source = any(is_reading(sighting) for sighting in reading)
+    told_by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
+    if waiting < _WAITING_SHARE or not (told_by_source or told_by_bytes):
+        return None
     kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
-    cause = making_cause(evidence, reading or not_locks, weigh_waiting=True)
+    cause = making_cause(evidence, reading, weigh_waiting=True)
     prediction = less_waiting(evidence, waiting)
     seconds = evidence.flow_wait_seconds
     if prediction is not None:
@@ -60,6 +61,22 @@ def check(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=_remedies(evidence, waiting, kind),
     )
+
+
+def _reading(evidence: Evidence) -> tuple[tuple[Sighting, ...], float]:
+    """Return where workers read, or else where they may, and the share of time they wait there."""
+    if not evidence.making:
+        return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
+    total = max(sum(sighting.wall_ns for sighting in evidence.making), 1.0)
+    others = tuple(
+        sighting for sighting in evidence.making if not (is_lock(sighting) or is_sleep(sighting))
+    )
+    reading = tuple(sighting for sighting in others if is_reading(sighting))
+    waiting = waiting_ns(reading) / total
+    if waiting >= _WAITING_SHARE:
+        return reading, waiting
+    rest = tuple(sighting for sighting in others if not is_reading(sighting))
+    return rest, waiting_ns(rest) / total
 
 
 def _remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ...]:

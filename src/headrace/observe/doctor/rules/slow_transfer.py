@@ -3,7 +3,8 @@
 Fires where data wait is at least 5 % of step time and either a worker takes longer to hand a batch
 over than to make one (a thread does it beside the making, so less does not hold it up), or a rank
 that finds a batch ready still waits 5 % of a step for it. Tensors go by handle in well under a
-millisecond; lists of Python objects do not.
+millisecond; lists of Python objects do not. Where other jobs fill the host's cores, the wait for a
+ready batch may be one for a core, and says nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def check(evidence: Evidence) -> Finding | None:
     send = float(work.column("send_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
     unpack_ns = wait_for_ready_ns(evidence.fetches, loader.number, loader.workers)
     unpack = unpack_ns / max(float(evidence.flowing.wall_ns.mean()), 1.0)
+    if evidence.others_fill_cores:
+        unpack = 0.0
     if send < _SEND_SHARE and unpack < WARNING:
         return None
     by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if send >= _SEND_SHARE else 0.0

@@ -2,7 +2,8 @@
 
 A step is an outlier when it takes at least 1.5 times the median and is five robust deviations
 (1.48 times the median deviation) above it; steps in which a loader begins do not count. Fires with
-at least two of them that cost at least 5 % of all step time.
+at least two of them that cost at least 5 % of all step time. Where others fill the host's cores,
+irregular ones in the model's own phases are their doing, and are not told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from headrace.records.schema import PHASES
 
 RULE = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
+_MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
+_EXACT_BELOW = 10
+"""A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
 _WINDOW_NS = 1_500_000_000
 """Stacks are added up over about a second, so one belongs to a step that is so near."""
 
@@ -42,7 +46,9 @@ def check(evidence: Evidence) -> Finding | None:
     phase = _phase(steps, outliers)
     if phase == "data_wait":  # the loader's matter: other rules look at it
         return None
-    every = _period(steps, outliers)
+    every = _period(steps, outliers, phase)
+    if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
+        return None
     cause = _cause(evidence, outliers, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f": {cause}" if cause is not None else ""
@@ -83,16 +89,20 @@ def _phase(steps: TrainSteps, outliers: Flags) -> str:
     return max(excess, key=lambda phase: excess[phase])
 
 
-def _period(steps: TrainSteps, outliers: Flags) -> int | None:
+def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     """Return every how many steps an outlier comes; None where there is no rhythm."""
     first = steps.ranks[0]
-    numbers = steps.rows["step"][outliers & (steps.rows["rank"] == first)]
+    spent = steps.phase_ns(phase)
+    # A step that was slow by chance lies between the others, but not as long in that phase.
+    long = outliers & (spent >= 0.5 * float(np.median(spent[outliers])))
+    numbers = steps.rows["step"][long & (steps.rows["rank"] == first)]
     gaps = np.diff(np.sort(numbers))
     if len(gaps) < 2:
         return None
     usual = int(np.median(gaps))
     # An outlier may hide in a step that does not count, so gaps of several periods are fine.
-    regular = np.abs(gaps / max(usual, 1) - np.round(gaps / max(usual, 1))) * usual <= 1
+    off = np.abs(gaps / max(usual, 1) - np.round(gaps / max(usual, 1))) * usual
+    regular = off <= (1.0 if usual >= _EXACT_BELOW else 0.01)
     return usual if usual > 1 and bool(np.mean(regular) >= 0.8) else None
 
 

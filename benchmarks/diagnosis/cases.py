@@ -1,0 +1,91 @@
+"""What is wrong with each script, and what the doctor is expected to say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MARK = "# at fault"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A training script with one planted bottleneck, or with none.
+
+    Attributes:
+        name: The script, without `.py`.
+        style: How it is written.
+        rule: The rule to be ranked first; None: healthy, so nothing serious may be found.
+        also: Another rule that is as true.
+        why: Why that one is as true.
+        flags: Of `headrace run`.
+    """
+
+    name: str
+    style: str
+    rule: str | None
+    also: str = ""
+    why: str = ""
+    flags: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> Path:
+        """The file."""
+        return SCRIPTS / f"{self.name}.py"
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """The lines at fault: several where one statement or loop has several; may be empty."""
+        text = self.script.read_text(encoding="utf-8").splitlines()
+        return frozenset(number for number, line in enumerate(text, 1) if line.endswith(MARK))
+
+
+_TWO_RANKS = ("--nproc-per-node", "2")
+
+CASES = (
+    Case(name="python_loop_transform", style="plain loop", rule="cpu-bound-worker"),
+    Case(name="bilateral_filter", style="argparse, main()", rule="cpu-bound-worker"),
+    Case(name="text_rows", style="plain loop, main()", rule="cpu-bound-worker"),
+    Case(name="trainer_percentiles", style="Trainer", rule="cpu-bound-worker"),
+    Case(name="iterable_words", style="iterable, persistent", rule="cpu-bound-worker"),
+    Case(name="headrace_slow_hash", style="headrace.DataLoader", rule="cpu-bound-worker"),
+    Case(name="no_workers", style="plain loop", rule="too-few-workers"),
+    Case(name="one_worker", style="argparse, persistent", rule="too-few-workers"),
+    Case(name="lightning_no_workers", style="Lightning", rule="too-few-workers"),
+    Case(name="object_store", style="main(), HTTP", rule="slow-storage"),
+    Case(name="remote_pipe", style="iterable, pipe", rule="slow-storage"),
+    Case(name="feature_store", style="Trainer, socket", rule="slow-storage"),
+    Case(name="pad_collate", style="plain loop, main()", rule="slow-collate"),
+    Case(name="lightning_mask_collate", style="Lightning", rule="slow-collate"),
+    Case(name="numpy_batches", style="plain loop", rule="slow-transfer"),
+    Case(name="ragged_graphs", style="main()", rule="slow-transfer"),
+    Case(name="shared_archive", style="plain loop", rule="lock-contention"),
+    Case(name="locked_cache", style="main(), persistent", rule="lock-contention"),
+    Case(name="blas_threads", style="plain loop", rule="oversubscribed-threads"),
+    Case(name="matmul_threads", style="iterable, argparse", rule="oversubscribed-threads"),
+    Case(name="short_epochs", style="plain loop", rule="workers-restarted"),
+    Case(name="spawn_epochs", style="main(), spawn", rule="workers-restarted"),
+    Case(name="uneven_batches", style="main()", rule="shallow-prefetch"),
+    Case(name="frequent_checkpoints", style="main()", rule="step-outliers"),
+    Case(name="random_plots", style="main()", rule="step-outliers"),
+    Case(name="ddp_metrics_on_rank_0", style="DDP", rule="slow-rank", flags=_TWO_RANKS),
+    Case(name="ddp_skewed_shard", style="DDP", rule="slow-rank", flags=_TWO_RANKS),
+    Case(name="ddp_big_gradients", style="DDP", rule="sync-bound", flags=_TWO_RANKS),
+    Case(name="history_leak", style="main()", rule="memory-growth"),
+    Case(name="slow_index", style="plain loop", rule="slow-start"),
+    Case(name="ddp_unequal_shards", style="DDP, join()", rule="unequal-steps", flags=_TWO_RANKS),
+    Case(name="ddp_starved", style="DDP", rule="cpu-starved-by-ranks", flags=_TWO_RANKS),
+    Case(name="arrays_no_loader", style="no DataLoader", rule="data-wait"),
+    Case(name="generator_no_loader", style="no DataLoader, argparse", rule="data-wait"),
+    Case(name="queue_no_loader", style="no DataLoader, thread", rule="data-wait"),
+    Case(name="healthy_plain", style="plain loop, evaluation", rule=None),
+    Case(name="healthy_trainer", style="Trainer, accumulation", rule=None),
+    Case(name="healthy_lightning", style="Lightning, validation", rule=None),
+    Case(name="healthy_ddp", style="DDP", rule=None, flags=_TWO_RANKS),
+    Case(name="healthy_iterable", style="iterable, accumulation", rule=None),
+    Case(name="healthy_no_loader", style="no DataLoader", rule=None),
+    Case(name="healthy_headrace", style="headrace.DataLoader", rule=None),
+    Case(name="healthy_spawn", style="plain loop, spawn", rule=None),
+)
+"""Every script."""

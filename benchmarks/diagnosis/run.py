@@ -1,0 +1,188 @@
+"""How often the doctor is right: scripts with one planted bottleneck each, and healthy ones.
+
+    python benchmarks/diagnosis/run.py
+
+Each script runs through `headrace run`, which knows nothing of what is planted. Right is: the
+planted bottleneck's rule is ranked first, with the marked line where one is at fault; and nothing
+serious is found in a healthy script. Writes docs/diagnosis.md, unless only some scripts are run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from cases import CASES, Case  # noqa: E402 - they stand beside this script
+
+from report import Row, write_section  # noqa: E402 - likewise
+
+PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
+LONGEST_S = 180
+ALARMING = {"serious", "critical"}
+NOTES = """
+Each script is an ordinary training script with one planted bottleneck; the controls have none.
+`headrace run` runs it unmodified and diagnoses it at its end. **Right** means: the expected rule is
+ranked first, and where a line is at fault (a comment `# at fault` marks it in the script), the
+finding names that very line. A control is right when no finding is serious or critical. Without a
+GPU the accelerator is emulated by sleeping in the model's forward; rules that need a device's own
+measurements (`blocking-copy`, `device-sync`, `small-batch`) are not among these scripts.
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the doctor said of a script.
+
+    Attributes:
+        case: The script.
+        findings: As in diagnosis.json.
+        sentence: The verdict.
+    """
+
+    case: Case
+    findings: list[dict[str, Any]]
+    sentence: str
+
+    @property
+    def first(self) -> str:
+        """The rule that is ranked first; "" where there is none."""
+        return self.findings[0]["rule"] if self.findings else ""
+
+    @property
+    def rule_right(self) -> bool:
+        """Whether that is the expected rule; of a control, whether nothing serious was found."""
+        if self.case.rule is None:
+            return not any(finding["severity"] in ALARMING for finding in self.findings)
+        return self.first in {self.case.rule, self.case.also}
+
+    @property
+    def line(self) -> str:
+        """The line that the first finding names: file and number; "" where none."""
+        cause = self.findings[0]["cause"] if self.findings else None
+        return f"{Path(cause['file']).name}:{cause['line']}" if cause and cause["line"] else ""
+
+    @property
+    def line_right(self) -> bool | None:
+        """Whether the line is right; None where none is at fault."""
+        if not self.case.lines:
+            return None
+        return self.line in {f"{self.case.script.name}:{line}" for line in self.case.lines}
+
+    @property
+    def right(self) -> bool:
+        """Whether the diagnosis is right."""
+        return self.rule_right and self.line_right is not False
+
+    def row(self) -> str:
+        """Return the row of the table."""
+        expected = self.case.rule or "healthy"
+        if self.case.also:
+            expected += f" or {self.case.also}"
+        line = {None: "", True: "yes", False: f"no: {self.line or 'none'}"}[self.line_right]
+        found = self.first or "nothing"
+        answer = "yes" if self.right else "**no**"
+        return (
+            f"| `{self.case.name}` | {self.case.style} | {expected} | {found} | {line} | {answer} |"
+        )
+
+
+def main() -> None:
+    """Run the scripts and tell how often the doctor was right."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    options = parser.parse_args()
+    unknown = set(options.only) - {case.name for case in CASES}
+    if unknown:
+        parser.error(f"no such script: {', '.join(sorted(unknown))}")
+    chosen = [case for case in CASES if not options.only or case.name in options.only]
+    outcomes = []
+    for number in range(options.rounds):
+        for case in chosen:
+            outcome = diagnosed(case, options.keep, number)
+            outcomes.append(outcome)
+            print(outcome.row(), flush=True)
+            print(f"    {outcome.sentence}", flush=True)
+    right = sum(outcome.right for outcome in outcomes)
+    print(f"{right} of {len(outcomes)} right")
+    if not options.only:
+        publish(outcomes, options.rounds)
+
+
+def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
+    """Run a script and return what was said of it.
+
+    Args:
+        case: The script.
+        keep: Where its run stays; None: nowhere.
+        number: Of the round.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (keep or Path(temporary)) / f"{case.name}-{number}"
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder),
+             *case.flags, str(case.script)],
+            capture_output=True, text=True, check=False, timeout=LONGEST_S,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"{case.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        diagnosis = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
+    return Outcome(case, diagnosis["findings"], diagnosis["verdict"]["sentence"])
+
+
+def publish(outcomes: list[Outcome], rounds: int) -> None:
+    """Write docs/diagnosis.md.
+
+    Args:
+        outcomes: Of all scripts.
+        rounds: How often each ran.
+    """
+    table = [
+        NOTES.strip(), "",
+        "| script | style | planted | found first | line right | right |",
+        "|---|---|---|---|---|---|",
+        *(outcome.row() for outcome in outcomes),
+    ]  # fmt: skip
+    wrong = [outcome for outcome in outcomes if not outcome.right]
+    if wrong:
+        table += ["", "What was said of those that are not right:", ""]
+        table += [f"- `{outcome.case.name}`: {outcome.sentence}" for outcome in wrong]
+    reasons = {case.name: case.why for case in CASES if case.why}
+    if reasons:
+        table += ["", "Where two rules are as true:", ""]
+        table += [f"- `{name}`: {why}" for name, why in reasons.items()]
+    faulty = [outcome for outcome in outcomes if outcome.case.rule]
+    healthy = [outcome for outcome in outcomes if not outcome.case.rule]
+    with_line = [outcome for outcome in faulty if outcome.line_right is not None]
+    rows = [
+        Row("all scripts right", shares([each.right for each in outcomes], rounds), ">= 0.95"),
+        Row("rule right, planted", shares([each.rule_right for each in faulty], rounds), ">= 0.95"),
+        Row(
+            "line right, where one is at fault",
+            shares([bool(each.line_right) for each in with_line], rounds),
+            ">= 0.95",
+        ),
+        Row("controls left alone", shares([each.right for each in healthy], rounds), ">= 1"),
+    ]
+    command = f"python benchmarks/diagnosis/run.py --rounds {rounds}"
+    write_section("Diagnosis", command, table, rows, page=PAGE)
+
+
+def shares(right: list[bool], rounds: int) -> list[float]:
+    """Return the share that is right in each round; the rounds lie one after the other."""
+    size = len(right) // rounds
+    return [sum(right[start : start + size]) / size for start in range(0, len(right), size)]
+
+
+if __name__ == "__main__":
+    main()

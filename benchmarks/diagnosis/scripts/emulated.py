@@ -1,0 +1,56 @@
+"""A small network whose forward keeps the accelerator busy for a given time.
+
+Without a CUDA device the accelerator is emulated: the rank sleeps for that time, as it would wait
+for a device. With one, the device multiplies matrices instead.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_MATRIX, _MATRIX_MS = 4096, 3.0  # what one product takes a recent device, about
+
+
+class Network(nn.Module):
+    """Two layers over the first few numbers of each sample, on a device that needs its time.
+
+    Args:
+        step_ms: How long the device works on a batch.
+        features: How many numbers of each sample are looked at.
+    """
+
+    def __init__(self, step_ms: float, features: int = 64) -> None:
+        super().__init__()
+        self.step_ms, self.features = step_ms, features
+        self.layers = nn.Sequential(nn.Linear(features, 32), nn.ReLU(), nn.Linear(32, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        if x.is_cuda:
+            matrix = torch.ones(_MATRIX, _MATRIX, device=x.device)
+            for _ in range(max(round(self.step_ms / _MATRIX_MS), 1)):
+                matrix @ matrix
+        else:
+            time.sleep(self.step_ms / 1000)
+        return self.layers(x.flatten(1)[:, : self.features].float())
+
+
+class NetworkWithLoss(nn.Module):
+    """The same, as transformers' Trainer wants it: the loss comes with the logits.
+
+    Args:
+        step_ms: How long the device works on a batch.
+    """
+
+    def __init__(self, step_ms: float) -> None:
+        super().__init__()
+        self.network = Network(step_ms)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return loss and logits."""
+        logits = self.network(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}

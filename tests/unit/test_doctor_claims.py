@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.whatif.host import read_host
+from headrace.observe.whatif.measured import measure
+from headrace.observe.whatif.prediction import Change, Simulator
+from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+
+LOOP = f"{SCRIPT}:50:<module>"
+MODULE = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:9:_call_impl"
+QUEUE = "/usr/lib/python3.11/queue.py:171:Queue.get"
+GETITEM = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__")
+CHUNK = stack(WORKER_LOOP, f"{AUGMENT}:14:read_chunk")
+
+
+def rules(diagnosis: Diagnosis) -> list[str]:
+    return [finding.rule for finding in diagnosis.findings]
+
+
+def with_usage(tables: RunTables, percent_of: dict[int, float], end_ms: int) -> RunTables:
+    """Add looks at processes, each at times of its own, as the probe looks."""
+    for place, (pid, percent) in enumerate(percent_of.items()):
+        for t_ms in range(0, end_ms, 500):
+            tables.add("process_usage", t_ns=t_ms * MS + place * 1000, pid=pid, cpu_percent=percent)
+    return tables
+
+
+def test_cores_are_counted_although_each_process_is_looked_at_in_its_own_time():
+    tables = play(Run(workers=2, service_ms=50, cores=2, busy_cores=1.9))
+    with_usage(tables, {100: 30.0, 1000: 80.0, 1001: 80.0}, 4000)
+    host = read_host(tables)
+    assert host.rank_cores == pytest.approx(0.3, rel=0.02)
+    assert host.foreign_cores == pytest.approx(0.0, abs=0.05)
+
+
+def test_a_script_without_a_loader_that_waits_is_not_called_compute_bound():
+    waiting = stack(LOOP, f"{SCRIPT}:21:next_batch", QUEUE)
+    model = stack(LOOP, MODULE)
+    run = Run(
+        loader=False, rank_stacks=[(waiting, "forward", 0.8, 0.0), (model, "forward", 0.2, 1.0)]
+    )
+    diagnosis = diagnose(play(run))
+    assert rules(diagnosis) == ["data-wait"]
+    assert diagnosis.findings[0].cause is not None
+    assert diagnosis.findings[0].cause.line == 21
+    assert diagnosis.verdict.sentence.startswith("The script itself waits for its data: next_batch")
+
+
+def test_a_script_without_a_loader_that_only_trains_is_compute_bound():
+    model = stack(LOOP, f"{SCRIPT}:9:Net.forward", MODULE)
+    run = Run(loader=False, rank_stacks=[(model, "forward", 0.97, 0.1)])
+    assert rules(diagnose(play(run))) == ["compute-bound"]
+
+
+def waiting_workers(where: str, read_bytes: int) -> Diagnosis:
+    run = Run(workers=2, service_ms=60, worker_cpu=0.1, busy_cores=0.5, read_bytes=read_bytes)
+    run.worker_stacks = [(where, 0.95, 0.05)]
+    return diagnose(play(run))
+
+
+def test_workers_that_wait_without_reading_are_not_said_to_wait_for_storage():
+    # What the probe itself reads must not count: about a hundred bytes a look.
+    diagnosis = waiting_workers(GETITEM, read_bytes=100)
+    assert "slow-storage" not in rules(diagnosis)
+
+
+def test_bytes_tell_of_reads_that_the_source_does_not_show():
+    assert "slow-storage" in rules(waiting_workers(GETITEM, read_bytes=1_000_000))
+
+
+def test_a_line_that_reads_tells_of_storage():
+    assert rules(waiting_workers(CHUNK, read_bytes=100))[0] == "slow-storage"
+
+
+def test_workers_that_share_their_cores_with_others_are_still_bound_by_cpu():
+    run = Run(workers=2, service_ms=50, cores=2, busy_cores=2, worker_cpu=0.4)
+    run.worker_stacks = [(GETITEM, 1.0, 0.4)]
+    tables = with_usage(play(run), {100: 10.0, 1000: 40.0, 1001: 40.0}, 4000)
+    diagnosis = diagnose(tables)
+    assert diagnosis.findings[0].rule == "cpu-bound-worker"
+    assert "other processes use 1.1 of the host's 2 cores" in diagnosis.verdict.sentence
+
+
+def test_a_prediction_is_never_surer_than_the_model():
+    measured = measure(play(Run(workers=1, service_ms=30, service_spread=0.01, batches=300)))
+    assert measured is not None
+    prediction = Simulator(measured).predict(Change(workers=2))
+    gain = prediction.speedup - 1.0
+    assert prediction.high - prediction.speedup >= 0.1 * gain
+    assert prediction.speedup - prediction.low >= 0.1 * gain
+
+
+def test_a_native_lock_is_known_by_its_source_and_asks_for_no_workers(tmp_path):
+    script = tmp_path / "cache.py"
+    script.write_text("import fcntl\n\nfcntl.flock(file, fcntl.LOCK_EX)\n")
+    run = Run(workers=2, service_ms=60, worker_cpu=0.1, busy_cores=0.5, read_bytes=1000)
+    run.worker_stacks = [(stack(WORKER_LOOP, f"{script}:3:Cache.__getitem__"), 0.9, 0.02)]
+    diagnosis = diagnose(play(run))
+    assert rules(diagnosis) == ["lock-contention"]
+    assert diagnosis.findings[0].cause is not None
+    assert diagnosis.findings[0].cause.line == 3
+
+
+@pytest.mark.parametrize(("batches", "fires"), [(400, True), (8000, False)])
+def test_a_slow_first_batch_counts_in_a_short_run(batches: int, fires: bool):
+    tables = play(Run(workers=4, service_ms=8, batches=batches, busy_cores=3))
+    tables.rows["fetches"][0]["wait_ns"] = 6_000 * MS
+    assert ("slow-start" in rules(diagnose(tables))) == fires
+
+
+def contended(run: Run) -> RunTables:
+    """Play a run on a host whose cores others fill."""
+    run.cores, run.busy_cores = 2, 2
+    workers = {1000 + worker: 5.0 for worker in range(run.workers)}
+    return with_usage(play(run), {100: 20.0, **workers}, 4000)
+
+
+def test_waits_for_a_core_that_others_hold_are_not_blamed_on_the_transfer():
+    diagnosis = diagnose(contended(Run(workers=2, service_ms=3, ready_ms=4.0, worker_cpu=0.8)))
+    assert rules(diagnosis) == ["data-wait"]
+    assert diagnosis.findings[0].severity == "warning"
+    assert "others fill the host's cores" in diagnosis.verdict.sentence
+
+
+def test_a_rhythm_is_seen_although_some_steps_were_slow_by_chance():
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
+    run.outlier_every, run.outlier_ms = 20, 60.0
+    tables = play(run)
+    for step in range(33, 400, 70):  # elsewhere, and in another phase
+        tables.rows["steps"][step]["forward_ns"] += 15 * MS
+        tables.rows["steps"][step]["wall_ns"] += 15 * MS
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "step-outliers"
+    assert worst.evidence["every_steps"] == 20
+
+
+def test_steps_without_rhythm_have_no_period_of_two():
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
+    tables = play(run)
+    for step in (20, 22, 25, 60, 61, 64, 200, 203, 205, 300, 302, 307, 340):
+        tables.rows["steps"][step]["other_ns"] += 60 * MS
+        tables.rows["steps"][step]["wall_ns"] += 60 * MS
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "step-outliers"
+    assert worst.evidence["every_steps"] is None
+
+
+def test_a_rank_that_waits_for_its_data_names_the_line_that_makes_them():
+    tables = play(Run(workers=1, service_ms=8, ranks=2, cores=8, busy_cores=3))
+    for row in tables.rows["steps"]:
+        if row["rank"] == 1:
+            row["data_wait_ns"] += 20 * MS
+            row["wall_ns"] += 20 * MS
+    slow = stack(WORKER_LOOP, f"{AUGMENT}:70:long_text")
+    for second in range(3):
+        tables.add(
+            "stacks", rank=1, loader=0, worker=0, phase="work", stack=slow,
+            start_ns=second * 10**9, samples=50, wall_ns=10**9, cpu_ns=10**9,
+        )  # fmt: skip
+    diagnosis = diagnose(tables)
+    assert rules(diagnosis)[0] == "slow-rank"
+    assert "data-wait" not in rules(diagnosis)
+    assert diagnosis.findings[0].cause is not None
+    assert diagnosis.findings[0].cause.line == 70
+
+
+def test_memory_that_grows_comes_before_a_warning_that_costs_seconds():
+    tables = play(Run(workers=4, service_ms=8, ready_ms=0.8, batches=600, busy_cores=3))
+    for t_ns in tables.system["t_ns"]:
+        held = int(8e9 + 5e8 * t_ns / 1e9)
+        tables.add("process_usage", t_ns=t_ns, pid=100, cpu_percent=50.0, resident_bytes=held)
+    assert rules(diagnose(tables))[0] == "memory-growth"
+
+
+def test_time_between_the_lines_of_a_loop_belongs_to_its_function():
+    where = stack(WORKER_LOOP, f"{AUGMENT}:9:Compose.__call__")
+    run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9)
+    run.worker_stacks = [
+        (stack(where, f"{AUGMENT}:None:Noise.__call__"), 0.4, 1.0),
+        (stack(where, f"{AUGMENT}:36:Noise.__call__"), 0.35, 1.0),
+        (stack(where, f"{AUGMENT}:50:Crop.__call__"), 0.25, 1.0),
+    ]
+    cause = diagnose(play(run)).findings[0].cause
+    assert cause is not None
+    assert (cause.line, cause.share) == (36, pytest.approx(0.75, abs=0.01))
