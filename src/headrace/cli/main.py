@@ -14,13 +14,14 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import data, doctor, profile, run
+from headrace.cli import compare, data, doctor, profile, run
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     run.register,
     doctor.register,
     profile.register,
+    compare.register,
     data.register,
 )
 

@@ -43,12 +43,20 @@ def _run(
     profile_interval: Annotated[
         str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
     ] = None,
+    apply: Annotated[
+        str | None,
+        typer.Option(
+            help="Loader arguments in place of the script's: num_workers=8,pin_memory=on,"
+            "prefetch_factor@train.py:40=4."
+        ),
+    ] = None,
 ) -> None:
     told = {
         "--run-dir": run_dir,
         "--name": name,
         "--profile": profile,
         "--profile-interval": profile_interval,
+        "--apply": apply,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     sys.exit(run_job([*own, *context.args]))

@@ -53,7 +53,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     python = env.PYTHON_EXEC.get() or sys.executable
     script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
     log = folder.logs(attempt.number) / "rank-0.stderr"
-    recording = Recording(folder, attempt, job.recording)
+    recording = Recording(folder, attempt, job.options)
     with signals_held() as held:
         child = subprocess.Popen(
             rank_command(sys.executable, script),

@@ -66,7 +66,7 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Pat
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
     env.RUN_DIR.set(str(folder.path))
-    recording = Recording(folder, attempt, job.recording)
+    recording = Recording(folder, attempt, job.options)
     env.change(recording.environment())
     sys.stderr.write(f"headrace: run folder {folder.path}\n")
     return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number), recording

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
 from headrace.observe.probe.loaders import LOADERS_SEEN
 from headrace.observe.probe.session import SESSION, guarded

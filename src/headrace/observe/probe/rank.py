@@ -8,7 +8,7 @@ import time
 from types import ModuleType
 from typing import Any
 
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 from headrace.observe.probe.burst import BURST
 from headrace.observe.probe.loaders import LOADERS_SEEN, ready_batches, samples_in
 from headrace.observe.probe.session import SESSION, guarded
