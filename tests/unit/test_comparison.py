@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from run_tables import RunTables
 
 from headrace.core.errors import RecordsError
 from headrace.observe.whatif.comparison import compare
+from run_tables import RunTables
 
 
 def run_of(step_ms: float, steps: int = 200, seed: int = 0) -> RunTables:
