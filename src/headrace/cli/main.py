@@ -14,11 +14,12 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import compare, data, doctor, profile, run
+from headrace.cli import compare, data, doctor, profile, run, tune
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     run.register,
+    tune.register,
     doctor.register,
     profile.register,
     compare.register,
