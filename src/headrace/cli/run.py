@@ -36,7 +36,8 @@ def _run(
     run_dir: Annotated[
         str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Instead: runs/NAME.")] = None,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs lie; ./runs by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Instead: the run's name there.")] = None,
     profile: Annotated[
         str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
     ] = None,
@@ -53,6 +54,7 @@ def _run(
 ) -> None:
     told = {
         "--run-dir": run_dir,
+        "--runs-dir": runs_dir,
         "--name": name,
         "--profile": profile,
         "--profile-interval": profile_interval,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,16 +34,17 @@ def register(app: typer.Typer) -> None:
 def _tune(
     context: typer.Context,
     steps: Annotated[int, typer.Option(help="Training steps of each run, the warm-up apart.")] = 50,
-    runs_dir: Annotated[str, typer.Option(help="Where the runs' folders go.")] = "runs",
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs lie; ./runs by default.")] = None,
 ) -> None:
     from headrace.cli.tune_report import TuneReport
     from headrace.launch.tune import tune
+    from headrace.records.run_folder import runs_folder
 
     if not context.args:
         raise UsageError("headrace tune needs a script: headrace tune [flags] script.py [args].")
     if steps < 10:
         raise UsageError(f"--steps {steps}: with fewer than 10 nothing can be told.")
-    folder = Path(runs_dir) / f"tune-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = runs_folder(runs_dir) / f"tune-{time.strftime('%Y%m%d-%H%M%S')}"
     report = TuneReport()
     for trial in tune(context.args, folder.resolve(), steps=steps):
         report.tell(trial)

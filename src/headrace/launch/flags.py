@@ -55,7 +55,8 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     """
     parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
     parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
-    parser.add_argument("--name", help="The run's name: its folder is runs/NAME.")
+    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
+    parser.add_argument("--name", help="The run's name among the runs.")
     parser.add_argument("--profile", help="on or off: whether the run is recorded.")
     parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
     parser.add_argument("--apply", help="Loader arguments in place of the script's.")

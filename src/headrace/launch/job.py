@@ -45,7 +45,9 @@ def run_job(argv: Sequence[str]) -> int:
 def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     if not job.module:
         check_script(job.script)
-    folder = open_run_folder(run_dir=job.run_dir, name=job.name, script=job.script)
+    folder = open_run_folder(
+        run_dir=job.run_dir, name=job.name, script=job.script, runs_dir=job.runs_dir
+    )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )

@@ -12,6 +12,8 @@ from headrace.launch.recording import JobOptions
 OWN_FLAGS = {
     "--run-dir": "run_dir",
     "--run_dir": "run_dir",
+    "--runs-dir": "runs_dir",
+    "--runs_dir": "runs_dir",
     "--name": "name",
     "--profile": "profile",
     "--profile-interval": "profile_interval",
@@ -27,6 +29,7 @@ class DirectJob:
 
     Attributes:
         run_dir: The run's folder, if told.
+        runs_dir: Where runs lie, if told.
         name: The run's name, if told.
         options: What else was told: whether it is recorded, and so on.
         module: The script is a module's name.
@@ -35,6 +38,7 @@ class DirectJob:
     """
 
     run_dir: str | None
+    runs_dir: str | None
     name: str | None
     options: JobOptions
     module: bool
@@ -64,6 +68,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
         return None
     return DirectJob(
         run_dir=own.get("run_dir"),
+        runs_dir=own.get("runs_dir"),
         name=own.get("name"),
         options=JobOptions.parse(own.get("profile"), own.get("profile_interval"), own.get("apply")),
         module=module,

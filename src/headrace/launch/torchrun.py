@@ -52,7 +52,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Path, Recording]:
     args = job.args
-    folder = open_run_folder(run_dir=args.run_dir, name=args.name, script=args.training_script)
+    folder = open_run_folder(
+        run_dir=args.run_dir, name=args.name, script=args.training_script, runs_dir=args.runs_dir
+    )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv],
         argv=[args.training_script, *args.training_script_args],
