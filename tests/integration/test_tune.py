@@ -28,12 +28,12 @@ def test_a_remedy_is_tried_and_its_prediction_checked(tmp_path: Path):
     assert any(name.startswith("1-num_workers") for name in runs), told
     first = next(path for path in tuning.iterdir() if path.name.startswith("1-"))
     checked = json.loads((first / "prediction.json").read_text())
-    low, predicted, high = checked["predicted"]
-    assert low <= predicted <= high
-    assert predicted > 1.05
-    measured = checked["measured"]
-    assert measured["before_steps"] >= 30
-    assert checked["error"] == predicted / measured["speedup"] - 1
+    assert checked["low"] <= checked["predicted"] <= checked["high"]
+    assert checked["predicted"] > 1.05
+    assert checked["measured_low"] <= checked["measured"] <= checked["measured_high"]
+    backtest = json.loads(said(tmp_path, "doctor", "--backtest", "--json"))
+    assert backtest["checked"][0]["error"] == checked["predicted"] / checked["measured"] - 1
+    assert "checked: error" in said(tmp_path, "doctor", "--backtest")
     # The script took no more steps than it was asked for.
     attempts = json.loads((first / "run.json").read_text())["attempts"]
     assert attempts[0]["exit_code"] == 0
@@ -53,6 +53,7 @@ def test_a_script_that_fails_is_told(tmp_path: Path):
 
 
 def test_wrong_use_is_told(tmp_path: Path):
+    assert "No prediction was checked" in said(tmp_path, "doctor", "--backtest", code=1)
     assert "needs a script" in said(tmp_path, "tune", code=2)
     assert "fewer than 10" in said(tmp_path, "tune", "--steps", "3", "x.py", code=2)
     assert "There is no run" in said(tmp_path, "compare", "a", "b", code=2)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
@@ -14,6 +13,7 @@ from headrace.core.errors import LaunchError
 from headrace.core.overrides import Override
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.model import Diagnosis, Remedy
+from headrace.observe.whatif.backtest import Checked, keep
 from headrace.observe.whatif.comparison import Comparison, compare
 from headrace.records.reading import open_records
 
@@ -39,13 +39,6 @@ class Trial:
     diagnosis: Diagnosis
     remedy: Remedy | None = None
     measured: Comparison | None = None
-
-    @property
-    def error(self) -> float | None:
-        """How far the prediction was off: predicted / measured - 1."""
-        if self.remedy is None or self.measured is None or not self.remedy.predicted_speedup:
-            return None
-        return self.remedy.predicted_speedup / self.measured.speedup - 1.0
 
 
 def tune(argv: Sequence[str], folder: Path, *, steps: int) -> Iterator[Trial]:
@@ -121,14 +114,19 @@ def _merged(before: tuple[Override, ...], more: tuple[Override, ...]) -> tuple[O
 
 def _keep(trial: Trial) -> None:
     """Write down what was predicted and what was measured."""
-    assert trial.remedy is not None
-    assert trial.measured is not None
-    checked = {
-        "remedy": trial.remedy.name,
-        "change": trial.remedy.change,
-        "applied": [str(each) for each in trial.overrides],
-        "predicted": [trial.remedy.low, trial.remedy.predicted_speedup, trial.remedy.high],
-        "measured": asdict(trial.measured),
-        "error": trial.error,
-    }
-    (trial.folder / "prediction.json").write_text(json.dumps(checked, indent=2) + "\n")
+    remedy, measured = trial.remedy, trial.measured
+    assert remedy is not None
+    assert measured is not None
+    assert remedy.predicted_speedup is not None
+    checked = Checked(
+        remedy=remedy.name,
+        change=remedy.change,
+        applied=tuple(map(str, trial.overrides)),
+        predicted=remedy.predicted_speedup,
+        low=remedy.low or remedy.predicted_speedup,
+        high=remedy.high or remedy.predicted_speedup,
+        measured=measured.speedup,
+        measured_low=measured.low,
+        measured_high=measured.high,
+    )
+    keep(checked, trial.folder)
