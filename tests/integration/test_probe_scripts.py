@@ -200,8 +200,16 @@ def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(tmp_path:
     assert made == {(0, 0): 40, (1, -1): 10}
 
 
+def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(tmp_path: Path):
+    run = Run(tmp_path / "run", "accumulating", flags=("--apply", "num_workers=3"))
+    assert run.rows("loaders")[0]["workers"] == 2
+    assert "is not applied to Stream" in run.ended.stderr
+
+
 def test_arguments_that_need_workers_go_with_them(tmp_path: Path):
-    run = Run(tmp_path / "run", "accumulating", flags=("--apply", "num_workers=0"))
+    run = Run(tmp_path / "run", "plain", flags=("--apply", "num_workers=0,persistent_workers=on"))
     check(run)
-    (loader,) = run.rows("loaders")
-    assert (loader["workers"], loader["persistent"], loader["prefetch_factor"]) == (0, 0, 0)
+    found = {
+        (row["workers"], row["persistent"], row["prefetch_factor"]) for row in run.rows("loaders")
+    }
+    assert found == {(0, 0, 0)}

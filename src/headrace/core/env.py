@@ -44,10 +44,6 @@ class Variable:
         """Set the variable for this process and those it starts from now on."""
         os.environ[self.name] = value
 
-    def unset(self) -> None:
-        """Remove the variable for this process and those it starts from now on."""
-        os.environ.pop(self.name, None)
-
 
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")

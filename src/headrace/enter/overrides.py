@@ -11,7 +11,7 @@ from typing import Any
 from headrace.core import env
 from headrace.core.after_import import after_import
 from headrace.core.overrides import Override, parse_overrides
-from headrace.core.places import PACKAGE
+from headrace.core.places import place_in_script
 
 _NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
 """Arguments that torch refuses without workers, and what they are then."""
@@ -29,10 +29,15 @@ def _hook(module: ModuleType, overrides: tuple[Override, ...]) -> None:
 
     @functools.wraps(original)
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        wanted = {each.name: each.value for each in overrides if _concerns(each)}
+        bound = signature.bind(loader, *args, **kwargs)
+        wanted = {
+            each.name: each.value
+            for each in overrides
+            if _concerns(each) and _may_have(each, bound.arguments["dataset"])
+        }
         if wanted:
-            bound = signature.bind(loader, *args, **kwargs)
-            bound.arguments.update(_consistent(wanted, dict(bound.arguments)))
+            given = dict(bound.arguments)
+            bound.arguments.update(_consistent(wanted, given))
             args, kwargs = bound.args[1:], bound.kwargs
         original(loader, *args, **kwargs)
 
@@ -50,14 +55,18 @@ def _consistent(wanted: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]
 
 def _concerns(override: Override) -> bool:
     """Whether the loader that is being constructed is meant: by the line that constructs it."""
-    if not override.place:
+    file, line = place_in_script()
+    return not override.place or f"/{file}:{line}".endswith(f"/{override.place}")
+
+
+def _may_have(override: Override, dataset: Any) -> bool:
+    """Whether an override keeps what a loader gives: workers each iterate all of a stream."""
+    from torch.utils.data import IterableDataset
+
+    if override.name != "num_workers" or not isinstance(dataset, IterableDataset):
         return True
-    frame = sys._getframe(2)  # noqa: SLF001 - inspect.stack reads source files
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(PACKAGE) and "torch/utils/data" not in file:
-            return f"{file}:{frame.f_lineno}".endswith(f"/{override.place}")
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
+    sys.stderr.write(
+        f"headrace: {override} is not applied to {type(dataset).__name__}: each worker would "
+        "iterate over all of it, unless it shares itself out\n"
+    )
     return False

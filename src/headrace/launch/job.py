@@ -77,8 +77,9 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         if returncode != 0:
             sys.stderr.write(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
         folder.end_attempt(attempt.number, exit_code_of(returncode))
-        recording.finish()
-        tell_verdict(folder, attempt.number)
+    # Signals are free again: whoever does not want to wait for this may leave.
+    recording.finish()
+    tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
 
 
@@ -105,7 +106,8 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         announced = announcement.read()
         if announced is not None:
             announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
-            tell_verdict(announced.folder, announced.attempt)
+    if announced is not None:
+        tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)
 
 

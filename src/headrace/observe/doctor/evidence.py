@@ -68,7 +68,8 @@ class Loader:
 
     def overridden(self, name: str, value: float) -> tuple[Override, ...]:
         """Return what gives it another argument without editing the script; empty: nothing can."""
-        if self.kind != "torch" or not self.place:
+        shared_out = self.style == "map" or name != "num_workers"  # a stream is iterated by each
+        if self.kind != "torch" or not self.place or not shared_out:
             return ()
         return (Override(name, int(value), f"{Path(self.file).name}:{self.line}"),)
 
