@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.data.loader.dataset import ShardDataset as ShardDataset
     from headrace.data.loader.loader import DataLoader as DataLoader
     from headrace.data.storage import StorageConfig as StorageConfig
-    from headrace.records.open_run import open_run as open_run
+    from headrace.report.open_run import open_run as open_run
     from headrace.train import Checkpointer as Checkpointer
     from headrace.train import prepare as prepare
 
@@ -23,7 +23,7 @@ _HOMES = {
     "HeadraceError": "headrace.core.errors",
     "ShardDataset": "headrace.data.loader.dataset",
     "StorageConfig": "headrace.data.storage",
-    "open_run": "headrace.records.open_run",
+    "open_run": "headrace.report.open_run",
     "prepare": "headrace.train",
     "transforms": "headrace.transforms",
 }

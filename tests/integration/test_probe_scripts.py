@@ -15,6 +15,7 @@ import pytest
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
 
+WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
 
 
@@ -158,7 +159,7 @@ def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):
     assert not (run.folder / "records").exists()
 
 
-@pytest.mark.parametrize("flags", [("--profile", "maybe"), ("--profile-interval", "1ms")])
+@pytest.mark.parametrize("flags", WRONG)
 def test_wrong_flags_are_told(tmp_path: Path, flags: tuple[str, str]):
     command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
     ended = subprocess.run(
@@ -187,3 +188,28 @@ def test_the_script_finds_what_it_would_have_found(tmp_path: Path):
         assert ended.returncode == 7
         told.append(ended.stdout)
     assert told[0] == told[1]
+
+
+def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(tmp_path: Path):
+    run = Run(
+        tmp_path / "run", "plain", flags=("--apply", "num_workers@plain.py:10=1,pin_memory=off")
+    )
+    check(run)
+    assert [row["workers"] for row in run.rows("loaders")] == [1, 0]
+    made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
+    assert made == {(0, 0): 40, (1, -1): 10}
+
+
+def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(tmp_path: Path):
+    run = Run(tmp_path / "run", "accumulating", flags=("--apply", "num_workers=3"))
+    assert run.rows("loaders")[0]["workers"] == 2
+    assert "is not applied to Stream" in run.ended.stderr
+
+
+def test_arguments_that_need_workers_go_with_them(tmp_path: Path):
+    run = Run(tmp_path / "run", "plain", flags=("--apply", "num_workers=0,persistent_workers=on"))
+    check(run)
+    found = {
+        (row["workers"], row["persistent"], row["prefetch_factor"]) for row in run.rows("loaders")
+    }
+    assert found == {(0, 0, 0)}

@@ -85,3 +85,13 @@ def test_a_broken_run_json_is_told(here: Path):
 )
 def test_no_secret_of_a_command_line_is_kept(typed, kept):
     assert redact(typed) == kept
+
+
+def test_runs_lie_where_the_call_or_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HEADRACE_RUNS_DIR", str(tmp_path / "told"))
+    folder = open_run_folder(run_dir=None, name="base", script="t.py")
+    assert folder.path == tmp_path / "told" / "base"
+    other = open_run_folder(run_dir=None, name=None, script="t.py", runs_dir=str(tmp_path / "own"))
+    assert other.path.parent == tmp_path / "own"

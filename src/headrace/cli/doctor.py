@@ -19,12 +19,21 @@ def doctor(
     ] = None,
     *,
     json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+    backtest: Annotated[
+        bool, typer.Option("--backtest", help="Show how far checked predictions were off.")
+    ] = False,
     runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
 ) -> None:
     """Say where a run's time went, which line is at fault, and what each remedy would give.
 
     Example: [bold]headrace doctor[/bold]
     """
+    if backtest:
+        from headrace.cli.backtest_report import tell_backtest
+        from headrace.records.run_folder import runs_folder
+
+        tell_backtest(runs_folder(runs_dir), json=json)
+        return
     from headrace.observe.doctor.diagnose import diagnose
     from headrace.records.reading import find_run, open_records
 

@@ -14,13 +14,16 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import data, doctor, profile, run
+from headrace.cli import compare, data, doctor, profile, report, run, tune
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     run.register,
+    tune.register,
     doctor.register,
+    report.register,
     profile.register,
+    compare.register,
     data.register,
 )
 

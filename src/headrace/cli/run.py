@@ -36,19 +36,29 @@ def _run(
     run_dir: Annotated[
         str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Instead: runs/NAME.")] = None,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs lie; ./runs by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Instead: the run's name there.")] = None,
     profile: Annotated[
         str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
     ] = None,
     profile_interval: Annotated[
         str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
     ] = None,
+    apply: Annotated[
+        str | None,
+        typer.Option(
+            help="Loader arguments in place of the script's: num_workers=8,pin_memory=on,"
+            "prefetch_factor@train.py:40=4."
+        ),
+    ] = None,
 ) -> None:
     told = {
         "--run-dir": run_dir,
+        "--runs-dir": runs_dir,
         "--name": name,
         "--profile": profile,
         "--profile-interval": profile_interval,
+        "--apply": apply,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     sys.exit(run_job([*own, *context.args]))

@@ -44,10 +44,6 @@ class Variable:
         """Set the variable for this process and those it starts from now on."""
         os.environ[self.name] = value
 
-    def unset(self) -> None:
-        """Remove the variable for this process and those it starts from now on."""
-        os.environ.pop(self.name, None)
-
 
 RANK = Variable("RANK", "this process's number among all ranks (torchrun)")
 WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
@@ -65,6 +61,8 @@ RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a f
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader whose workers are being started, set by the probe")
+APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
+STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 

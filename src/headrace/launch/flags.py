@@ -16,7 +16,7 @@ from torch.distributed import run as torchrun
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.rank import rank_command
-from headrace.launch.recording import RecordingOptions
+from headrace.launch.recording import JobOptions
 from headrace.launch.scripts import check_script
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
@@ -35,7 +35,7 @@ class TorchrunJob:
         world_size: Ranks on all hosts, of the largest world that is asked for.
         keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
         shutdown_s: How long torchrun waits for ranks it asked to stop.
-        recording: Whether and how the job is recorded.
+        options: What else was told: whether it is recorded, and so on.
     """
 
     args: argparse.Namespace
@@ -43,7 +43,7 @@ class TorchrunJob:
     world_size: int
     keeps_own_logs: bool
     shutdown_s: int
-    recording: RecordingOptions
+    options: JobOptions
 
 
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
@@ -55,9 +55,11 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     """
     parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
     parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
-    parser.add_argument("--name", help="The run's name: its folder is runs/NAME.")
+    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
+    parser.add_argument("--name", help="The run's name among the runs.")
     parser.add_argument("--profile", help="on or off: whether the run is recorded.")
     parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
+    parser.add_argument("--apply", help="Loader arguments in place of the script's.")
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
@@ -72,7 +74,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         world_size=ranks_here * _hosts(args.nnodes),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
-        recording=RecordingOptions.parse(args.profile, args.profile_interval),
+        options=JobOptions.parse(args.profile, args.profile_interval, args.apply),
     )
 
 

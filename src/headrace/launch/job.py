@@ -45,7 +45,9 @@ def run_job(argv: Sequence[str]) -> int:
 def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     if not job.module:
         check_script(job.script)
-    folder = open_run_folder(run_dir=job.run_dir, name=job.name, script=job.script)
+    folder = open_run_folder(
+        run_dir=job.run_dir, name=job.name, script=job.script, runs_dir=job.runs_dir
+    )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )
@@ -53,7 +55,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     python = env.PYTHON_EXEC.get() or sys.executable
     script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
     log = folder.logs(attempt.number) / "rank-0.stderr"
-    recording = Recording(folder, attempt, job.recording)
+    recording = Recording(folder, attempt, job.options)
     with signals_held() as held:
         child = subprocess.Popen(
             rank_command(sys.executable, script),
@@ -75,8 +77,9 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         if returncode != 0:
             sys.stderr.write(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
         folder.end_attempt(attempt.number, exit_code_of(returncode))
-        recording.finish()
-        tell_verdict(folder, attempt.number)
+    # Signals are free again: whoever does not want to wait for this may leave.
+    recording.finish()
+    tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
 
 
@@ -103,7 +106,8 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         announced = announcement.read()
         if announced is not None:
             announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
-            tell_verdict(announced.folder, announced.attempt)
+    if announced is not None:
+        tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)
 
 

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.launch.recording import RecordingOptions
+from headrace.launch.recording import JobOptions
 
 OWN_FLAGS = {
     "--run-dir": "run_dir",
     "--run_dir": "run_dir",
+    "--runs-dir": "runs_dir",
+    "--runs_dir": "runs_dir",
     "--name": "name",
     "--profile": "profile",
     "--profile-interval": "profile_interval",
     "--profile_interval": "profile_interval",
+    "--apply": "apply",
 }
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
@@ -26,16 +29,18 @@ class DirectJob:
 
     Attributes:
         run_dir: The run's folder, if told.
+        runs_dir: Where runs lie, if told.
         name: The run's name, if told.
-        recording: Whether and how it is recorded.
+        options: What else was told: whether it is recorded, and so on.
         module: The script is a module's name.
         script: The script or module.
         arguments: What it gets.
     """
 
     run_dir: str | None
+    runs_dir: str | None
     name: str | None
-    recording: RecordingOptions
+    options: JobOptions
     module: bool
     script: str
     arguments: tuple[str, ...]
@@ -63,8 +68,9 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
         return None
     return DirectJob(
         run_dir=own.get("run_dir"),
+        runs_dir=own.get("runs_dir"),
         name=own.get("name"),
-        recording=RecordingOptions.parse(own.get("profile"), own.get("profile_interval")),
+        options=JobOptions.parse(own.get("profile"), own.get("profile_interval"), own.get("apply")),
         module=module,
         script=script[0],
         arguments=tuple(script[1:]),

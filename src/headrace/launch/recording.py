@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.core.overrides import Override, parse_overrides
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
 from headrace.records.places import RINGS
@@ -23,7 +24,7 @@ from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
 
 Profile = Literal["on", "off", "deep"]
-_SITE = Path(PACKAGE) / "observe" / "probe" / "site"
+_SITE = Path(PACKAGE) / "enter" / "site"
 _CLOSE_S = 60.0
 _USUAL_INTERVAL_S = 0.5
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
@@ -31,20 +32,22 @@ _SHORTEST_S, _LONGEST_S = 0.1, 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOptions:
-    """What `headrace run` was told about recording.
+class JobOptions:
+    """What `headrace run` was told beside torchrun's own flags.
 
     Attributes:
         profile: "on", the default; "deep": closer for as long as it runs, with a trace of some
             steps; "off": nothing is hooked and nothing recorded.
         interval_s: Seconds between samples of the system.
+        overrides: Arguments of loaders in place of the script's.
     """
 
     profile: Profile = "on"
     interval_s: float = _USUAL_INTERVAL_S
+    overrides: tuple[Override, ...] = ()
 
     @classmethod
-    def parse(cls, profile: str | None, interval: str | None) -> RecordingOptions:
+    def parse(cls, profile: str | None, interval: str | None, overrides: str | None) -> JobOptions:
         """Return the options that flags name; raises UsageError."""
         chosen = next((each for each in get_args(Profile) if each == (profile or "on")), None)
         if chosen is None:
@@ -52,6 +55,7 @@ class RecordingOptions:
         return cls(
             profile=chosen,
             interval_s=check_interval(interval) if interval else _USUAL_INTERVAL_S,
+            overrides=parse_overrides(overrides or ""),
         )
 
 
@@ -72,9 +76,10 @@ class Recording:
         options: What the user chose.
     """
 
-    def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
+    def __init__(self, folder: RunFolder, attempt: Attempt, options: JobOptions) -> None:
         self._number = attempt.number
         self._records = folder.records(attempt.number)
+        self._overrides = options.overrides
         self._host: subprocess.Popen[bytes] | None = None
         if options.profile == "off":
             return
@@ -92,15 +97,17 @@ class Recording:
         )  # fmt: skip
 
     def environment(self) -> dict[str, str | None]:
-        """Return the variables by which processes of the job find that they are recorded."""
-        if self._host is None:
-            return {env.RECORDS_DIR.name: None}
-        others = env.PYTHONPATH.get()
-        return {
-            env.RECORDS_DIR.name: str(self._records),
-            env.ATTEMPT.name: str(self._number),
-            env.PYTHONPATH.name: f"{_SITE}:{others}" if others else str(_SITE),
-        }
+        """Return the variables by which processes of the job find what is asked of them."""
+        found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
+        if self._host is not None:
+            found[env.RECORDS_DIR.name] = str(self._records)
+            found[env.ATTEMPT.name] = str(self._number)
+        if self._overrides:
+            found[env.APPLY.name] = ",".join(map(str, self._overrides))
+        if self._host is not None or self._overrides:
+            others = env.PYTHONPATH.get()
+            found[env.PYTHONPATH.name] = f"{_SITE}:{others}" if others else str(_SITE)
+        return found
 
     def finish(self) -> None:
         """Have the records closed; where that takes too long, they are read as they are."""

@@ -52,7 +52,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Path, Recording]:
     args = job.args
-    folder = open_run_folder(run_dir=args.run_dir, name=args.name, script=args.training_script)
+    folder = open_run_folder(
+        run_dir=args.run_dir, name=args.name, script=args.training_script, runs_dir=args.runs_dir
+    )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv],
         argv=[args.training_script, *args.training_script_args],
@@ -66,7 +68,7 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Pat
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
     env.RUN_DIR.set(str(folder.path))
-    recording = Recording(folder, attempt, job.recording)
+    recording = Recording(folder, attempt, job.options)
     env.change(recording.environment())
     sys.stderr.write(f"headrace: run folder {folder.path}\n")
     return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number), recording

@@ -14,13 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.core import env
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.records import parquet, ring, store
 from headrace.records.arrow import batch_of, schema_of, stored_batches, stored_schema
 from headrace.records.collector import dropped_row, fault_row, is_collecting
 from headrace.records.places import LOCK, RECORDS, RINGS, STORE, attempts_with_records, is_closed
-from headrace.records.run_folder import RUNS_FOLDER, RunFolder
+from headrace.records.run_folder import RunFolder, runs_folder
 from headrace.records.schema import BY_NAME, EVENTS
 from headrace.records.store import TABLE_NAMES
 
@@ -197,7 +196,7 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     Raises:
         UsageError: There is no such run.
     """
-    runs = Path(runs_dir or env.RUNS_DIR.get() or RUNS_FOLDER).expanduser()
+    runs = runs_folder(runs_dir)
     if run is None:
         known = _runs_in(runs)
         if not known:

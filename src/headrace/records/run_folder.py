@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.records.redaction import redact
 
@@ -114,27 +115,39 @@ class RunFolder:
         draft.replace(self.path / "run.json")
 
 
-def open_run_folder(*, run_dir: str | None, name: str | None, script: str) -> RunFolder:
+def runs_folder(runs_dir: str | None = None) -> Path:
+    """Return where runs lie: `runs_dir`, else what HEADRACE_RUNS_DIR says, else `./runs`."""
+    return Path(runs_dir or env.RUNS_DIR.get() or RUNS_FOLDER).expanduser()
+
+
+def open_run_folder(
+    *, run_dir: str | None, name: str | None, script: str, runs_dir: str | None = None
+) -> RunFolder:
     """Return the folder of a run, made where it does not exist.
 
     A folder that holds a run already takes the next attempt of that run.
 
     Args:
         run_dir: The folder itself.
-        name: Instead: the folder's name below `runs/`.
-        script: Gives the name where neither is told: `runs/<script>-<date>-<time>`.
+        name: Instead: the folder's name where runs lie.
+        script: Gives the name where neither is told: `<script>-<date>-<time>`.
+        runs_dir: Where runs lie; see `runs_folder`.
 
     Raises:
         UsageError: The name is none, the folder holds something else, or cannot be made.
     """
     if run_dir is not None and name is not None:
-        raise UsageError("--run-dir names the folder itself and --name one below runs/: give one.")
+        raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")
     if name is not None and (not name or name != Path(name).name or name.startswith(".")):
         raise UsageError(f"--name {name!r}: a run's name is a plain folder name, such as 'base-2'.")
     try:
         if run_dir is None and name is None:
-            return RunFolder(_new_folder(script))
-        path = Path(run_dir).expanduser() if run_dir is not None else Path(RUNS_FOLDER, name or "")
+            return RunFolder(_new_folder(script, runs_folder(runs_dir)))
+        path = (
+            Path(run_dir).expanduser()
+            if run_dir is not None
+            else runs_folder(runs_dir) / (name or "")
+        )
         path.mkdir(parents=True, exist_ok=True)
         if not (path / "run.json").exists() and any(path.iterdir()):
             raise UsageError(
@@ -148,10 +161,9 @@ def open_run_folder(*, run_dir: str | None, name: str | None, script: str) -> Ru
     return RunFolder(path.resolve())
 
 
-def _new_folder(script: str) -> Path:
+def _new_folder(script: str, runs: Path) -> Path:
     stem = f"{Path(script).stem.lstrip('.') or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
-    runs = Path(RUNS_FOLDER)
-    runs.mkdir(exist_ok=True)
+    runs.mkdir(parents=True, exist_ok=True)
     for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
         path = runs / f"{stem}{suffix}"
         try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headrace.core.overrides import Override
 from headrace.observe.doctor.model import Severity
 from headrace.observe.doctor.stacks import Sighting, read_sightings
 from headrace.observe.doctor.transforms import TransformShare, rank_transforms
@@ -64,6 +65,13 @@ class Loader:
     def place(self) -> str:
         """Where it is constructed: " at train.py:40", or nothing where unknown."""
         return f" at {Path(self.file).name}:{self.line}" if self.file and self.line else ""
+
+    def overridden(self, name: str, value: float) -> tuple[Override, ...]:
+        """Return what gives it another argument without editing the script; empty: nothing can."""
+        shared_out = self.style == "map" or name != "num_workers"  # a stream is iterated by each
+        if self.kind != "torch" or not self.place or not shared_out:
+            return ()
+        return (Override(name, int(value), f"{Path(self.file).name}:{self.line}"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from headrace.core.overrides import Override
+
 Severity = Literal["info", "warning", "serious", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "serious", "critical")
 Bound = Literal["data", "compute", "sync", "copy", "rank", "other", "unknown"]
@@ -64,6 +66,7 @@ class Remedy:
         low: Lower end of the 90 % interval; None likewise.
         high: Upper end; None likewise.
         how: What to write where.
+        overrides: The same without editing the script; empty where that cannot be.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Remedy:
     low: float | None = None
     high: float | None = None
     how: str
+    overrides: tuple[Override, ...] = ()
 
     @property
     def prediction(self) -> str:

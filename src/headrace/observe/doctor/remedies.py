@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.core.overrides import Override
 from headrace.observe.doctor.evidence import CRITICAL, Evidence
 from headrace.observe.doctor.model import Cause, Remedy
 from headrace.observe.doctor.places import is_lock
@@ -19,7 +20,13 @@ _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
 _DRAWINGS, _SEED = 200, 21
 
 
-def predicted(name: str, change: str, prediction: Prediction, how: str) -> Remedy:
+def predicted(
+    name: str,
+    change: str,
+    prediction: Prediction,
+    how: str,
+    overrides: tuple[Override, ...] = (),
+) -> Remedy:
     """Return a remedy with its prediction."""
     return Remedy(
         name=name,
@@ -28,6 +35,7 @@ def predicted(name: str, change: str, prediction: Prediction, how: str) -> Remed
         low=prediction.low,
         high=prediction.high,
         how=how,
+        overrides=overrides,
     )
 
 
@@ -55,6 +63,7 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
             f"{count} worker{plural}{before}",
             prediction,
             f"Give the DataLoader{loader.place} num_workers={count}.",
+            loader.overridden("num_workers", count),
         ),
         prediction,
     )

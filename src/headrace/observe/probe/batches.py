@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.observe.probe.session import SESSION, guarded
+from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import BATCHES
 
 _IO = Path("/proc/self/io")
@@ -81,6 +82,8 @@ class BatchRecorder:
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns = time.monotonic_ns()
             try:
+                if TIMER.active:
+                    return TIMER.call("collate_fn", collate, collate, *args, **kwargs)
                 return collate(*args, **kwargs)
             finally:
                 self.collate_ns += time.monotonic_ns() - began_ns

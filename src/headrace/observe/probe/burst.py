@@ -37,9 +37,12 @@ class Burst:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler = torch.profiler.profile(activities=activities)
-        self._profiler.start()
-        self._left = STEPS
+        if torch._C._autograd._profiler_enabled():  # noqa: SLF001 - no public way to ask
+            SESSION.event("trace-dropped", "the script uses torch.profiler itself")
+            return
+        profiler = torch.profiler.profile(activities=activities)
+        profiler.start()
+        self._profiler, self._left = profiler, STEPS
 
     def _end(self) -> None:
         profiler, self._profiler = self._profiler, None

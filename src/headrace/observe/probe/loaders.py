@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.core.places import PACKAGE, is_library
+from headrace.core.places import place_in_script
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import LOADERS
 
 _NUMBER = "_headrace_loader"  # attribute of loaders and their iterators
 _FETCHED = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
 _EPOCHS = "_headrace_epochs"  # of loaders: how often they were iterated
-_NOT_THE_SCRIPT = (PACKAGE, "torch/utils/data", "<frozen")
 
 
 class LoadersSeen:
@@ -98,11 +96,12 @@ LOADERS_SEEN = LoadersSeen()
 @contextmanager
 def _workers_belong_to(number: int) -> Iterator[None]:
     """Let processes that start meanwhile know whose workers they are."""
+    before = env.LOADER.get()
     env.LOADER.set(str(number))
     try:
         yield
     finally:
-        env.LOADER.unset()
+        env.change({env.LOADER.name: before})
 
 
 @guarded
@@ -110,7 +109,7 @@ def _note_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, 
     if SESSION.role != "rank":
         return
     loader.__dict__[_NUMBER] = number
-    file, line = _place_in_script()
+    file, line = place_in_script()
     SESSION.write(LOADERS, SESSION.rank, number, *describe(loader), file, line, time.monotonic_ns())
 
 
@@ -162,21 +161,6 @@ def _describe_own(loader: Any) -> tuple[Any, ...]:
     )
 
 
-def _place_in_script() -> tuple[str, int]:
-    """Return file and line of the script's own frame, or of a library's where there is none."""
-    frame, found = sys._getframe(1), ("", 0)  # noqa: SLF001 - inspect.stack reads source files
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not any(part in file for part in _NOT_THE_SCRIPT):
-            if not is_library(file):
-                return file, frame.f_lineno
-            found = found if found[0] else (file, frame.f_lineno)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return found
-
-
 def ready_batches(iterator: Any) -> int:
     """Return how many batches wait in the iterator, 1 standing for one or more; -1: unknown."""
     tasks = getattr(iterator, "_task_info", None)
@@ -189,11 +173,18 @@ def ready_batches(iterator: Any) -> int:
 
 def samples_in(batch: object) -> int:
     """Return how many samples a batch has, by the length of what is first in it; -1: unknown."""
+    try:
+        return _samples_in(batch)
+    except Exception:  # noqa: BLE001 - a batch may be any object, and its methods do anything
+        return -1
+
+
+def _samples_in(batch: object) -> int:
     for _ in range(4):
         shape = getattr(batch, "shape", None)
         if shape is not None:
             return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, dict) or hasattr(batch, "values"):
+        if isinstance(batch, Mapping):
             batch = next(iter(batch.values()), None)
         elif isinstance(batch, (list, tuple)) and batch:
             if isinstance(batch[0], (str, int, float)):

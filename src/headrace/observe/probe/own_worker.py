@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
 from headrace.observe.probe.loaders import LOADERS_SEEN
 from headrace.observe.probe.session import SESSION, guarded
@@ -85,11 +85,7 @@ def _hook_seeded(maker_class: Any) -> None:
     def _seeded(maker: Any, index: Any, seed: int) -> Any:
         began_ns = time.monotonic_ns()
         try:
-            if not TIMER.active:
-                return original(maker, index, seed)
-            dataset = type(maker._recipe.dataset)  # noqa: SLF001
-            name = f"{dataset.__qualname__}.__getitem__"
-            return TIMER.call(name, dataset.__getitem__, original, maker, index, seed)
+            return original(maker, index, seed)
         finally:
             # Samples are made while they are collated: what is left of the batch is collating.
             BATCHES_MADE.collate_ns -= time.monotonic_ns() - began_ns

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
+import threading
 import time
 from types import ModuleType
 from typing import Any
 
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 from headrace.observe.probe.burst import BURST
 from headrace.observe.probe.loaders import LOADERS_SEEN, ready_batches, samples_in
 from headrace.observe.probe.session import SESSION, guarded
@@ -20,13 +22,29 @@ from headrace.records.schema import FETCHES, STEPS
 
 
 class RankRecorder:
-    """Turns what the hooks of this process see into rows."""
+    """Turns what the hooks of this process see into rows.
+
+    One thread trains: that which steps the optimizer. What other threads do, such as fetching
+    batches ahead in the background, is not time of the step.
+    """
 
     def __init__(self) -> None:
         self.clock = StepClock(self._tell)
+        self._begin()
+
+    def _begin(self) -> None:
         self._fetching = False
         self._sampling = False
         self._was_off = False
+        self._claimed: bool | None = None
+        self._thread: int | None = None  # that steps the optimizer; None: none has yet
+        self._seen_threads: set[int] = set()
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: what the parent had under way is the parent's."""
+        self.clock.forget()
+        self._begin()
+        TIMER.forget()
 
     @property
     def phase(self) -> str:
@@ -50,11 +68,11 @@ class RankRecorder:
         """The script asks for a batch; return (time, batches ready), None within another fetch."""
         if self._is_off(resumes=True) or self._fetching:
             return None
-        self._fetching = True
         self._start_sampling()
         import torch
 
         ready = ready_batches(iterator)
+        self._fetching = True
         now_ns = time.monotonic_ns()
         loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
         self.clock.fetch_began(loader, now_ns, grad=torch.is_grad_enabled())
@@ -102,6 +120,7 @@ class RankRecorder:
     @guarded
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """An optimizer begins its step."""
+        self._this_thread_trains()
         if not self._is_off():
             self.clock.optimizer_began(id(optimizer), time.monotonic_ns())
 
@@ -122,17 +141,39 @@ class RankRecorder:
             SESSION.close()
 
     def _is_off(self, *, resumes: bool = False) -> bool:
-        """Whether nothing is recorded now: switched off, in a worker, or not yet taken up again.
+        """Whether nothing is recorded now: switched off, not taken up again, or not training.
 
         Args:
             resumes: What happens is a point from which recording can be taken up again.
         """
         if not SESSION.on:
             self._was_off = True
-        elif self._was_off and resumes:
+            return True
+        if SESSION.role != "rank" or not self._is_claimed():
+            return True
+        thread = threading.get_ident()
+        if self._thread is None:
+            self._seen_threads.add(thread)
+        elif thread != self._thread:
+            return True
+        if self._was_off and resumes:
             self._was_off = self._fetching = False
             self.clock.forget()  # what happened meanwhile is unknown
-        return self._was_off or SESSION.role != "rank"
+        return self._was_off
+
+    def _is_claimed(self) -> bool:
+        if self._claimed is None:
+            self._claimed = SESSION.claim_rank()
+        return self._claimed
+
+    def _this_thread_trains(self) -> None:
+        thread = threading.get_ident()
+        if self._thread != thread:
+            self._thread = thread
+            if self._seen_threads - {thread}:  # a mixture of threads is no step
+                self.clock.forget()
+                self._fetching = False
+            self._seen_threads.clear()
 
     def _start_sampling(self) -> None:
         if not self._sampling:
@@ -155,6 +196,7 @@ class RankRecorder:
 
 
 RECORDER = RankRecorder()
+os.register_at_fork(after_in_child=RECORDER.forked)
 
 
 def hook_rank() -> None:

@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from headrace.core import env
+from headrace.core.after_import import FAILED
 from headrace.core.errors import HeadraceError
 from headrace.records.places import RINGS
 from headrace.records.ring import SUFFIX, RingWriter
@@ -110,9 +112,30 @@ class Session:
 
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
         """Begin anew as a worker, in its own process."""
+        stopped = self._failed
         self._lock = threading.Lock()
         self._begin("worker", loader, worker)
         self._rank_known = rank
+        self._failed = self._failed or stopped
+
+    def claim_rank(self) -> bool:
+        """Claim to be this rank's training process; False where another one lives that did.
+
+        A script may start programs that train or evaluate, and they inherit all that names the
+        rank. They record nothing, or two processes' steps would be taken for one's.
+        """
+        restart = env.RESTART_COUNT.get() or "0"
+        claim = self.folder / RINGS / f"rank-{self.rank}-{restart}.claim"
+        try:
+            with claim.open("x", encoding="ascii") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            claimer = claim.read_text(encoding="ascii")
+            alive = claimer.isdecimal() and Path(f"/proc/{claimer}").exists()
+            if alive and int(claimer) != os.getpid():
+                self._failed = True
+                return False
+        return True
 
     def forked(self) -> None:
         """Begin anew in a forked child: the parent's ring is the parent's."""
@@ -134,10 +157,13 @@ class Session:
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of the probe, and tell of the first few."""
         self._faults += 1
-        if self._faults > _MOST_FAULTS:
+        with suppress(Exception):  # what is at fault may be the telling
+            if self._faults <= _MOST_TOLD:
+                self.event("probe-fault", f"{where}: {type(error).__name__}: {error}", self._faults)
+            if self._faults == _MOST_FAULTS:
+                self.event("recording-stopped", f"after {_MOST_FAULTS} faults of the probe")
+        if self._faults >= _MOST_FAULTS:
             self._failed = True
-        elif self._faults <= _MOST_TOLD:
-            self.event("probe-fault", f"{where}: {type(error).__name__}: {error}", self._faults)
 
     def close(self) -> None:
         """Say that nothing more will be written."""
@@ -161,6 +187,8 @@ class Session:
                     PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
                     self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
                 )  # fmt: skip
+                for failed in FAILED:
+                    self._writer.write(EVENTS, self.rank, now_ns, "probe-fault", failed, 0.0)
             return self._writer
 
 

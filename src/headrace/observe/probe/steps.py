@@ -105,6 +105,8 @@ class StepClock:
         self._trained: set[int] = set()
         self._marked_ns = 0
         self._only_iterator = False  # the current segment has an iterator and no batch yet
+        self._backwards_under_way = 0  # backward may call backward: checkpointing does
+        self._optimizer_had_ns: int | None = None  # of this phase, as the step under way began
         self.phase: Phase = "other"
 
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
@@ -156,12 +158,22 @@ class StepClock:
 
     def backward_began(self, at_ns: int) -> None:
         """Backward begins; the time since the batch came was forward."""
-        self._segment(at_ns)
+        self._backwards_under_way += 1
+        if self._backwards_under_way > 1:
+            return
+        segment = self._segment(at_ns)
         self._spend(at_ns)
+        if self._optimizer_had_ns is not None:  # within a closure that the optimizer calls
+            spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_had_ns
+            segment.phases_ns["optimizer"] = self._optimizer_had_ns
+            segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
         self.phase = "backward"
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
         """Backward has ended; of it `sync_ns` were exposed gradient sync, None where not known."""
+        self._backwards_under_way = max(self._backwards_under_way - 1, 0)
+        if self._backwards_under_way:
+            return
         self._spend(at_ns)
         segment = self._segment(at_ns)
         segment.backwards += 1
@@ -169,20 +181,29 @@ class StepClock:
             segment.sync_ns += sync_ns
             segment.syncs += 1
         self.phase = "other"
+        if self._optimizer_had_ns is not None:
+            self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
+            self.phase = "optimizer"
 
     def optimizer_began(self, optimizer: int, at_ns: int) -> None:
         """An optimizer begins its step; stepping again without a batch, it begins a new one."""
+        if self._backwards_under_way:  # optimizers that step as gradients come are backward's
+            return
         self._spend(at_ns)
         segment = self._segment(at_ns)
         if optimizer in segment.optimizers and self._after_optimizer is not None:
-            self._split(self._after_optimizer, segment)
+            segment = self._split(self._after_optimizer, segment)
+        self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
         self.phase = "optimizer"
 
     def optimizer_ended(self, optimizer: int, at_ns: int) -> None:
         """The optimizer has made its step."""
-        self._spend(at_ns)
         segment = self._segment(at_ns)
         segment.optimizers |= {optimizer}
+        if self._backwards_under_way:
+            return
+        self._spend(at_ns)
+        self._optimizer_had_ns = None
         self._after_optimizer = segment.copy()
         # Without a batch in between, what follows is the next step's forward, or its data wait.
         self.phase = "other" if segment.loader >= 0 else "forward"
@@ -191,6 +212,7 @@ class StepClock:
         """Drop what is not finished: recording was off, and what happened meanwhile is unknown."""
         self._current, self._after_optimizer, self._pending = None, None, []
         self._only_iterator = False
+        self._backwards_under_way, self._optimizer_had_ns = 0, None
         self.phase = "other"
 
     def close(self, at_ns: int) -> None:
@@ -214,10 +236,12 @@ class StepClock:
     def _begin(self, loader: int, at_ns: int) -> Segment:
         self._current = Segment(loader=loader, start_ns=at_ns)
         self._after_optimizer = None
+        if self._optimizer_had_ns is not None:  # a batch asked for within an optimizer's closure
+            self._optimizer_had_ns = 0
         self._marked_ns = at_ns
         return self._current
 
-    def _split(self, before: Segment, whole: Segment) -> None:
+    def _split(self, before: Segment, whole: Segment) -> Segment:
         """End a step at its last optimizer step; the rest of the segment begins the next one."""
         rest = {
             phase: spent_ns - before.phases_ns.get(phase, 0)
@@ -235,6 +259,7 @@ class StepClock:
             backwards=whole.backwards - before.backwards,
         )
         self._after_optimizer = None
+        return self._current
 
     def _finish(self, segment: Segment, *, grad: bool, next_loader: int) -> None:
         if segment.optimizers:

@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.observe.probe.session import guarded
 
-_ONE_IN = 5  # iterations that DDP times; each costs it some clock readings
+_ONE_IN = 20  # iterations that DDP times; on CUDA reading its clocks may wait for the device
 
 
 class GradientSync:

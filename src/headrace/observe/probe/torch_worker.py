@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from headrace.core import env
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
 from headrace.observe.probe.loaders import LOADERS_SEEN
 from headrace.observe.probe.session import SESSION, guarded
@@ -79,8 +79,8 @@ def _time_sending() -> None:
 
 def _hook_fetchers(module: Any) -> None:
     _hook_construction(module._BaseDatasetFetcher)  # noqa: SLF001
-    _hook_fetch(module._MapDatasetFetcher, _fetch_timed)  # noqa: SLF001
-    _hook_fetch(module._IterableDatasetFetcher, None)  # noqa: SLF001
+    _hook_fetch(module._MapDatasetFetcher)  # noqa: SLF001
+    _hook_fetch(module._IterableDatasetFetcher)  # noqa: SLF001
 
 
 def _hook_construction(fetcher_class: Any) -> None:
@@ -89,13 +89,12 @@ def _hook_construction(fetcher_class: Any) -> None:
     @functools.wraps(original)
     def __init__(fetcher: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         original(fetcher, *args, **kwargs)
-        fetcher._headrace_collate = fetcher.collate_fn  # noqa: SLF001
         fetcher.collate_fn = BATCHES_MADE.collating(fetcher.collate_fn)
 
     fetcher_class.__init__ = __init__
 
 
-def _hook_fetch(fetcher_class: Any, fetch_timed: Any) -> None:
+def _hook_fetch(fetcher_class: Any) -> None:
     original = fetcher_class.fetch
 
     @functools.wraps(original)
@@ -104,8 +103,9 @@ def _hook_fetch(fetcher_class: Any, fetch_timed: Any) -> None:
         if began is None:
             return original(fetcher, possibly_batched_index)
         try:
-            if fetch_timed is not None and fetcher.auto_collation and TIMER.is_due():
-                batch = fetch_timed(fetcher, possibly_batched_index)
+            if TIMER.is_due():
+                with TIMER.timing(fetcher.dataset, _loader_at_work()):
+                    batch = original(fetcher, possibly_batched_index)
             else:
                 batch = original(fetcher, possibly_batched_index)
         except BaseException:
@@ -116,24 +116,6 @@ def _hook_fetch(fetcher_class: Any, fetch_timed: Any) -> None:
         return batch
 
     fetcher_class.fetch = fetch
-
-
-def _fetch_timed(fetcher: Any, indices: Any) -> Any:
-    """Fetch as torch's map fetcher does, timing each sample and what is called in it."""
-    dataset = fetcher.dataset
-    with TIMER.timing(dataset, _loader_at_work()):
-        if hasattr(dataset, "__getitems__") and dataset.__getitems__:
-            data = TIMER.call(
-                f"{type(dataset).__qualname__}.__getitems__",
-                type(dataset).__getitems__,
-                dataset.__getitems__,
-                indices,
-            )
-        else:
-            name, code = f"{type(dataset).__qualname__}.__getitem__", type(dataset).__getitem__
-            data = [TIMER.call(name, code, dataset.__getitem__, index) for index in indices]
-        collate = fetcher._headrace_collate  # noqa: SLF001
-        return TIMER.call("collate_fn", collate, fetcher.collate_fn, data)
 
 
 def _loader_at_work() -> int:

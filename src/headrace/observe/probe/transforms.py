@@ -1,26 +1,32 @@
 """How long each transform takes: one batch in some is timed exactly, call by call.
 
-While such a batch is made, the callables that the dataset holds (its transform, the children of
-Compose-like objects, datasets inside datasets) are replaced by timed ones; afterwards they are as
-they were. Other batches pay nothing.
+While such a batch is made, the methods that the dataset's objects are called by (`__getitem__`,
+`__call__`, `forward`) are wrapped in their classes, and plain functions that it holds are replaced
+by wrapped ones. No object is replaced: types, attributes and identity stay what the script made
+them. Afterwards everything is as it was, and other batches pay nothing.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from headrace.core.places import is_library
-from headrace.observe.probe.session import SESSION
+from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
 ONE_IN = 8  # batches
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64
+_TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
+
+Undo = Callable[[], None]
 
 
 class TransformTimer:
@@ -35,7 +41,8 @@ class TransformTimer:
         self._one_in = ONE_IN
         self._batches = 0
         self._loader = -1
-        self._places: dict[int, list[_Place]] = {}
+        self._labels: dict[tuple[str, int], str] = {}  # by method and object
+        self._inside: set[tuple[str, int]] = set()
         self._sums: dict[tuple[str, str, int], list[int]] = {}
         self._flushed_ns = time.monotonic_ns()
 
@@ -49,28 +56,30 @@ class TransformTimer:
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
         """Time what the dataset calls, inside the block."""
         self._loader = loader
-        places = self._places.get(id(dataset))
-        if places is None:
-            places = self._places[id(dataset)] = self._find(dataset)
-        replaced = [place for place in places if place.replace()]
+        undo: list[Undo] = []
+        self._prepare(dataset, undo)
         self.active = True
         try:
             yield
         finally:
             self.active = False
-            for place in reversed(replaced):
-                place.restore()
+            for each in reversed(undo):
+                each()
+            self._labels.clear()
             if time.monotonic_ns() - self._flushed_ns > _FLUSH_NS:
                 self.flush()
 
-    def call(self, name: str, code: Any, function: Callable[..., Any], *args: Any) -> Any:
+    def call(
+        self, name: str, code: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
         """Call a function, timed under this name; `code` tells where it is written."""
         began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         finally:
             self.add(name, code, time.monotonic_ns() - began_ns, time.thread_time_ns() - cpu_ns)
 
+    @guarded
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
         """Add a call."""
         sums = self._sums.setdefault((name, *place_of(code)), [0, 0, 0])
@@ -78,6 +87,7 @@ class TransformTimer:
         sums[1] += wall_ns
         sums[2] += cpu_ns
 
+    @guarded
     def flush(self) -> None:
         """Write what was added up."""
         sums, self._sums = self._sums, {}
@@ -88,102 +98,142 @@ class TransformTimer:
                 calls, wall_ns, cpu_ns, self._one_in,
             )  # fmt: skip
 
-    def _find(self, dataset: Any) -> list[_Place]:
-        found: list[_Place] = []
-        self._search(dataset, type(dataset).__qualname__, found, 0)
-        return found
+    def forget(self) -> None:
+        """Drop what a parent process added up: it is the parent's to tell."""
+        self._sums.clear()
+        self.active = False
 
-    def _search(self, owner: Any, path: str, found: list[_Place], depth: int) -> None:
-        if depth > _DEEPEST or len(found) >= _MOST_PLACES:
+    @guarded
+    def _prepare(self, dataset: Any, undo: list[Undo]) -> None:
+        name = type(dataset).__qualname__
+        for method in ("__getitem__", "__getitems__"):
+            self._wrap_method(dataset, method, f"{name}.{method}", undo)
+        self._search(dataset, name, undo, 0)
+
+    def _search(self, owner: Any, path: str, undo: list[Undo], depth: int) -> None:
+        if depth > _DEEPEST or len(undo) >= _MOST_PLACES:
             return
-        for name, value in list(getattr(owner, "__dict__", {}).items()):
+        attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+        for name, value in list(attributes.items()):
             where = f"{path}.{name}"
-            if isinstance(value, (list, tuple)) and value and all(map(_is_transform, value)):
-                self._search_chain(owner, name, value, where, found, depth)
+            if type(value) in {list, tuple} and value and _is_chain(value):
+                self._search_chain(attributes, name, where, undo, depth)
+            elif _is_function(value):
+                attributes[name] = self._wrapped(value, f"{where}: {_name_of(value)}")
+                undo.append(functools.partial(_restore, attributes, name, attributes[name], value))
             elif _is_transform(value):
-                found.append(_Place(self, owner, name, value, f"{where}: {_name_of(value)}"))
-                self._search(value, where, found, depth + 1)
+                self._wrap_object(value, where, undo, depth)
             elif hasattr(type(value), "__getitem__") and hasattr(value, "__dict__"):
-                self._search(value, where, found, depth + 1)
+                self._search(value, where, undo, depth + 1)
 
     def _search_chain(
-        self, owner: Any, name: str, chain: Any, where: str, found: list[_Place], depth: int
+        self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
     ) -> None:
-        timed = [
-            self.timed(each, f"{where}[{number}]: {_name_of(each)}")
-            for number, each in enumerate(chain)
-        ]
-        found.append(_Place(self, owner, name, chain, where, type(chain)(timed)))
+        chain, timed = attributes[name], []
         for number, each in enumerate(chain):
-            self._search(each, f"{where}[{number}]", found, depth + 1)
+            place = f"{where}[{number}]"
+            if _is_function(each):
+                timed.append(self._wrapped(each, f"{place}: {_name_of(each)}"))
+                continue
+            timed.append(each)
+            if _is_transform(each):
+                self._wrap_object(each, place, undo, depth)
+        if any(_is_function(each) for each in chain):
+            attributes[name] = type(chain)(timed)
+            undo.append(functools.partial(_restore, attributes, name, attributes[name], chain))
 
-    def timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Return a callable that does the same, and is timed."""
-        return _Timed(self, function, name)
+    def _wrap_object(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
+        self._wrap_method(value, "__call__", f"{where}: {_name_of(value)}", undo)
+        self._search(value, where, undo, depth + 1)
 
+    def _wrap_method(self, owner: Any, method: str, label: str, undo: list[Undo]) -> None:
+        """Time a method of one object: wrapped in its class, which may have others of the kind."""
+        kind = type(owner)
+        original = inspect.getattr_static(kind, method, None)
+        if not inspect.isfunction(original):
+            return
+        key = (method, id(owner))
+        self._labels[key] = label
+        if getattr(original, "_headrace_times", None) is not None:
+            return  # another object of this class came before
+        wrapped = self._method(method, original)
+        own = method in vars(kind)
+        with suppress(TypeError, AttributeError):  # a class that does not let itself be changed
+            setattr(kind, method, wrapped)
+            undo.append(functools.partial(_restore_method, kind, method, original if own else None))
 
-class _Timed:
-    """A callable that is timed and otherwise looks like its original."""
+    def _method(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def timed(owner: Any, *args: Any, **kwargs: Any) -> Any:
+            key = (method, id(owner))
+            label = self._labels.get(key)
+            if label is None or key in self._inside:  # not asked for, or super()'s part of a call
+                return original(owner, *args, **kwargs)
+            self._inside.add(key)
+            began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+            try:
+                return original(owner, *args, **kwargs)
+            finally:
+                spent_ns = time.monotonic_ns() - began_ns
+                self._inside.discard(key)
+                code = owner if method == "__call__" else original
+                self.add(label, code, spent_ns, time.thread_time_ns() - cpu_ns)
 
-    def __init__(self, timer: TransformTimer, function: Callable[..., Any], name: str) -> None:
-        self._headrace_timer, self._headrace_name = timer, name
-        self._headrace_function = function
+        timed._headrace_times = method  # type: ignore[attr-defined]  # noqa: SLF001
+        return timed
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-        try:
-            return self._headrace_function(*args, **kwargs)
-        finally:
-            self._headrace_timer.add(
-                self._headrace_name, self._headrace_function,
-                time.monotonic_ns() - began_ns, time.thread_time_ns() - cpu_ns,
-            )  # fmt: skip
+    def _wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent_ns = time.monotonic_ns() - began_ns
+                self.add(name, function, spent_ns, time.thread_time_ns() - cpu_ns)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._headrace_function, name)
-
-
-class _Place:
-    """An attribute that holds a callable, or a chain of them, and what it is replaced by."""
-
-    def __init__(
-        self, timer: TransformTimer, owner: Any, name: str, value: Any, label: str,
-        timed: Any = None,
-    ) -> None:  # fmt: skip
-        self._owner, self._name, self._value = owner, name, value
-        self._timed = timer.timed(value, label) if timed is None else timed
-
-    def replace(self) -> bool:
-        """Put the timed one in place, unless the script has put another there meanwhile."""
-        attributes = self._owner.__dict__
-        if attributes.get(self._name) is not self._value:
-            return False
-        attributes[self._name] = self._timed
-        return True
-
-    def restore(self) -> None:
-        """Put the original back, unless the script has put another there meanwhile."""
-        attributes = self._owner.__dict__
-        if attributes.get(self._name) is self._timed:
-            attributes[self._name] = self._value
+        return timed
 
 
 def place_of(code: Any) -> tuple[str, int]:
     """Return file and first line of a function, a method, or an object that is called."""
     if not hasattr(code, "__code__") and not inspect.ismethod(code):
-        code = getattr(type(code), "forward", None) or type(code).__dict__.get("__call__")
+        kind = type(code)
+        code = getattr(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
     found = getattr(inspect.unwrap(code) if callable(code) else code, "__code__", None)
     return (found.co_filename, found.co_firstlineno) if found is not None else ("", 0)
 
 
+def _restore(attributes: dict[str, Any], name: str, timed: Any, original: Any) -> None:
+    if attributes.get(name) is timed:  # else the script has put another there meanwhile
+        attributes[name] = original
+
+
+def _restore_method(kind: type, method: str, own: Any) -> None:
+    if own is None:
+        delattr(kind, method)
+    else:
+        setattr(kind, method, own)
+
+
+def _is_function(value: Any) -> bool:
+    return inspect.isfunction(value)
+
+
 def _is_transform(value: Any) -> bool:
-    """Whether a dataset's attribute is something it may call on samples."""
+    """Whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
         return False
-    if inspect.isfunction(value) or inspect.ismethod(value):
+    if inspect.isfunction(value):
         return True
     file, _ = place_of(value)
-    return not is_library(file) or "transform" in type(value).__module__
+    known = _TRANSFORM_MODULE.search(type(value).__module__) is not None
+    return bool(file) and (known or not is_library(file))
+
+
+def _is_chain(values: Sequence[Any]) -> bool:
+    """Whether these are callables to go through, some of them transforms."""
+    return all(map(callable, values)) and any(map(_is_transform, values))
 
 
 def _name_of(value: Any) -> str:

@@ -58,6 +58,7 @@ def check(evidence: Evidence) -> Finding | None:
                 f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}",
                 prediction,
                 f"Give the DataLoader{loader.place} prefetch_factor={depth}.",
+                loader.overridden("prefetch_factor", depth),
             ),
         ),
     )

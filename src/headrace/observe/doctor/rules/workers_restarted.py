@@ -53,6 +53,7 @@ def check(evidence: Evidence) -> Finding | None:
                 "persistent workers",
                 without(evidence, saved),
                 f"Give the DataLoader{loader.place} persistent_workers=True.",
+                loader.overridden("persistent_workers", 1),
             ),
         ),
     )

@@ -1,4 +1,4 @@
-"""The first code in every Python process of a recorded run; found through PYTHONPATH.
+"""The first code in every Python process of a job; found through PYTHONPATH.
 
 It waits for torch, or for Headrace's own loader, to be imported, and does nothing in a process that
 imports neither. Then it takes its folder off `sys.path`, so that the script finds what it would
@@ -24,9 +24,9 @@ def _run_the_users_own() -> None:
     spec.loader.exec_module(module)
 
 
-# Whatever is wrong with the probe, the script runs.
+# Whatever is wrong with this, the script runs.
 with contextlib.suppress(Exception):
-    from headrace.observe.probe.enter import enter
+    from headrace.enter.begin import begin
 
-    enter()
+    begin()
 _run_the_users_own()

@@ -10,19 +10,29 @@ from importlib.util import find_spec
 from types import ModuleType
 
 Hook = Callable[[ModuleType], None]
+FAILED: list[str] = []
+"""Hooks that failed, in this process."""
 
 
 def after_import(name: str, hook: Hook) -> None:
     """Call `hook` with the module `name`: at once where it is imported, else once it has been."""
     module = sys.modules.get(name)
     if module is not None and not _is_being_imported(module):
-        hook(module)
+        _call(hook, module)
         return
     finder = next((each for each in sys.meta_path if isinstance(each, _Finder)), None)
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
     finder.hooks.setdefault(name, []).append(hook)
+
+
+def _call(hook: Hook, module: ModuleType) -> None:
+    """Call a hook; where it fails, the script's import must not."""
+    try:
+        hook(module)
+    except Exception as error:  # noqa: BLE001 - another torch than this was written for, say
+        FAILED.append(f"{module.__name__}: {type(error).__name__}: {error}")
 
 
 def _is_being_imported(module: ModuleType) -> bool:
@@ -71,4 +81,4 @@ class _HookedLoader(Loader):
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         for hook in self._hooks:
-            hook(module)
+            _call(hook, module)

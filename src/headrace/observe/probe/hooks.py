@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from headrace.observe.probe.after_import import after_import
+from headrace.core.after_import import after_import
 
 
-def enter() -> None:
+def prepare() -> None:
     """Prepare to record, should this process turn out to train or to load data."""
     after_import("torch", _torch)
     after_import("headrace.data.loader.making", _making)

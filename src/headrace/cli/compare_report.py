@@ -1,0 +1,48 @@
+"""A comparison in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from headrace.observe.whatif.comparison import Comparison
+
+
+def print_comparison(
+    comparison: Comparison, before: str, after: str, console: Console | None = None
+) -> None:
+    """Print what changed from one run to another, phase by phase.
+
+    Args:
+        comparison: What to print.
+        before: Name of the first run.
+        after: Name of the second.
+        console: Where to; the terminal by default.
+    """
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{escape(_sentence(comparison, after))}[/bold]")
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("ms a step")
+    for name in (before, after, "change"):
+        table.add_column(name, justify="right", overflow="fold")
+    for change in comparison.phases:
+        _row(table, change.phase.replace("_", " "), change.before_ms, change.after_ms)
+    _row(table, "step", comparison.before_ms, comparison.after_ms)
+    console.print(table)
+    console.print(
+        f"[dim]{comparison.before_steps:,} and {comparison.after_steps:,} steps; "
+        f"90% interval by resampling blocks of steps[/dim]"
+    )
+
+
+def _sentence(comparison: Comparison, after: str) -> str:
+    interval = f"({comparison.low:.2f} to {comparison.high:.2f})"
+    if not comparison.differ:
+        return f"No difference beyond noise: {comparison.speedup:.2f}x {interval}."
+    word = "faster" if comparison.speedup > 1 else "slower"
+    return f"{after} is {word}: {comparison.speedup:.2f}x the speed {interval}."
+
+
+def _row(table: Table, name: str, before_ms: float, after_ms: float) -> None:
+    table.add_row(name, f"{before_ms:,.2f}", f"{after_ms:,.2f}", f"{after_ms - before_ms:+,.2f}")

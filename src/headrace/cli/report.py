@@ -1,0 +1,38 @@
+"""`headrace report`: a run as one page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(name="report")(report)
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
+    ] = None,
+    *,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The page; report.html in the run's folder by default."),
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Write one self-contained HTML page about a run: verdict, findings, charts, facts.
+
+    Example: [bold]headrace report --open[/bold]
+    """
+    from headrace.records.reading import find_run
+    from headrace.report.write import write_report
+
+    page = write_report(find_run(run, runs_dir), output=output)
+    typer.echo(str(page))
+    if open_it:
+        typer.launch(page.as_uri())

@@ -1,0 +1,53 @@
+"""A tuning in the terminal, run by run."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+from headrace.launch.tune import Trial
+
+
+class TuneReport:
+    """Prints each run of a tuning as it ends, and at last what to keep.
+
+    Args:
+        console: Where to; the terminal by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._first: Trial | None = None
+        self._best: Trial | None = None
+
+    def tell(self, trial: Trial) -> None:
+        """Print one run."""
+        step_ms = trial.diagnosis.verdict.step_ms or 0.0
+        if trial.remedy is None or trial.measured is None:
+            self._first = self._best = trial
+            self._console.print(f"as it is: {step_ms:,.1f} ms a step")
+            self._console.print(f"  [dim]{escape(trial.diagnosis.verdict.sentence)}[/dim]")
+            return
+        applied = ", ".join(map(str, trial.remedy.overrides))
+        measured = trial.measured
+        self._console.print(f"{escape(applied)}: {step_ms:,.1f} ms a step")
+        self._console.print(
+            f"  predicted {trial.remedy.prediction}, measured [bold]{measured.speedup:.2f}x[/bold] "
+            f"({measured.low:.2f} to {measured.high:.2f})"
+        )
+        if measured.differ and measured.speedup > 1:
+            self._best = trial
+
+    def end(self) -> None:
+        """Print what to keep."""
+        if self._best is None or self._first is None:
+            return
+        if not self._best.overrides:
+            self._console.print("[bold]Nothing that needs no code change makes it faster.[/bold]")
+            return
+        before = self._first.diagnosis.verdict.step_ms or 0.0
+        after = self._best.diagnosis.verdict.step_ms or 1.0
+        flag = ",".join(map(str, self._best.overrides))
+        self._console.print(
+            f"[bold]{before / after:.2f}x as fast with: headrace run --apply {escape(flag)}[/bold]"
+        )

@@ -1,0 +1,21 @@
+"""What the environment asks of a process of a job, prepared before its script begins."""
+
+from __future__ import annotations
+
+from headrace.core import env
+
+
+def begin() -> None:
+    """Prepare what is asked for; each part waits for the import that it is about."""
+    if env.APPLY.get():  # first: the probe is to see what loaders have become
+        from headrace.enter.overrides import prepare_overrides
+
+        prepare_overrides()
+    if env.RECORDS_DIR.get():
+        from headrace.observe.probe.hooks import prepare
+
+        prepare()
+    if env.STOP_AFTER.get():
+        from headrace.enter.stop import prepare_stop
+
+        prepare_stop()

@@ -1,0 +1,72 @@
+"""Other arguments for DataLoaders than the script gives: a remedy, tried without editing it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+from headrace.core import env
+from headrace.core.after_import import after_import
+from headrace.core.overrides import Override, parse_overrides
+from headrace.core.places import place_in_script
+
+_NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
+"""Arguments that torch refuses without workers, and what they are then."""
+
+
+def prepare_overrides() -> None:
+    """Apply HEADRACE_APPLY to every loader that this process constructs."""
+    overrides = parse_overrides(env.APPLY.get() or "")
+    after_import("torch.utils.data.dataloader", lambda module: _hook(module, overrides))
+
+
+def _hook(module: ModuleType, overrides: tuple[Override, ...]) -> None:
+    original = module.DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        bound = signature.bind(loader, *args, **kwargs)
+        wanted = {
+            each.name: each.value
+            for each in overrides
+            if _concerns(each) and _may_have(each, bound.arguments["dataset"])
+        }
+        if wanted:
+            given = dict(bound.arguments)
+            bound.arguments.update(_consistent(wanted, given))
+            args, kwargs = bound.args[1:], bound.kwargs
+        original(loader, *args, **kwargs)
+
+    module.DataLoader.__init__ = __init__
+
+
+def _consistent(wanted: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments to change: without workers, none that only make sense with some."""
+    workers = wanted.get("num_workers", given.get("num_workers", 0))
+    if workers:
+        return wanted
+    needless = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
+    return {**wanted, **needless}
+
+
+def _concerns(override: Override) -> bool:
+    """Whether the loader that is being constructed is meant: by the line that constructs it."""
+    file, line = place_in_script()
+    return not override.place or f"/{file}:{line}".endswith(f"/{override.place}")
+
+
+def _may_have(override: Override, dataset: Any) -> bool:
+    """Whether an override keeps what a loader gives: workers each iterate all of a stream."""
+    from torch.utils.data import IterableDataset
+
+    if override.name != "num_workers" or not isinstance(dataset, IterableDataset):
+        return True
+    sys.stderr.write(
+        f"headrace: {override} is not applied to {type(dataset).__name__}: each worker would "
+        "iterate over all of it, unless it shares itself out\n"
+    )
+    return False

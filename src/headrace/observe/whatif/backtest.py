@@ -1,0 +1,84 @@
+"""Predictions that were checked: what was promised, what was measured, how far off it was."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import RecordsError
+
+FILE = "prediction.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """One prediction and what came of it.
+
+    Attributes:
+        remedy: The remedy's name.
+        change: From what to what.
+        applied: What the run was given in place of the script's arguments.
+        predicted: Predicted speed-up.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        measured: Measured speed-up.
+        measured_low: Lower end of its 90 % interval.
+        measured_high: Upper end.
+    """
+
+    remedy: str
+    change: str
+    applied: tuple[str, ...]
+    predicted: float
+    low: float
+    high: float
+    measured: float
+    measured_low: float
+    measured_high: float
+
+    @property
+    def error(self) -> float:
+        """How far off it was: predicted / measured - 1."""
+        return self.predicted / self.measured - 1.0
+
+    @property
+    def held(self) -> bool:
+        """Whether the two intervals meet."""
+        return self.low <= self.measured_high and self.measured_low <= self.high
+
+
+def keep(checked: Checked, run: Path) -> None:
+    """Write a checked prediction into the folder of the run that checked it."""
+    text = json.dumps(asdict(checked), indent=2) + "\n"
+    (run / FILE).write_text(text, encoding="utf-8")
+
+
+def read_checked(runs: Path) -> dict[Path, Checked]:
+    """Return all checked predictions below a folder, by the run that checked them.
+
+    Raises:
+        RecordsError: One of them cannot be read.
+    """
+    return {path.parent: _read(path) for path in sorted(runs.rglob(FILE))}
+
+
+def errors(checked: Sequence[Checked]) -> Mapping[str, float]:
+    """Return median and worst of the absolute errors, and the share that held; needs some."""
+    absolute = [abs(each.error) for each in checked]
+    return {
+        "median": statistics.median(absolute),
+        "worst": max(absolute),
+        "held": sum(each.held for each in checked) / len(checked),
+    }
+
+
+def _read(path: Path) -> Checked:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Checked(**{**found, "applied": tuple(found["applied"])})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordsError(f"{path} is no checked prediction: {error}. Remove it.") from error

@@ -1,0 +1,1 @@
+"""One page about a run: self-contained HTML made of parts, and its charts for notebooks."""

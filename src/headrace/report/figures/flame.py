@@ -1,0 +1,210 @@
+"""The flame view: which code ran, from the outermost call down to the line."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.core.places import PACKAGE
+from headrace.observe.doctor.stacks import Frame, Sighting, read_sightings
+from headrace.observe.whatif.tables import Columns, Tables, chosen, columns, length
+from headrace.report.figures.drawing import figure
+
+USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
+Where = Literal["workers", "ranks"]
+_FEWEST = 0.003
+_DEEPEST = 40
+_ROW_PX = 24
+_LONGEST_NAME = 24
+_MACHINERY = re.compile(
+    r"/headrace/(observe/probe|data/loader|launch|enter)/|/torch/utils/data/_utils/(worker|fetch)\.py$"
+)
+"""What only passes calls on to the dataset: Headrace, and torch where it fetches samples."""
+_WORKER_ENTRY = re.compile(r"(^|\.)(_worker_loop|_bootstrap)$")
+
+
+@dataclass(slots=True)
+class Call:
+    """A function, called from the one above it.
+
+    Attributes:
+        frame: The function; its line is the one where most of the time went.
+        wall_ns: Time in it and in what it calls.
+        cpu_ns: CPU time of that.
+        below: What it calls.
+        lines: Time by its line.
+    """
+
+    frame: Frame | None
+    wall_ns: float = 0.0
+    cpu_ns: float = 0.0
+    below: dict[tuple[str, str], Call] = field(default_factory=dict)
+    lines: dict[int, float] = field(default_factory=dict)
+
+    def add(self, sighting: Sighting) -> None:
+        """Count time."""
+        self.wall_ns += sighting.wall_ns
+        self.cpu_ns += sighting.cpu_ns
+
+    @property
+    def hottest_line(self) -> int:
+        """The line where most of the time went."""
+        return max(self.lines, key=lambda line: self.lines[line], default=0)
+
+    @property
+    def depth(self) -> int:
+        """How many calls lie below each other, this one included."""
+        return 1 + max((call.depth for call in self.below.values()), default=0)
+
+
+def flame(tables: Tables, where: Where = "workers") -> Any | None:
+    """Return the code that was seen running, widths by time; None where none was seen.
+
+    Args:
+        tables: The run's records.
+        where: In the loaders' workers while they made batches, or in the ranks' main threads.
+    """
+    tree = read_calls(tables, where)
+    if tree is None:
+        return None
+    rows = _rows(tree, "all workers" if where == "workers" else "all ranks")
+    trace = {
+        "type": "icicle", "branchvalues": "total", "sort": False,
+        "ids": [row.id for row in rows], "parents": [row.parent for row in rows],
+        "labels": [row.label for row in rows], "values": [row.wall_ns for row in rows],
+        "hovertext": [row.told for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"colors": [row.colour for row in rows], "line": {"width": 1}},
+        "leaf": {"opacity": 1.0}, "textfont": {"color": "#10151c"}, "texttemplate": "%{label}",
+        "tiling": {"orientation": "v", "pad": 1}, "pathbar": {"visible": False},
+    }  # fmt: skip
+    return figure(
+        [trace],
+        {
+            "height": 8 + _ROW_PX * tree.depth,
+            "margin": {"l": 0, "r": 0, "t": 4, "b": 4},
+            "uniformtext": {"minsize": 10, "mode": "hide"},
+        },
+    )
+
+
+def read_calls(tables: Tables, where: Where) -> Call | None:
+    """Return the calls that were seen, as a tree; None where none were seen."""
+    stacks = columns(tables, "stacks")
+    if length(stacks) == 0:
+        return None
+    in_worker = stacks["worker"] >= 0
+    wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
+    tree = Call(None)
+    each_once = _added_up(chosen(stacks, wanted))
+    for sighting in read_sightings(each_once, np.ones(length(each_once), dtype=np.bool_)):
+        tree.add(sighting)
+        call = tree
+        for frame in _told_frames(sighting.frames)[:_DEEPEST]:
+            call = call.below.setdefault((frame.file, frame.function), Call(frame))
+            call.add(sighting)
+            call.lines[frame.line] = call.lines.get(frame.line, 0.0) + sighting.wall_ns
+    if tree.wall_ns <= 0:
+        return None
+    _prune(tree, _FEWEST * tree.wall_ns)
+    return _without_entry(tree)
+
+
+def _added_up(stacks: Columns) -> Columns:
+    """Return every stack once, with the time of all its rows: a long run has it many times."""
+    at, place_of = np.unique(stacks["stack"], return_index=True, return_inverse=True)[1:]
+    added = chosen(stacks, at)
+    sums = {
+        name: np.bincount(place_of, stacks[name].astype(np.float64), len(at))
+        for name in ("wall_ns", "cpu_ns")
+    }
+    return {**added, **sums}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    id: str
+    parent: str
+    label: str
+    wall_ns: int
+    told: str
+    colour: str
+
+
+def _told_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Return the frames without how a worker was started and what only passes calls on."""
+    entries = [at for at, frame in enumerate(frames) if _WORKER_ENTRY.search(frame.function)]
+    inner = frames[entries[-1] + 1 :] if entries else frames
+    kept = tuple(frame for frame in inner if not _is_machinery(frame))
+    return kept or frames[-1:]
+
+
+def _is_machinery(frame: Frame) -> bool:
+    return frame.file.startswith(PACKAGE) or _MACHINERY.search(frame.file) is not None
+
+
+def _prune(call: Call, least_ns: float) -> None:
+    call.below = {key: below for key, below in call.below.items() if below.wall_ns >= least_ns}
+    for below in call.below.values():
+        _prune(below, least_ns)
+
+
+def _without_entry(tree: Call) -> Call:
+    """Leave out the libraries' calls at the top that all time passes through."""
+    top = tree
+    while len(top.below) == 1:
+        only = next(iter(top.below.values()))
+        if only.frame is None or only.frame.is_user or only.wall_ns < 0.999 * top.wall_ns:
+            break
+        top = only
+    tree.below = top.below
+    return tree
+
+
+def _rows(tree: Call, name: str) -> list[_Row]:
+    rows: list[_Row] = []
+
+    def add(call: Call, parent: str, name: str) -> None:
+        own_id = str(len(rows))
+        rows.append(_row(call, own_id, parent, name, tree.wall_ns))
+        for (_, function), below in call.below.items():
+            add(below, own_id, function)
+
+    add(tree, "", name)
+    return rows
+
+
+def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _Row:
+    share = f"{call.wall_ns / total_ns:.1%}"
+    on_cpu = f"{min(call.cpu_ns / max(call.wall_ns, 1.0), 1.0):.0%}"
+    place = f"<br>{_shown(call.frame.file)}, mostly line {call.hottest_line}" if call.frame else ""
+    return _Row(
+        id=own_id,
+        parent=parent,
+        label=_label(call, name),
+        wall_ns=round(call.wall_ns),
+        told=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
+        colour=_colour(call.frame),
+    )
+
+
+def _label(call: Call, name: str) -> str:
+    short = name.rsplit("<locals>.", 1)[-1]
+    if call.frame is not None and call.frame.is_user:
+        return _shown(f"{short}  {Path(call.frame.file).name}:{call.hottest_line}")
+    return _shown(short if len(short) <= _LONGEST_NAME else short.rsplit(".", 1)[-1])
+
+
+def _colour(frame: Frame | None) -> str:
+    if frame is None:
+        return ROOT_COLOUR
+    return USER_COLOUR if frame.is_user else LIBRARY_COLOUR
+
+
+def _shown(text: str) -> str:
+    """Return text for a label: Plotly reads labels as HTML of its own kind."""
+    return html.escape(text, quote=False)

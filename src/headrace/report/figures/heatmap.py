@@ -1,0 +1,168 @@
+"""The heatmap: how busy every rank, GPU, worker and core was over time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.observe.whatif.tables import Columns, Floats, Tables, chosen, columns, length
+from headrace.report.figures.drawing import TIME_MARGIN, Clock, clock_of, figure
+from headrace.report.pooling import How, busy_shares, pool_intervals
+
+MOST_COLUMNS = 600
+"""No more than a page has dots from left to right, so that none is left out when it is drawn."""
+_FEWEST_COLUMNS = 300
+_COLUMN_S = 0.1
+_MOST_ROWS = 400
+_ROW_PX, _GAP_PX, _AROUND_PX = 18, 16, 110
+_GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
+_CORE = re.compile(r"core_(\d+)_percent")
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Rows of one kind.
+
+    Attributes:
+        title: What they are.
+        rows: Name and shares of time busy, 0 to 1, a value a column; NaN where not known.
+    """
+
+    title: str
+    rows: tuple[tuple[str, Floats], ...]
+
+
+def heatmap(tables: Tables) -> Any | None:
+    """Return how busy every rank, GPU, worker and core was over time; None where not recorded.
+
+    Args:
+        tables: The run's records.
+    """
+    bands = read_bands(tables)
+    if not bands:
+        return None
+    clock = clock_of(tables)
+    middle = clock.read(_edges(clock))
+    middle = (middle[1:] + middle[:-1]) / 2
+    total = sum(len(band.rows) for band in bands)
+    height_px = _height_px(bands)
+    gap = 0.0 if len(bands) == 1 else _GAP_PX / height_px
+    room = 1.0 - gap * (len(bands) - 1)
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "height": height_px,
+        "xaxis": {**clock.axis(), "anchor": "free", "position": 0.0, "showgrid": False},
+        "margin": TIME_MARGIN,
+        "coloraxis": {
+            "colorscale": "Viridis", "cmin": 0, "cmax": 100,
+            "colorbar": {
+                "orientation": "h", "thickness": 10, "len": 240, "lenmode": "pixels", "x": 0.0,
+                "xanchor": "left", "y": 1.0, "yanchor": "bottom", "ypad": 4,
+                "tickvals": [0, 25, 50, 75, 100],
+                "ticktext": ["idle", "25%", "50%", "75%", "busy"],
+                "ticklabelposition": "outside top",
+            },
+        },
+    }  # fmt: skip
+    top = 1.0
+    for place, band in enumerate(bands):
+        height = room * len(band.rows) / total
+        axis = f"y{place + 1}" if place else "y"
+        traces.append(_trace(band, middle, axis, clock.unit))
+        layout[f"yaxis{place + 1}" if place else "yaxis"] = {
+            "domain": [max(top - height, 0.0), top], "autorange": "reversed", "showgrid": False,
+            "ticks": "", "type": "category", "zeroline": False,
+        }  # fmt: skip
+        top -= height + gap
+    return figure(traces, layout)
+
+
+def read_bands(tables: Tables) -> list[Band]:
+    """Return the rows of the heatmap, kinds in the order in which they are shown."""
+    clock = clock_of(tables)
+    edges = _edges(clock)
+    system = columns(tables, "system")
+    found = [
+        Band("ranks", tuple(_ranks(columns(tables, "steps"), edges))),
+        Band("GPUs", tuple(_ticks(system, edges, _GPU, "GPU"))),
+        Band("workers", tuple(_workers(columns(tables, "batches"), edges))),
+        Band("cores", tuple(_ticks(system, edges, _CORE, "core"))),
+    ]
+    return [Band(band.title, band.rows[:_MOST_ROWS]) for band in found if band.rows]
+
+
+def _height_px(bands: Sequence[Band]) -> int:
+    rows = sum(len(band.rows) for band in bands)
+    row_px = _ROW_PX if rows <= 40 else max(40 * _ROW_PX // rows, 4)
+    return max(_AROUND_PX + rows * row_px + _GAP_PX * len(bands), 220)
+
+
+def _edges(clock: Clock) -> Floats:
+    span_s = (clock.ended_ns - clock.began_ns) / 1e9
+    count = int(np.clip(span_s / _COLUMN_S, _FEWEST_COLUMNS, MOST_COLUMNS))
+    return np.linspace(clock.began_ns, clock.ended_ns, count + 1)
+
+
+def _ranks(steps: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
+    """Yield what is left of each step besides data wait: the least of a column."""
+    for rank in np.unique(steps["rank"]) if length(steps) else ():
+        of_rank = chosen(steps, steps["rank"] == rank)
+        start, wall = of_rank["start_ns"].astype(np.float64), of_rank["wall_ns"].astype(np.float64)
+        at_work = 1.0 - np.clip(of_rank["data_wait_ns"] / np.maximum(wall, 1.0), 0.0, 1.0)
+        yield f"rank {rank}", pool_intervals(start, start + wall, at_work, edges, "min")
+
+
+def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
+    if length(batches) == 0:
+        return
+    known = np.unique(
+        np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
+    )
+    several_ranks = len(np.unique(known[:, 0])) > 1
+    several_loaders = len(np.unique(known[known[:, 2] >= 0][:, 1])) > 1
+    for rank, loader, worker in known[known[:, 2] >= 0]:
+        of_worker = chosen(
+            batches,
+            (batches["rank"] == rank)
+            & (batches["loader"] == loader)
+            & (batches["worker"] == worker),
+        )
+        start = of_worker["start_ns"].astype(np.float64)
+        end = start + of_worker["wall_ns"]
+        # Workers are started anew in each epoch: between two of them there is nobody to be idle.
+        there = start - np.maximum(of_worker["idle_ns"], 0) - np.maximum(of_worker["send_ns"], 0)
+        alive = pool_intervals(there, end, np.ones(len(end)), edges, "max")
+        name = f"worker {worker}"
+        name = f"loader {loader} {name}" if several_loaders else name
+        name = f"rank {rank} {name}" if several_ranks else name
+        yield name, np.where(np.isnan(alive), np.nan, busy_shares(start, end, edges))
+
+
+def _ticks(
+    system: Columns, edges: Floats, pattern: re.Pattern[str], noun: str
+) -> Iterable[tuple[str, Floats]]:
+    names = [(int(match[1]), name) for name in system if (match := pattern.fullmatch(name))]
+    if length(system) == 0 or not names:
+        return
+    order = np.argsort(system["t_ns"])
+    end = system["t_ns"][order].astype(np.float64)
+    start = np.append(min(edges[0], end[0] - 1), end[:-1])  # a row tells of the time before it
+    for number, name in sorted(names):
+        values = np.clip(system[name][order].astype(np.float64) / 100.0, 0.0, 1.0)
+        how: How = "min" if noun == "GPU" else "mean"
+        yield f"{noun} {number}", pool_intervals(start, end, values, edges, how)
+
+
+def _trace(band: Band, middle: Floats, axis: str, unit: str) -> dict[str, Any]:
+    values = np.array([shares for _, shares in band.rows]) * 100.0
+    return {
+        "type": "heatmap", "x": middle.round(4), "y": [name for name, _ in band.rows],
+        "z": values.astype(np.float32).round(1), "yaxis": axis, "name": band.title,
+        "coloraxis": "coloraxis",
+        "hoverongaps": False, "ygap": 1 if len(band.rows) <= 60 else 0,
+        "hovertemplate": f"%{{y}}: %{{z:.0f}}% busy at %{{x:.1f}} {unit}<extra></extra>",
+    }  # fmt: skip

@@ -1,0 +1,98 @@
+"""All that a page about a run is made of, read once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.core.errors import LaunchError
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.whatif.tables import Tables, columns, length
+from headrace.records.reading import Records
+from headrace.records.run_folder import Attempt, RunFolder
+
+
+@dataclass(slots=True)
+class ReadOnce:
+    """Tables that are read when they are first asked for, and kept.
+
+    A live run's tables grow; a page shows one moment of each.
+
+    Attributes:
+        source: Where they are read.
+    """
+
+    source: Tables
+    _known: dict[str, pa.Table] = field(default_factory=dict)
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `headrace.records.schema`, or `system`."""
+        if name not in self._known:
+            self._known[name] = self.source.table(name)
+        return self._known[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """What is known of a run at a moment.
+
+    Attributes:
+        name: The run's name.
+        path: Its folder.
+        attempt: The attempt that the page is about.
+        attempts: All attempts in run.json, oldest first; none where it cannot be read.
+        live: Whether it is being recorded at this moment.
+        tables: The attempt's records.
+        diagnosis: What the doctor says of them.
+        read_s: When they were read, in seconds since 1970.
+    """
+
+    name: str
+    path: Path
+    attempt: int
+    attempts: tuple[Attempt, ...]
+    live: bool
+    tables: Tables
+    diagnosis: Diagnosis
+    read_s: float
+
+    @property
+    def told(self) -> Attempt | None:
+        """What run.json says of the attempt; None where it says nothing."""
+        return next((each for each in self.attempts if each.number == self.attempt), None)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any step was recorded."""
+        return length(columns(self.tables, "steps")) > 0
+
+
+def read_material(records: Records) -> Material:
+    """Return what is known of a run at this moment.
+
+    Args:
+        records: The attempt's records.
+
+    Raises:
+        RecordsError: They are broken, or a newer version wrote them.
+    """
+    live = records.live
+    tables = ReadOnce(records)
+    try:
+        attempts = RunFolder(records.path).attempts()
+    except LaunchError:  # half-written or damaged: the records speak for themselves
+        attempts = ()
+    return Material(
+        name=records.path.name,
+        path=records.path,
+        attempt=records.attempt,
+        attempts=attempts,
+        live=live,
+        tables=tables,
+        diagnosis=diagnose(tables),
+        read_s=time.time(),
+    )

@@ -1,0 +1,71 @@
+"""A run's records as data frames and charts, for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from headrace.observe.whatif.tables import Tables
+from headrace.records import open_run as records
+from headrace.report.figures.drawing import empty
+from headrace.report.figures.flame import flame
+from headrace.report.figures.heatmap import heatmap
+from headrace.report.figures.phases import phases
+from headrace.report.figures.timeline import timeline
+from headrace.report.figures.waits import data_waits
+from headrace.report.material import ReadOnce
+
+
+class Run(records.Run):
+    """What was recorded of a run: its tables, and its charts as Plotly figures.
+
+    A chart of what was not recorded says so.
+    """
+
+    def heatmap(self) -> Any:
+        """Return a figure: how busy every rank, GPU, worker and core was over time."""
+        return self._drawn(heatmap, "Nothing of this was recorded.")
+
+    def timeline(self) -> Any:
+        """Return a figure: the phases of every step over time, a row a rank."""
+        return self._drawn(timeline, "No step was recorded.")
+
+    def phases_figure(self) -> Any:
+        """Return a figure: the mean training step of each rank, cut into phases."""
+        return self._drawn(phases, "No training step was recorded.")
+
+    def data_waits(self) -> Any:
+        """Return a figure: how many waits for a batch were how long."""
+        return self._drawn(data_waits, "No wait for a batch was recorded.")
+
+    def flame(self) -> Any:
+        """Return a figure: the code that ran in the workers, or in the ranks without any."""
+        drawn = flame(self._tables, "workers") or flame(self._tables, "ranks")
+        return drawn or empty("No code was sampled.")
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return ReadOnce(self._records)
+
+    def _drawn(self, draw: Callable[[Tables], Any | None], missing: str) -> Any:
+        figure = draw(self._tables)
+        return empty(missing) if figure is None else figure
+
+
+def open_run(path: str | Path, attempt: int | None = None) -> Run:
+    """Open a run, live or ended, to look at its records as data frames and charts.
+
+    Args:
+        path: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+
+    Raises:
+        UsageError: There is no such run.
+        RecordsError: It has no records, or a newer version wrote them.
+
+    Example:
+        open_run("runs/base").timeline().show()
+    """
+    return Run(path, attempt)

@@ -1,0 +1,151 @@
+"""The run facts: what ran, where, when, and how it ended."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.units import format_bytes, format_seconds
+from headrace.observe.whatif.tables import columns, length
+from headrace.records.run_folder import Attempt
+from headrace.report.markup import Child, Html, element, joined, table
+from headrace.report.material import Material
+from headrace.report.section import Section, note, section
+from headrace.report.telling import UNKNOWN, counted, listed, moment
+
+_MOST_EVENTS = 40
+
+
+def facts(material: Material) -> Section:
+    """Return the section of run facts."""
+    rows = [*_run(material), *_hosts(material), *_recorded(material)]
+    return section(
+        "facts",
+        "Run facts",
+        table(("", ""), [(element("b", name), value) for name, value in rows]),
+        _attempts(material),
+        _loaders(material),
+        _events(material),
+    )
+
+
+def _run(material: Material) -> Iterable[tuple[str, Child]]:
+    yield "Run", material.name
+    yield "Folder", element("code", str(material.path))
+    attempt = material.told
+    if attempt is None:
+        yield "Command", f"{UNKNOWN}: run.json is missing or cannot be read"
+        return
+    yield "Command", element("code", shlex.join(attempt.command))
+    yield "Began", moment(attempt.started_s)
+    yield "Ended", _end(attempt, live=material.live)
+    if attempt.ended_s is not None:
+        yield "Took", format_seconds(attempt.ended_s - attempt.started_s)
+    yield "Exit code", UNKNOWN if attempt.exit_code is None else str(attempt.exit_code)
+    yield "Ranks asked for", f"{attempt.world_size:,}"
+    versions = [f"{name} {version}" for name, version in attempt.versions.items()]
+    yield "Versions", listed(versions, most=20) or UNKNOWN
+
+
+def _end(attempt: Attempt, *, live: bool) -> str:
+    if attempt.ended_s is not None:
+        return moment(attempt.ended_s)
+    return "not yet: it is going on" if live else f"{UNKNOWN}: it was probably killed"
+
+
+def _hosts(material: Material) -> Iterable[tuple[str, Child]]:
+    hosts = columns(material.tables, "hosts")
+    for at in range(length(hosts)):
+        memory = format_bytes(float(hosts["memory_bytes"][at]))
+        has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
+        yield "Host", f"{hosts['host'][at]}: {has}"
+    gpus = [name for name in columns(material.tables, "system") if name.endswith("_memory_bytes")]
+    gpus = [name for name in gpus if name.startswith("gpu_")]
+    yield "GPUs", counted(len(gpus), "GPU") if gpus else "none recorded"
+
+
+def _recorded(material: Material) -> Iterable[tuple[str, Child]]:
+    steps = columns(material.tables, "steps")
+    kinds = {"train": "training step", "eval": "evaluation batch"}
+    told = [
+        counted(count, noun, "evaluation batches" if kind == "eval" else "")
+        for kind, noun in kinds.items()
+        if length(steps) and (count := int((steps["kind"] == kind).sum()))
+    ]
+    yield "Recorded", listed(told) or "no steps"
+    processes = columns(material.tables, "processes")
+    if length(processes):
+        ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
+        workers = int((processes["role"] == "worker").sum())
+        yield "Processes", f"{counted(ranks, 'rank')}, {counted(workers, 'worker')} started"
+    yield "Page made", moment(material.read_s)
+
+
+def _attempts(material: Material) -> Html | None:
+    if len(material.attempts) < 2:
+        return None
+    rows = [
+        (
+            f"{attempt.number}, this page" if attempt.number == material.attempt
+            else str(attempt.number),
+            moment(attempt.started_s),
+            moment(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
+            UNKNOWN if attempt.exit_code is None else str(attempt.exit_code),
+            element("code", shlex.join(attempt.argv)),
+        )
+        for attempt in material.attempts
+    ]  # fmt: skip
+    told = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
+    return joined((element("h3", "Attempts"), told))
+
+
+def _loaders(material: Material) -> Html:
+    loaders = columns(material.tables, "loaders")
+    if length(loaders) == 0:
+        return joined((element("h3", "Data loaders"), note("No data loader was seen.")))
+    rows = []
+    for at in range(length(loaders)):
+        file, line = str(loaders["file"][at]), int(loaders["line"][at])
+        batch_size = int(loaders["batch_size"][at])
+        rows.append(
+            (
+                f"rank {loaders['rank'][at]} · loader {loaders['loader'][at]}",
+                f"{loaders['kind'][at]}, over {loaders['dataset'][at] or UNKNOWN}",
+                element("code", f"{Path(file).name}:{line}", title=file) if file else UNKNOWN,
+                _start(str(loaders["start_method"][at]), int(loaders["workers"][at])),
+                str(loaders["prefetch_factor"][at]),
+                str(batch_size) if batch_size >= 0 else "varies",
+                "yes" if loaders["pinned"][at] > 0 else "no",
+                "yes" if loaders["persistent"][at] > 0 else "no",
+            )
+        )
+    head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
+            "Workers live on")  # fmt: skip
+    return joined((element("h3", "Data loaders"), table(head, rows[:64])))
+
+
+def _start(method: str, workers: int) -> str:
+    if workers == 0:
+        return "0: the rank itself"
+    return f"{workers} ({method})" if method else str(workers)
+
+
+def _events(material: Material) -> Html | None:
+    events = columns(material.tables, "events")
+    if length(events) == 0:
+        return None
+    rows = [
+        (str(events["kind"][at]), str(events["text"][at]), f"{events['value'][at]:g}")
+        for at in range(min(length(events), _MOST_EVENTS))
+    ]
+    left = length(events) - len(rows)
+    return joined(
+        (
+            element("h3", "Events"),
+            table(("Kind", "What", "Value"), rows, numbers=1),
+            note(f"{left} more are left out.") if left else None,
+        )
+    )

@@ -1,0 +1,47 @@
+"""Writes a run's page."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.core.errors import UsageError
+from headrace.records.reading import open_records
+from headrace.report.material import read_material
+from headrace.report.page import page_of
+
+FILE = "report.html"
+
+
+def write_report(
+    run: str | Path, attempt: int | None = None, output: str | Path | None = None
+) -> Path:
+    """Write the page about a run and return where it is.
+
+    Args:
+        run: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+        output: The file; None: report.html in the run's folder.
+
+    Raises:
+        UsageError: There is no such run, or the file cannot be written.
+        RecordsError: It has no records, or a newer version wrote them.
+    """
+    records = open_records(run, attempt)
+    page = page_of(read_material(records))
+    path = Path(output).expanduser() if output is not None else records.path / FILE
+    if path.is_dir():
+        path /= FILE
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(page, encoding="utf-8", newline="\n")
+        draft.replace(path)  # whole or not at all: a browser may be reading it
+    except OSError as error:
+        with suppress(OSError):  # it may never have come into being
+            draft.unlink()
+        raise UsageError(
+            f"{path} cannot be written: {error}. Give another file with --output."
+        ) from error
+    return path.resolve()

@@ -1,0 +1,251 @@
+"""What the probe does to a script: nothing that the script could tell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.records.reading import open_records
+
+HEAD = """
+import copy, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+net = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def step(x):
+    net(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def ran(folder: Path, code: str, *, recorded: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a script of this code, under the probe or plainly."""
+    (folder / "script.py").write_text(HEAD + code)
+    probe = ["-m", "headrace.cli.main", "run", "--run-dir", "out"]
+    ended = subprocess.run(
+        [sys.executable, *(probe if recorded else []), "script.py"],
+        capture_output=True, text=True, check=False, cwd=folder, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended
+
+
+def rows(folder: Path, table: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = open_records(folder / "out").table(table).to_pylist()
+    return found
+
+
+ODD_DATASETS = {
+    "asks for the type of its transform": """
+class Compose:
+    def __call__(self, x): return x + 1
+class Data(Dataset):
+    def __init__(self): self.transform = Compose()
+    def __len__(self): return 160
+    def __getitem__(self, i):
+        return self.transform(torch.zeros(4)) if isinstance(self.transform, Compose) else None
+""",
+    "sets, measures and copies its transform": """
+class Compose:
+    seed = 1
+    def __len__(self): return 3
+    def __call__(self, x): return x + self.seed
+class Data(Dataset):
+    def __init__(self): self.transform = Compose()
+    def __len__(self): return 160
+    def __getitem__(self, i):
+        self.transform.seed = i
+        return copy.deepcopy(self.transform)(torch.zeros(4)) + len(self.transform)
+""",
+    "has all its methods from another": """
+class Inner(Dataset):
+    def __len__(self): return 160
+    def __getitem__(self, i): return torch.full((4,), float(i))
+    def __getitems__(self, many): return [self[i] for i in many]
+class Data:
+    def __init__(self): self.inner = Inner()
+    def __len__(self): return 160
+    def __getitem__(self, i): return self.inner[i]
+    def __getattr__(self, name): return getattr(self.__dict__["inner"], name)
+""",
+    "holds functions and chains of all kinds": """
+from collections import namedtuple
+from functools import partial
+Chain = namedtuple("Chain", "one other")
+def plus(x): return x + 1
+class Scaled(nn.Module):
+    def forward(self, x): return 2 * x
+class Slotted:
+    __slots__ = ()
+    def __call__(self, x): return x - 1
+class Data(Dataset):
+    def __init__(self):
+        self.chain = Chain(plus, Scaled())
+        self.many = [plus, Scaled(), Slotted(), partial(torch.add, other=1)]
+        self.net = nn.Sequential(Scaled(), Scaled())
+    def __len__(self): return 160
+    def __getitem__(self, i):
+        x = torch.full((4,), float(i))
+        for each in [*self.chain, *self.many, self.net]: x = each(x)
+        assert self.chain.one is self.chain[0]
+        return x
+""",
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("what", ODD_DATASETS)
+def test_a_dataset_gives_what_it_gives(tmp_path: Path, what: str, workers: int):
+    code = ODD_DATASETS[what] + (
+        f"for x in DataLoader(Data(), 8, num_workers={workers}):\n"
+        "    step(x)\n    print(x.tolist())\n"
+    )
+    plain = ran(tmp_path, code, recorded=False).stdout
+    assert ran(tmp_path, code).stdout == plain
+    assert [row for row in rows(tmp_path, "events") if row["kind"] == "probe-fault"] == []
+    assert len(rows(tmp_path, "transforms")) > 0
+
+
+def test_transforms_of_all_kinds_are_timed_by_name(tmp_path: Path):
+    code = ODD_DATASETS["holds functions and chains of all kinds"]
+    ran(tmp_path, code + "for x in DataLoader(Data(), 8): step(x)\n")
+    names = {row["name"] for row in rows(tmp_path, "transforms")}
+    assert {"Data.__getitem__", "collate_fn", "Data.many[0]: plus", "Data.many[1]: Scaled"} <= names
+    assert {"Data.many[2]: Slotted"} <= names
+
+
+def test_batches_with_odd_fields_are_recorded(tmp_path: Path):
+    code = """
+class Batch:
+    def __init__(self, samples): self.values = torch.stack(samples)
+data = [torch.ones(4)] * 240
+for batch in DataLoader(data, 2, collate_fn=Batch): step(batch.values)
+"""
+    ran(tmp_path, code)
+    assert len([row for row in rows(tmp_path, "steps") if row["kind"] == "train"]) == 120
+    assert [row for row in rows(tmp_path, "events") if row["kind"] == "probe-fault"] == []
+
+
+def test_datasets_that_are_let_go_die(tmp_path: Path):
+    code = """
+import gc, weakref
+class Data(Dataset):
+    def __init__(self): self.transform = lambda x: x
+    def __len__(self): return 64
+    def __getitem__(self, i): return self.transform(torch.ones(4))
+alive = []
+for _ in range(3):
+    data = Data()
+    alive.append(weakref.ref(data))
+    for x in DataLoader(data, 2): step(x)
+del data, x
+gc.collect()
+print(sum(each() is not None for each in alive))
+"""
+    assert ran(tmp_path, code).stdout == "0\n"
+
+
+def test_a_loader_in_a_background_thread_is_no_wait_of_the_step(tmp_path: Path):
+    code = """
+import queue, threading
+class Slow(Dataset):
+    def __len__(self): return 240
+    def __getitem__(self, i):
+        time.sleep(0.005)
+        return torch.ones(4)
+ahead = queue.Queue()
+def fetch():
+    for x in DataLoader(Slow(), 8): ahead.put(x)
+thread = threading.Thread(target=fetch)
+thread.start()
+thread.join()
+for _ in range(30): step(ahead.get())
+"""
+    ran(tmp_path, code)
+    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+    assert len(steps) >= 29
+    assert sum(row["data_wait_ns"] for row in steps) == 0
+
+
+def test_a_closure_is_forward_and_backward_not_optimizer(tmp_path: Path):
+    code = """
+def closure():
+    optimizer.zero_grad()
+    time.sleep(0.02)
+    loss = net(x).sum()
+    loss.backward()
+    return loss
+for x in DataLoader([torch.ones(4)] * 60, 2): optimizer.step(closure)
+"""
+    ran(tmp_path, code)
+    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+    assert len(steps) == 30
+    assert all(row["forward_ns"] >= 20_000_000 > row["optimizer_ns"] for row in steps)
+
+
+def test_backward_within_backward_is_backward(tmp_path: Path):
+    code = """
+from torch.utils.checkpoint import checkpoint
+class Waits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.02)
+        return grad
+def block(x): return Waits.apply(net(x))
+for x in DataLoader([torch.ones(4)] * 40, 2):
+    y = Waits.apply(x.requires_grad_())
+    checkpoint(block, y, use_reentrant=True).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    ran(tmp_path, code)
+    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+    assert len(steps) == 20
+    assert all(row["backward_ns"] >= 40_000_000 > row["other_ns"] for row in steps)
+
+
+def test_programs_that_a_rank_starts_are_not_taken_for_it(tmp_path: Path):
+    (tmp_path / "other.py").write_text(HEAD + "for _ in range(50): step(torch.ones(2, 4))\n")
+    code = """
+import subprocess, sys
+for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
+subprocess.run([sys.executable, "other.py"], check=True)
+"""
+    ran(tmp_path, code)
+    assert [row["step"] for row in rows(tmp_path, "steps") if row["kind"] == "train"] == [
+        *range(20)
+    ]
+
+
+def test_a_fork_does_not_tell_its_parents_steps_again(tmp_path: Path):
+    code = """
+import os
+for number, x in enumerate(DataLoader([torch.ones(4)] * 40, 2)):
+    step(x)
+    if number == 9 and not os.fork(): raise SystemExit
+os.wait()
+"""
+    ran(tmp_path, code)
+    assert [row["step"] for row in rows(tmp_path, "steps") if row["kind"] == "train"] == [
+        *range(20)
+    ]
+
+
+def test_a_hook_that_fails_does_not_fail_the_import(tmp_path: Path):
+    (tmp_path / "oddly.py").write_text("answer = 42\n")
+    code = """
+from headrace.core.after_import import FAILED, after_import
+def hook(module): raise ValueError("no such name")
+after_import("oddly", hook)
+import oddly
+print(oddly.answer, FAILED)
+"""
+    assert ran(tmp_path, code).stdout == "42 ['oddly: ValueError: no such name']\n"

@@ -1,0 +1,175 @@
+"""Pages about real runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headrace.cli.report import register
+from headrace.core.errors import RecordsError, UsageError
+from headrace.observe.whatif.tables import columns, length
+from headrace.records.reading import open_records
+from headrace.report.open_run import open_run
+from headrace.report.write import write_report
+from jobs import descendants, eventually, run, started
+from pages import Page, check_alone
+
+BROWSER = shutil.which("chromium")
+HOSTILE = "</script><script>alert(1)</script>"
+SCRIPT = f"""
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Blur:
+    def __call__(self, image):
+        for _ in range(30):
+            image = image.roll(1, 0) * 0.5 + image * 0.5
+        return image
+
+
+Blur.__name__ = Blur.__qualname__ = {HOSTILE!r}
+
+
+class Images(Dataset):
+    def __init__(self):
+        self.transforms = [Blur()]
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        image = torch.rand(48, 48)
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(48, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images in DataLoader(Images(), batch_size=4, num_workers=1):
+    model(images).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "train <b>.py").write_text(SCRIPT.replace("COUNT", "320"))
+    ended = run(folder, "--name", "base", "train <b>.py", HOSTILE, "--api-key", "hunter2")
+    assert ended.returncode == 0, ended.stderr
+    return folder / "runs" / "base"
+
+
+def test_a_run_becomes_one_page_that_stands_alone(recorded: Path):
+    path = write_report(recorded)
+    assert path == recorded / "report.html"
+    html = path.read_text(encoding="utf-8")
+    page = Page(html)
+    check_alone(page)
+    assert {"phases", "timeline", "heatmap", "waits", "flame-workers"} <= page.charts.keys()
+    assert HOSTILE in page.text
+    assert "train <b>.py" in page.text
+    assert "hunter2" not in html
+    assert "80 training steps" in page.text
+    assert list(recorded.glob("*.tmp")) == []
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
+def test_a_browser_draws_every_chart_and_refuses_nothing(recorded: Path, tmp_path: Path):
+    path = write_report(recorded, output=tmp_path / "page.html")
+    assert BROWSER is not None
+    shown = subprocess.run(
+        [
+            BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+            f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=10000",
+            "--dump-dom", path.as_uri(),
+        ],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    charts = len(Page(path.read_text(encoding="utf-8")).charts)
+    drawn = re.findall(r'<div class="chart js-plotly-plot"', shown.stdout)
+    assert len(drawn) == charts
+    assert "CONSOLE" not in shown.stderr
+
+
+def test_a_live_run_and_then_its_leftovers_make_pages(tmp_path: Path):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("COUNT", "400_000"))
+    folder = tmp_path / "runs" / "long"
+    with started(tmp_path, "--name", "long", "train.py") as job:
+        eventually(lambda: _steps(folder) > 20, "steps are recorded")
+        page = Page(write_report(folder).read_text(encoding="utf-8"))
+        assert "The run is going on" in page.text
+        assert "timeline" in page.charts
+        for pid in [*descendants(job.pid), job.pid]:
+            os.kill(pid, signal.SIGKILL)
+        job.wait()
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
+    check_alone(page)
+    assert "it was probably killed" in page.text
+    assert "timeline" in page.charts
+
+
+def test_a_run_without_steps_says_so(tmp_path: Path):
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    assert run(tmp_path, "--name", "none", "train.py").returncode == 3
+    page = Page(write_report(tmp_path / "runs" / "none").read_text(encoding="utf-8"))
+    check_alone(page)
+    assert "No training step was recorded" in page.text
+    assert "exit code 3" in page.text
+    assert "timeline" not in page.charts
+
+
+def test_the_verb_writes_the_page_where_it_is_told(recorded: Path, tmp_path: Path):
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    register(app)
+    output = tmp_path / "new" / "page.html"
+    told = ["report", "base", "--runs-dir", str(recorded.parent), "--output", str(output)]
+    result = CliRunner().invoke(app, told)
+    assert result.exit_code == 0, result.output
+    assert result.output.strip() == str(output)
+    assert "base" in Page(output.read_text(encoding="utf-8")).text
+
+
+def test_a_place_that_cannot_be_written_is_told(recorded: Path, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--output"):
+        write_report(recorded, output=tmp_path / "file" / "page.html")
+
+
+def test_charts_for_notebooks(recorded: Path):
+    opened = open_run(recorded)
+    assert (opened.steps.kind == "train").sum() == 80  # the tables are still there
+    for figure in (opened.heatmap(), opened.timeline(), opened.phases_figure(),
+                   opened.data_waits(), opened.flame()):  # fmt: skip
+        assert len(figure.data) > 0
+        assert figure.to_json()
+
+
+def test_making_a_page_imports_no_torch_and_no_loader():
+    code = (
+        "import sys, headrace.report.write, headrace.report.open_run;"
+        "print(*({'torch', 'ray', 'obstore'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+def _steps(folder: Path) -> int:
+    try:
+        return length(columns(open_records(folder), "steps"))
+    except (UsageError, RecordsError):  # nothing of it is there yet
+        return 0

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.core.errors import RecordsError
+from headrace.observe.whatif.comparison import compare
+from run_tables import RunTables
+
+
+def run_of(step_ms: float, steps: int = 200, seed: int = 0) -> RunTables:
+    """Return a run whose steps take so long on average, a tenth of it noise."""
+    tables, now_ns = RunTables(), 0
+    noise = np.random.default_rng(seed).normal(1.0, 0.1, steps)
+    for number, factor in enumerate(noise):
+        wall_ns = int(step_ms * 1e6 * factor)
+        half_ns = wall_ns // 2
+        tables.add(
+            "steps", step=number, kind="train", start_ns=now_ns, wall_ns=wall_ns,
+            data_wait_ns=half_ns, backward_ns=wall_ns - half_ns, batches=1, samples=8,
+        )  # fmt: skip
+        now_ns += wall_ns
+    return tables
+
+
+def test_a_run_is_no_faster_than_itself():
+    found = compare(run_of(20), run_of(20, seed=1))
+    assert not found.differ
+    assert found.low <= 1 <= found.high
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.1, 2.0])
+def test_a_difference_is_seen_and_measured(factor: float):
+    found = compare(run_of(20), run_of(20 / factor, seed=1))
+    assert found.differ
+    assert found.low <= factor <= found.high
+    assert found.speedup == pytest.approx(factor, rel=0.05)
+
+
+def test_phases_add_up_to_the_step():
+    found = compare(run_of(20), run_of(30))
+    assert [each.phase for each in found.phases] == ["data_wait", "backward"]
+    assert sum(each.before_ms for each in found.phases) == pytest.approx(found.before_ms)
+    assert sum(each.after_ms for each in found.phases) == pytest.approx(found.after_ms)
+
+
+def test_too_few_steps_are_told():
+    with pytest.raises(RecordsError, match="The second run has 3 training steps"):
+        compare(run_of(20), run_of(20, steps=5))

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.records.run_folder import Attempt
+from headrace.report.figures.heatmap import MOST_COLUMNS as MOST_HEATMAP_COLUMNS
+from headrace.report.figures.heatmap import read_bands
+from headrace.report.figures.timeline import MOST_COLUMNS, timeline
+from headrace.report.markup import Html, element, table
+from headrace.report.material import Material
+from headrace.report.page import SECTIONS, page_of
+from headrace.report.source import read_excerpt
+from headrace.report.telling import fact_told, share
+from pages import Page, check_alone
+from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
+SLOW = Run(
+    workers=2,
+    service_ms=50,
+    cores=2,
+    busy_cores=1.9,
+    worker_stacks=[(f"{WORKER_LOOP}\n{AUGMENT}:31:RandomBlur.__call__\n{PIL}:80:filter", 0.8, 1.0)],
+    rank_stacks=[("/home/ann/train.py:44:main", "forward", 0.5, 1.0)],
+    transforms=[("transform[0]: RandomBlur", AUGMENT, 30, 0.8)],
+)
+
+
+def material(tables: RunTables, **told: object) -> Material:
+    known = {
+        "name": "a-run", "path": Path("/runs/a-run"), "attempt": 1, "attempts": (), "live": False,
+        "tables": tables, "diagnosis": diagnose(tables), "read_s": time.time(),
+    }  # fmt: skip
+    return Material(**{**known, **told})
+
+
+@pytest.mark.parametrize(
+    "run",
+    [SLOW, Run(workers=0), Run(loader=False), Run(batches=3), Run(ranks=3, busy_cores=4, epochs=2)],
+)
+def test_every_kind_of_run_makes_a_whole_page(run: Run):
+    page = Page(page_of(material(play(run))))
+    check_alone(page)
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert sum(tag == "section" for tag, _ in page.elements) == len(SECTIONS)
+    assert "nan" not in page.text.lower().split()
+    assert "timeline" in page.charts
+
+
+def test_nothing_recorded_makes_a_page_that_says_so():
+    page = Page(page_of(material(RunTables())))
+    check_alone(page)
+    assert page.charts == {}
+    assert "No step was recorded" in page.text
+    assert "No data loader was seen" in page.text
+
+
+def test_findings_have_evidence_cause_and_remedies():
+    page = Page(page_of(material(play(SLOW))))
+    assert f"{AUGMENT}:31" in page.text
+    assert "Evidence" in page.text
+    assert "What would help" in page.text
+    assert "svg" in page.tags
+
+
+def test_hostile_names_are_text():
+    tables = play(
+        Run(
+            workers=1, service_ms=60, cores=2,
+            worker_stacks=[(f"{WORKER_LOOP}\n/home/{HOSTILE}.py:3:{HOSTILE}", 0.9, 1.0)],
+            transforms=[(f"transform[0]: {HOSTILE}", HOSTILE, 3, 0.8)],
+        )
+    )  # fmt: skip
+    tables.add("events", kind=HOSTILE, text=HOSTILE, value=1.0)
+    tables.rows["hosts"][0]["host"] = HOSTILE
+    for loader in tables.rows["loaders"]:
+        loader |= {"kind": HOSTILE, "dataset": HOSTILE, "file": HOSTILE, "start_method": HOSTILE}
+    attempt = Attempt(
+        number=1, command=(HOSTILE,), argv=(HOSTILE,), world_size=1, started_s=1.0,
+        versions={HOSTILE: HOSTILE},
+    )  # fmt: skip
+    known = material(tables, name=HOSTILE, path=Path(f"/runs/{HOSTILE}"), attempts=(attempt,))
+    page = Page(page_of(known))
+    check_alone(page)
+    assert page.text.count(HOSTILE) > 5
+    # Plotly takes labels for HTML of its own kind.
+    assert all("<" not in label for label in page.charts["flame-workers"]["data"][0]["labels"])
+
+
+def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
+    tables = play(Run(batches=3000, service_ms=1, workers=4))
+    stalled = tables.rows["steps"][1777]
+    stalled["data_wait_ns"] += 80 * MS
+    stalled["wall_ns"] += 80 * MS
+    waits = next(trace for trace in timeline(tables).data if trace.name == "data wait")
+    assert len(waits.x) <= 2 * MOST_COLUMNS
+    assert max(waits.y) >= 80
+    rows = {name: shares for band in read_bands(tables) for name, shares in band.rows}
+    assert len(rows["rank 0"]) <= MOST_HEATMAP_COLUMNS
+    assert np.nanmin(rows["rank 0"]) < 0.2
+
+
+def test_timeline_phases_add_up_to_the_step():
+    tables = play(Run(batches=40))
+    drawn = timeline(tables).data
+    height = sum(np.asarray(trace.y, np.float64) for trace in drawn)
+    walls = [row["wall_ns"] / 1e6 for row in tables.rows["steps"]]
+    np.testing.assert_allclose(sorted(height[height > 0]), sorted(walls), rtol=1e-3)
+
+
+def test_elements_escape_text_and_keep_html():
+    assert element("p", "a < b", Html("<br>"), title='"') == '<p title="&quot;">a &lt; b<br></p>'
+    assert '<td class="number">&lt;</td>' in table(("a", "b"), [("<", "<")], numbers=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "told"),
+    [
+        ("batch_wall_ms", 12.345, ("Making a batch takes", "12.3 ms")),
+        ("data_wait_share", 0.204, ("Step time without data", "20%")),
+        ("seconds_to_first_batch", 75.0, ("To first batch", "1 min 15 s")),
+        ("growth_mb_per_min", 3.0, ("Growth", "3 MB a minute")),
+        ("workers", 4, ("Workers", "4")),
+        ("phase", "data_wait", ("Phase", "data wait")),
+    ],
+)
+def test_evidence_is_told_with_its_unit(name, fact, told):
+    assert fact_told(name, fact) == told
+
+
+def test_shares_are_told_with_two_digits():
+    assert [share(value) for value in (0, 0.0004, 0.012, 0.5)] == ["0%", "< 0.1%", "1.2%", "50%"]
+
+
+def test_only_python_source_is_shown_and_without_secrets(tmp_path: Path):
+    source = tmp_path / "train.py"
+    source.write_text(
+        "    model = load(size=3, path='/data/x y')\n"
+        "API_KEY = 'abc123'; open('s3://ann:abc123@b/x?sig=abc123')\n"
+        "login(token='abc123', user=\"ann\")\n"
+        "config = {'password': \"abc123\", 'a': 1}\n"
+        "client.secret_key = f'abc123\n"
+    )
+    excerpt = read_excerpt(str(source), 2, began_s=time.time() + 60)
+    assert excerpt is not None
+    assert (excerpt.first, excerpt.changed) == (1, False)
+    assert excerpt.lines[0] == "    model = load(size=3, path='/data/x y')"
+    assert excerpt.lines[2] == "login(token='***', user=\"ann\")"
+    assert "abc123" not in "".join(excerpt.lines)
+    assert read_excerpt(str(source), 2, began_s=1.0).changed
+    (tmp_path / "shadow").write_text("secret")
+    assert read_excerpt(str(tmp_path / "shadow"), 1, None) is None
+    assert read_excerpt(str(source), 9, None) is None
+    assert read_excerpt(str(tmp_path / "gone.py"), 1, None) is None
+    assert read_excerpt("nul\0.py", 1, None) is None
