@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
+from headrace.records.places import RECORDS
 from headrace.records.redaction import redact
 
 RUNS_FOLDER = "runs"
@@ -61,7 +62,7 @@ class RunFolder:
 
     def records(self, attempt: int) -> Path:
         """Return the folder of an attempt's records; it need not exist."""
-        return self.path / "records" / f"attempt-{attempt}"
+        return self.path / RECORDS / f"attempt-{attempt}"
 
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
