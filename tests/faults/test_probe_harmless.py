@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from headrace.records.reading import open_records
 
@@ -24,12 +23,14 @@ def step(x):
 """
 
 
-def ran(folder: Path, code: str, *, recorded: bool = True) -> subprocess.CompletedProcess[str]:
+def ran(
+    folder: Path, code: str, *arguments: str, recorded: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run a script of this code, under the probe or plainly."""
     (folder / "script.py").write_text(HEAD + code)
     probe = ["-m", "headrace.cli.main", "run", "--run-dir", "out"]
     ended = subprocess.run(
-        [sys.executable, *(probe if recorded else []), "script.py"],
+        [sys.executable, *(probe if recorded else []), "script.py", *arguments],
         capture_output=True, text=True, check=False, cwd=folder, timeout=120,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -99,23 +100,31 @@ class Data(Dataset):
 }
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("what", ODD_DATASETS)
-def test_a_dataset_gives_what_it_gives(tmp_path: Path, what: str, workers: int):
-    code = ODD_DATASETS[what] + (
-        f"for x in DataLoader(Data(), 8, num_workers={workers}):\n"
-        "    step(x)\n    print(x.tolist())\n"
-    )
-    plain = ran(tmp_path, code, recorded=False).stdout
-    assert ran(tmp_path, code).stdout == plain
+IMPORTS = "import copy, torch\nfrom torch import nn\nfrom torch.utils.data import Dataset\n"
+EACH_ODD_DATASET = """
+import importlib, json, sys
+made = {}
+for name in sys.argv[1:]:
+    for workers in (0, 1):
+        data = importlib.import_module(name).Data()
+        for x in DataLoader(data, 8, num_workers=workers):
+            step(x)
+            made.setdefault(f"{name} with {workers}", []).append(x.tolist())
+print(json.dumps(made))
+"""
+
+
+def test_datasets_give_what_they_give(tmp_path: Path):
+    modules = [f"odd_{number}" for number in range(len(ODD_DATASETS))]
+    for module, code in zip(modules, ODD_DATASETS.values(), strict=True):
+        (tmp_path / f"{module}.py").write_text(IMPORTS + code)
+    plain = json.loads(ran(tmp_path, EACH_ODD_DATASET, *modules, recorded=False).stdout)
+    assert {len(batches) for batches in plain.values()} == {20}
+    assert json.loads(ran(tmp_path, EACH_ODD_DATASET, *modules).stdout) == plain
     assert [row for row in rows(tmp_path, "events") if row["kind"] == "probe-fault"] == []
-    assert len(rows(tmp_path, "transforms")) > 0
-
-
-def test_transforms_of_all_kinds_are_timed_by_name(tmp_path: Path):
-    code = ODD_DATASETS["holds functions and chains of all kinds"]
-    ran(tmp_path, code + "for x in DataLoader(Data(), 8): step(x)\n")
-    names = {row["name"] for row in rows(tmp_path, "transforms")}
+    timed = rows(tmp_path, "transforms")
+    assert {row["loader"] for row in timed} == set(range(2 * len(ODD_DATASETS)))
+    names = {row["name"] for row in timed}
     assert {"Data.__getitem__", "collate_fn", "Data.many[0]: plus", "Data.many[1]: Scaled"} <= names
     assert {"Data.many[2]: Slotted"} <= names
 

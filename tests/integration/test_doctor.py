@@ -53,6 +53,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_line_that_starves_a_run_is_named(tmp_path: Path, workers: int):
     (tmp_path / "train.py").write_text(SCRIPT.replace("WORKERS", str(workers)))

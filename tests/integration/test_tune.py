@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
@@ -20,6 +22,7 @@ def said(folder: Path, *words: str, code: int = 0) -> str:
     return ended.stdout + ended.stderr
 
 
+@pytest.mark.alone
 def test_a_remedy_is_tried_and_its_prediction_checked(tmp_path: Path):
     told = said(tmp_path, "tune", "--steps", "40", str(SCRIPTS / "waiting.py"))
     (tuning,) = (tmp_path / "runs").iterdir()

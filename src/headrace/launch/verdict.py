@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from headrace.core.errors import HeadraceError
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.model import Diagnosis
 from headrace.records.reading import open_records
 from headrace.records.run_folder import RunFolder
-from headrace.report.write import write_report
+from headrace.report.material import Material, read_material
+from headrace.report.write import FILE, write_page
 
 _Made = TypeVar("_Made")
 
@@ -24,24 +23,23 @@ def tell_verdict(folder: RunFolder, attempt: int) -> None:
     """
     if not folder.records(attempt).exists():
         return
-    diagnosis = _tried("verdict", lambda: _diagnosed(folder, attempt))
-    if diagnosis is None:
+    material = _tried("verdict", lambda: _diagnosed(folder, attempt))
+    if material is None:
         return
-    sys.stderr.write(f"headrace: {diagnosis.verdict.sentence}\n")
+    verdict = material.diagnosis.verdict
+    sys.stderr.write(f"headrace: {verdict.sentence}\n")
     page = (
-        _tried("page", lambda: write_report(folder.path, attempt))
-        if diagnosis.verdict.steps
-        else None
+        _tried("page", lambda: write_page(material, folder.path / FILE)) if verdict.steps else None
     )
     if page is not None:
         sys.stderr.write(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
 
 
-def _diagnosed(folder: RunFolder, attempt: int) -> Diagnosis:
-    diagnosis = diagnose(open_records(folder.path, attempt))
-    text = json.dumps(diagnosis.to_json(), indent=2) + "\n"
+def _diagnosed(folder: RunFolder, attempt: int) -> Material:
+    material = read_material(open_records(folder.path, attempt))
+    text = json.dumps(material.diagnosis.to_json(), indent=2) + "\n"
     (folder.path / "diagnosis.json").write_text(text, encoding="utf-8")
-    return diagnosis
+    return material
 
 
 def _tried(what: str, make: Callable[[], _Made]) -> _Made | None:

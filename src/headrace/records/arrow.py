@@ -6,8 +6,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from headrace.core.arrow_arrays import numbers, strings
 from headrace.records import system
 from headrace.records.schema import BY_NAME, FORMAT_VERSION, Kind
 from headrace.records.store import system_columns
@@ -39,10 +41,16 @@ def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch
     columns: list[Sequence[Any]] = (
         list(zip(*rows, strict=True)) if rows else [()] * len(schema.names)
     )
-    arrays = [
-        pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)
-    ]
+    arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if None in values:  # a metric that was not there at that moment
+        return pa.array(values, type=kind)
+    if kind == pa.string():
+        return strings(values)
+    return numbers(np.asarray(values, dtype=kind.to_pandas_dtype()), kind)
 
 
 def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:

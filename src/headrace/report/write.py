@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.records.reading import open_records
-from headrace.report.material import read_material
+from headrace.report.material import Material, read_material
 from headrace.report.page import page_of
 
 FILE = "report.html"
@@ -28,9 +28,22 @@ def write_report(
         UsageError: There is no such run, or the file cannot be written.
         RecordsError: It has no records, or a newer version wrote them.
     """
-    records = open_records(run, attempt)
-    page = page_of(read_material(records))
-    path = Path(output).expanduser() if output is not None else records.path / FILE
+    material = read_material(open_records(run, attempt))
+    return write_page(material, output if output is not None else material.path / FILE)
+
+
+def write_page(material: Material, output: str | Path) -> Path:
+    """Write the page about what is known of a run and return where it is.
+
+    Args:
+        material: What is known.
+        output: The file, or a folder for it.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    page = page_of(material)
+    path = Path(output).expanduser()
     if path.is_dir():
         path /= FILE
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")

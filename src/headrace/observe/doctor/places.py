@@ -8,10 +8,10 @@ import re
 from headrace.observe.doctor.stacks import Frame, Sighting
 
 LOCK = re.compile(
-    r"(threading|multiprocessing/(synchronize|managers)|queue|filelock/\w+|portalocker/\w+)\.py:"
+    r"(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
     r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
 )
-"""Frames of code that waits for another process or thread."""
+"""Frames of code that waits for another process; threads of one worker are its own affair."""
 _LOCK_SOURCE = re.compile(r"\b(flock|lockf|acquire)\(")
 _READ_LIBRARY = re.compile(
     r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import time
 from typing import Any
 
@@ -33,6 +34,31 @@ def _hook_worker_loop(module: Any) -> None:
             _end_worker()
 
     module._worker_loop = _worker_loop  # noqa: SLF001 - likewise
+    _hook_watchdog(module)
+
+
+def _hook_watchdog(module: Any) -> None:
+    """Let a worker whose rank was killed before the worker had begun notice it, and end.
+
+    torch takes whoever is the worker's parent when its loop begins for the rank. Our own beginning
+    comes before that, so without this it would leave more orphans behind than there were.
+    """
+    original = module.ManagerWatchdog
+
+    class ManagerWatchdog(original):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            rank = multiprocessing.parent_process()
+            if rank is not None and not _is_from_a_fork_server():
+                self.manager_pid = rank.pid
+
+    module.ManagerWatchdog = ManagerWatchdog
+
+
+def _is_from_a_fork_server() -> bool:
+    """Whether this process is a child of multiprocessing's fork server, not of the rank."""
+    chosen = getattr(multiprocessing.current_process(), "_start_method", None)
+    return (chosen or multiprocessing.get_start_method(allow_none=True)) == "forkserver"
 
 
 @guarded

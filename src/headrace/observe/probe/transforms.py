@@ -43,7 +43,7 @@ class TransformTimer:
         self._loader = -1
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
-        self._sums: dict[tuple[str, str, int], list[int]] = {}
+        self._sums: dict[tuple[int, str, str, int], list[int]] = {}
         self._flushed_ns = time.monotonic_ns()
 
     def is_due(self) -> bool:
@@ -82,7 +82,7 @@ class TransformTimer:
     @guarded
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
         """Add a call."""
-        sums = self._sums.setdefault((name, *place_of(code)), [0, 0, 0])
+        sums = self._sums.setdefault((self._loader, name, *place_of(code)), [0, 0, 0])
         sums[0] += 1
         sums[1] += wall_ns
         sums[2] += cpu_ns
@@ -92,9 +92,9 @@ class TransformTimer:
         """Write what was added up."""
         sums, self._sums = self._sums, {}
         start_ns, self._flushed_ns = self._flushed_ns, time.monotonic_ns()
-        for (name, file, line), (calls, wall_ns, cpu_ns) in sums.items():
+        for (loader, name, file, line), (calls, wall_ns, cpu_ns) in sums.items():
             SESSION.write(
-                TRANSFORMS, SESSION.rank, self._loader, SESSION.worker, name, file, line, start_ns,
+                TRANSFORMS, SESSION.rank, loader, SESSION.worker, name, file, line, start_ns,
                 calls, wall_ns, cpu_ns, self._one_in,
             )  # fmt: skip
 

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.core.arrow_arrays import values_of
+
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -49,9 +51,11 @@ def _named(table: pa.Table) -> list[tuple[str, Any]]:
 
 def _as_array(values: Any) -> NDArray[Any]:
     kind = values.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        # A null stands for "not known", which the schema writes as -1.
-        return np.asarray(values.fill_null(-1).to_numpy(), dtype=np.int64)
+    if pa.types.is_integer(kind):
+        if values.null_count:  # "not known", which the schema writes as -1
+            values = values.fill_null(-1)
+        return np.asarray(values_of(values), dtype=np.int64)
     if pa.types.is_floating(kind):
-        return np.asarray(values.to_numpy(), dtype=np.float64)
+        known = values.to_numpy() if values.null_count else values_of(values)
+        return np.asarray(known, dtype=np.float64)
     return np.array([value if value is not None else "" for value in values.to_pylist()], object)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.shards.rows.arrow_arrays import numbers, strings
+from headrace.core.arrow_arrays import numbers, strings
 from headrace.data.shards.rows.columns import COLUMNS, Column, Kinds, MemberKind
 from headrace.data.shards.rows.message import Rows
 

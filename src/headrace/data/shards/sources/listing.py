@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
-from headrace.data.shards.rows.arrow_arrays import large_strings
 from headrace.data.storage import ObjectInfo, Store
 
 _CHUNK = 65_536

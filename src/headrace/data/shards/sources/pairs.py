@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.globs import Glob
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.rows.arrow_arrays import large_strings
 from headrace.data.shards.sources.listing import Ignored, Listed, list_files
 from headrace.data.shards.sources.samples import FileColumn, SampleTable, listing_hash
 from headrace.data.storage import Store

@@ -15,10 +15,10 @@ import pyarrow.json
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.names import path_of_url, stem_of
-from headrace.data.shards.rows.arrow_arrays import large_strings
 from headrace.data.shards.sources.samples import (
     FileColumn,
     SampleTable,
