@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.records.reading import open_records
+from jobs import alive, eventually
 
 TRAINS = """
 import torch
@@ -112,3 +113,23 @@ def test_a_script_whose_disk_is_full_of_rings_runs_on(tmp_path: Path):
     assert ended.stdout == "done\n"
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
+
+
+def test_a_worker_whose_rank_is_killed_before_it_has_begun_ends(tmp_path: Path):
+    code = (
+        TRAINS
+        + """
+import os, signal, time
+from torch.utils.data import DataLoader
+def init(worker):
+    with open("pid", "w") as file: file.write(str(os.getpid()))
+    rank = os.getppid()
+    os.kill(rank, signal.SIGKILL)
+    while os.getppid() == rank: time.sleep(0.01)
+for x in DataLoader([torch.ones(4)] * 40, 2, num_workers=1, worker_init_fn=init): steps(1)
+"""
+    )
+    ended = run(tmp_path, code)
+    assert ended.returncode == 137, ended.stderr
+    worker = int((tmp_path / "pid").read_text())
+    eventually(lambda: not alive(worker), "the worker notices that its rank is gone")

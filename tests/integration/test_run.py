@@ -31,8 +31,12 @@ names = ["WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THRE
 print(json.dumps({name: os.environ[name] for name in names} | {"rank": rank}), flush=True)
 print(f"restart {restart}", file=sys.stderr)
 if restart == 0 or "fail" in sys.argv:
+    other_spoke = pathlib.Path(f"rank-0-spoke-{restart}")
     if rank == 1:
+        while not other_spoke.exists():  # its failure ends the other
+            time.sleep(0.01)
         raise SystemExit(9) if restart == 0 else ValueError("the cause")
+    other_spoke.touch()
     signal.pause()
 """
 

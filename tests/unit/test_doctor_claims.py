@@ -104,6 +104,18 @@ def test_a_native_lock_is_known_by_its_source_and_asks_for_no_workers(tmp_path):
     assert diagnosis.findings[0].cause.line == 3
 
 
+def test_a_thread_that_a_lone_worker_waits_for_is_no_lock():
+    run = Run(workers=1, service_ms=60, worker_cpu=0.1, busy_cores=0.5)
+    waits = stack(
+        WORKER_LOOP,
+        "/home/ann/data.py:12:Distant.__getitem__",
+        "/usr/lib/python3.11/threading.py:969:Thread.start",
+        "/usr/lib/python3.11/threading.py:327:Condition.wait",
+    )
+    run.worker_stacks = [(waits, 0.9, 0.02)]
+    assert rules(diagnose(play(run))) == ["too-few-workers"]
+
+
 @pytest.mark.parametrize(("batches", "fires"), [(400, True), (8000, False)])
 def test_a_slow_first_batch_counts_in_a_short_run(batches: int, fires: bool):
     tables = play(Run(workers=4, service_ms=8, batches=batches, busy_cores=3))
