@@ -98,6 +98,14 @@ def test_nothing_is_foretold_where_the_ranks_own_use_is_unknown():
     assert RULES[RULE](evidence) is None
 
 
+def test_other_jobs_on_the_host_are_told_of():
+    tables = looked_at(fed(busy_cores=4.0))
+    assert RULES[RULE](gather(tables)) is None
+    text = StringIO()
+    print_foretelling(told_of(tables, 4), Console(file=text, width=200, highlight=False))
+    assert "Other processes used 2.3 of the cores meanwhile" in text.getvalue()
+
+
 def test_efficiency_is_of_one_rank_alone_whatever_was_measured():
     run = fed(ranks=2, cores=64, busy_cores=4.0)
     for row in (tables := looked_at(run)).rows["processes"]:

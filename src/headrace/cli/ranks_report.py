@@ -16,6 +16,8 @@ _NOT_COUNTED = (
     "Not counted: gradient sync beyond what this run had, memory bandwidth, and storage that the "
     "ranks would share."
 )
+_MUCH = 0.25
+"""Others that use this share of the cores make the rank's own times what they are."""
 
 
 def tell_ranks(
@@ -76,6 +78,11 @@ def print_foretelling(told: Foretelling, console: Console) -> None:
         f"[dim]A batch takes {told.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
         f"{told.cores:g} cores. {_NOT_COUNTED}[/dim]"
     )
+    if told.foreign_cores >= _MUCH * told.cores:
+        console.print(
+            f"[yellow]Other processes used {told.foreign_cores:.1f} of the cores meanwhile, which "
+            "changed what was measured: repeat the run without them to rely on this.[/yellow]"
+        )
     if told.remedies:
         console.print(f"\nWhat would help at {_ranks(then.ranks)}:")
     for remedy in told.remedies:

@@ -31,6 +31,7 @@ class Foretelling:
         now: As it was, by the same arithmetic: what was measured.
         then: With other ranks.
         cores: Cores of the host.
+        foreign_cores: Of them, used by other jobs meanwhile: taken for lost then, too.
         cpu_ms_a_batch: CPU time of a batch: its making, and the rank's step with it.
         samples_a_batch: Samples in a batch; None where not recorded.
         cause: The code in which the making of batches spends most time; None where not seen.
@@ -40,6 +41,7 @@ class Foretelling:
     now: Scaled
     then: Scaled
     cores: float
+    foreign_cores: float
     cpu_ms_a_batch: float
     samples_a_batch: float | None
     cause: Cause | None
@@ -61,6 +63,7 @@ class Foretelling:
         """Return it as JSON: docs/foretelling.schema.json."""
         return {
             "cores": rounded(self.cores),
+            "foreign_cores": rounded(self.foreign_cores),
             "cpu_ms_a_batch": rounded(self.cpu_ms_a_batch),
             "now": self._scaled_json(self.now),
             "then": self._scaled_json(self.then),
@@ -100,6 +103,7 @@ def foretell(evidence: Evidence, ranks: int, *, remedies: bool = True) -> Forete
         now=scaled(simulator, evidence.host.ranks, wait_share),
         then=scaled(simulator, ranks, wait_share),
         cores=evidence.host.cores,
+        foreign_cores=evidence.host.foreign_cores,
         cpu_ms_a_batch=float(load.demand_ns.mean() + load.consume_cpu_ns.mean()) / 1e6,
         samples_a_batch=float((samples / batches)[known].mean()) if known.any() else None,
         cause=cause,

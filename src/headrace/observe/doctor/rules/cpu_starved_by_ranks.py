@@ -60,6 +60,8 @@ def check(evidence: Evidence) -> Finding | None:
 
 def _foretold(evidence: Evidence) -> Finding | None:
     """Return what one rank's run says of more ranks on the host."""
+    if evidence.others_fill_cores:
+        return None
     for ranks in more_ranks(evidence):
         told = foretell(evidence, ranks, remedies=False)
         if told is None:
