@@ -162,7 +162,7 @@ def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     for fewer, more in pairwise(told):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
         assert more.batches_per_s.value >= fewer.batches_per_s.value / NOISE
-        assert more.wait_share.value >= fewer.wait_share.value - 0.02
+        assert more.wait_share.value >= fewer.wait_share.value - 0.05  # less of the step is its own
     for each in told:
         for estimate in (each.efficiency, each.wait_share, each.batches_per_s):
             assert estimate.low <= estimate.value <= estimate.high
@@ -191,16 +191,16 @@ def test_ending_waits_is_never_slower_and_the_less_is_left_the_better(name: str,
 
 
 @MEASURED
-def test_threads_that_only_spin_cost_more_than_those_that_share_the_work(name: str):
+@pytest.mark.parametrize("which", ["threads", "rank_threads"])
+def test_the_less_of_their_time_threads_worked_the_more_a_limit_gives(name: str, which: str):
     simulator = simulator_of(name)
-    spin = simulator.predict(Change(threads=1)).speedup
-    work = simulator.predict(Change(threads=1, threads_share=True)).speedup
-    assert spin >= 1 / NOISE
-    assert work <= spin * NOISE
-    rank_spin = simulator.predict(Change(rank_threads=1)).speedup
-    rank_work = simulator.predict(Change(rank_threads=1, threads_share=True)).speedup
-    assert rank_spin >= 1 / NOISE
-    assert rank_work <= rank_spin * NOISE
+    speeds = [
+        simulator.predict(Change(**{which: 1, "useful_share": share})).speedup
+        for share in (1.0, 0.7, 0.4, 0.1)
+    ]
+    assert all(after >= before / NOISE for before, after in pairwise(speeds))
+    enough = simulator.predict(Change(**{which: 64})).speedup
+    assert enough == pytest.approx(1.0)  # a limit that nobody reaches
 
 
 @MEASURED

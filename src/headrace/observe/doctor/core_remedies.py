@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predicted
-from headrace.observe.whatif.prediction import Change, Prediction
+from headrace.observe.whatif.prediction import Change, Prediction, Simulator
 
+_TAKEN = (
+    "Its threads are taken to have waited for each other most of the time, as those of BLAS and "
+    "OpenMP do on full cores; at the low end, to have worked all of it."
+)
 _MOST_HOSTS = 4
 _MUCH_MORE = 1.05
 """A further host that gives less is not asked for."""
@@ -18,14 +24,11 @@ _RANK_THREADS = 1.2
 
 
 def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
-    """Return what one thread in each worker would give.
-
-    Between two bounds: the other threads do work that the first must then do, or they only spin.
-    """
-    loader, simulator = evidence.loader, evidence.simulator
-    if loader is None or loader.workers == 0 or simulator is None:
+    """Return what one thread in each worker would give, by `_fewer_threads`."""
+    loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
+    if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
-    prediction = simulator.predict_between(Change(threads=1, threads_share=True), Change(threads=1))
+    prediction = _fewer_threads(simulator, Change(threads=1), _spun(evidence, work.threads))
     if prediction.high < WORTH_IT:
         return None
     return predicted(
@@ -33,8 +36,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
         "one thread a worker",
         prediction,
         "headrace run --apply worker_threads=1; or in the DataLoader's worker_init_fn: "
-        "cv2.setNumThreads(1), and OMP_NUM_THREADS=1 before the start. The other threads are taken "
-        "to do anything from all of their work to none.",
+        f"cv2.setNumThreads(1), and OMP_NUM_THREADS=1 before the start. {_TAKEN}",
         (Override("worker_threads", 1),) if loader.kind == "torch" else (),
     )
 
@@ -44,12 +46,10 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
     host, simulator = evidence.host, evidence.simulator
     if simulator is None or host.rank_cores is None:
         return None
-    load = simulator.load
-    if load.consume_cpu_ns.mean() < _RANK_THREADS * load.consume_ns.mean():
+    threads = float(simulator.load.consume_cpu_ns.mean() / simulator.load.consume_ns.mean())
+    if threads < _RANK_THREADS:
         return None
-    prediction = simulator.predict_between(
-        Change(rank_threads=1, threads_share=True), Change(rank_threads=1)
-    )
+    prediction = _fewer_threads(simulator, Change(rank_threads=1), _spun(evidence, threads))
     if prediction.speedup < WORTH_IT:
         return None
     return predicted(
@@ -57,10 +57,28 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
         "one thread a rank",
         prediction,
         "headrace run --apply rank_threads=1, or OMP_NUM_THREADS=1 before the start and "
-        "torch.set_num_threads(1). The other threads are taken to do anything from all of their "
-        "work to none.",
+        f"torch.set_num_threads(1). {_TAKEN}",
         (Override("rank_threads", 1),),
     )
+
+
+def _spun(evidence: Evidence, threads: float) -> float:
+    """Return how many times the CPU time of the work threads take that share it, 1 or more.
+
+    They wait for each other spinning. All but one may; and on cores that more threads want than
+    there are, each spins while those it waits for are not on one, so that only one in `running
+    threads / cores` gets on with it. Workers whose BLAS had two threads took 6 to 8 times the CPU
+    time of one thread where 5 to 10 threads wanted each core.
+    """
+    host = evidence.host
+    crowd = (host.running_threads or 0.0) / host.cores
+    return max(threads, crowd, 1.0)
+
+
+def _fewer_threads(simulator: Simulator, change: Change, spun: float) -> Prediction:
+    """Return what fewer threads give that spun so; at the low end, all of their time is work."""
+    likely = simulator.predict(replace(change, useful_share=1.0 / spun))
+    return replace(likely, low=min(simulator.predict(change).low, likely.low))
 
 
 def auxiliary_hosts(evidence: Evidence) -> Remedy | None:

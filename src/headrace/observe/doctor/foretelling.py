@@ -118,11 +118,17 @@ def at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     load = simulator.load
     each = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
     other = simulator.at_ranks(ranks)
+    running = host.running_threads
     used = each * ranks / float(other.before_ns.mean()) + host.foreign_cores
     return replace(
         evidence,
         simulator=other,
-        host=replace(host, ranks=ranks, busy_cores=min(used, host.cores)),
+        host=replace(
+            host,
+            ranks=ranks,
+            busy_cores=min(used, host.cores),
+            running_threads=None if running is None else running * ranks / host.ranks,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns, length
+from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns, length
 
 _CORE = re.compile(r"core_\d+_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
@@ -25,6 +25,7 @@ class Host:
         busy_cores: Cores that were busy on average while steps ran; None where not recorded.
         rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
         foreign_cores: Cores that were busy with anything but the run; 0 where not known.
+        running_threads: Threads that ran or waited for a core, on average; None where not recorded.
         accelerators: Accelerators that were recorded; 0 where there are none, or none was asked.
     """
 
@@ -33,6 +34,7 @@ class Host:
     busy_cores: float | None
     rank_cores: float | None = None
     foreign_cores: float = 0.0
+    running_threads: float | None = None
     accelerators: int = 0
 
     @property
@@ -69,21 +71,34 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, ("rank",)),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
+        running_threads=_running_threads(system, span_ns),
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
     )
 
 
 def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
     names = [name for name in system if _CORE.fullmatch(name)]
-    if not names or length(system) == 0:
-        return None
-    inside = np.ones(length(system), dtype=np.bool_)
-    if span_ns is not None:
-        inside = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
-    if not inside.any():
+    inside = _inside(system, span_ns)
+    if not names or not inside.any():
         return None
     percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
     return percent / 100.0
+
+
+def _running_threads(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
+    inside = _inside(system, span_ns)
+    if "running_threads" not in system or not inside.any():
+        return None
+    running = system["running_threads"][inside].astype(np.float64)
+    return float(np.nanmean(running)) if np.isfinite(running).any() else None
+
+
+def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
+    """Tell which looks at the host lie between two times."""
+    if span_ns is None or length(system) == 0:
+        return np.ones(length(system), dtype=np.bool_)
+    inside: Flags = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
+    return inside
 
 
 def _used_cores(

@@ -30,6 +30,8 @@ _FULL = 0.9
 """Cores that are busy for this share leave processes waiting for them."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
+_CALM_PERCENT = 10
+"""On full cores so many of the steps are taken not to have waited for one."""
 _SCALES = np.geomspace(0.25, 4.0, 25)
 _MOST_BATCHES = 640
 _MOST_AUXILIARY = 128
@@ -50,8 +52,8 @@ class Change:
         capped_ns: Likewise.
         threads: Threads of each worker.
         rank_threads: Threads of the rank that keep a core busy.
-        threads_share: What threads that go did was work, which the others then do; else they
-            only cost CPU time.
+        useful_share: With `threads` or `rank_threads`: the share of all threads' CPU time that
+            is work, which those that are left do; in the rest they waited for each other, spinning.
         consume_saved_ns: So much less a batch in the consumer; below 0: more.
         ranks: Ranks on the host: they share its cores.
         auxiliary_cores: Cores on auxiliary hosts that make batches for each rank. Local workers
@@ -70,7 +72,7 @@ class Change:
     capped_ns: float = 0.0
     threads: int | None = None
     rank_threads: int | None = None
-    threads_share: bool = False
+    useful_share: float = 1.0
     consume_saved_ns: float = 0.0
     ranks: int | None = None
     auxiliary_cores: float = 0.0
@@ -119,6 +121,8 @@ class Simulator:
         self.calibration = self._measured_ns / simulated
         self.fitted = self._fit()
         self.load = _scaled(self.load, self.fitted)
+        if self._cores_full():
+            self.load = replace(self.load, queue_ns=_queued(measured, self.load))
         self.before_ns = batch_period_ns(measured.pipeline, self.load)
 
     def at_ranks(self, ranks: int) -> Simulator:
@@ -247,6 +251,13 @@ def _draw(measured: Measured) -> Load:
     )
 
 
+def _queued(measured: Measured, load: Load) -> Floats:
+    """Return what the rank waited for a core, where they are full: beyond its calmest steps."""
+    calm = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
+    queued: Floats = np.maximum(load.consume_ns - calm, 0.0)
+    return queued
+
+
 def _scaled(load: Load, scale: float) -> Load:
     """Scale the time that workers wait: CPU time was counted exactly, so it stands."""
     service = np.maximum(load.service_ns * scale, load.service_cpu_ns)
@@ -294,6 +305,7 @@ def _changed(load: Load, change: Change) -> Load:
         demand_ns=load.demand_ns * factor,
         consume_ns=consume,
         consume_cpu_ns=load.consume_cpu_ns * change.batch_factor,
+        queue_ns=None if load.queue_ns is None else np.minimum(load.queue_ns, consume),
         auxiliary_ns=change.auxiliary_ns * change.batch_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
@@ -312,28 +324,24 @@ def _long_enough(load: Load, pipeline: Pipeline) -> Load:
         demand_ns=np.tile(load.demand_ns, times),
         consume_ns=np.tile(load.consume_ns, times),
         consume_cpu_ns=np.tile(load.consume_cpu_ns, times),
+        queue_ns=None if load.queue_ns is None else np.tile(load.queue_ns, times),
     )
 
 
 def _with_threads(load: Load, change: Change) -> Load:
-    """Limit the threads: those that go only spun, or the work that they did is left to others."""
+    """Limit the threads: what they did of use is left to fewer, and nobody spins."""
+    useful = change.useful_share
     if change.threads is not None:
-        most = load.service_cpu_ns * change.threads
-        if change.threads_share:
-            # What is beyond the limit takes the threads that are left so much longer.
-            longer = np.maximum(load.demand_ns / change.threads - load.service_cpu_ns, 0.0)
-            load = replace(
-                load,
-                service_ns=np.maximum(load.service_ns, load.service_cpu_ns + longer),
-                service_cpu_ns=load.service_cpu_ns + longer,
-            )
-        else:
-            load = replace(load, demand_ns=np.minimum(load.demand_ns, most))
+        work = load.demand_ns * useful
+        cpu = np.maximum(work / change.threads, load.service_cpu_ns * useful)
+        waiting = load.service_ns - load.service_cpu_ns
+        # A main thread with more to do waits less for the others.
+        service = np.where(
+            cpu > load.service_cpu_ns, np.maximum(load.service_ns, cpu), cpu + waiting
+        )
+        load = replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=work)
     if change.rank_threads is not None:
-        most = load.consume_ns * change.rank_threads
-        if change.threads_share:
-            longer = np.maximum(load.consume_cpu_ns / change.rank_threads - load.consume_ns, 0.0)
-            load = replace(load, consume_ns=load.consume_ns + longer)
-        else:
-            load = replace(load, consume_cpu_ns=np.minimum(load.consume_cpu_ns, most))
+        work = load.consume_cpu_ns * useful
+        longer = np.maximum(work / change.rank_threads - load.consume_ns, 0.0)
+        load = replace(load, consume_ns=load.consume_ns + longer, consume_cpu_ns=work)
     return load

@@ -7,7 +7,8 @@ tests hold against this. Many drawings are simulated at once: a row each.
 
 Cores are shared. Where the demand for CPU exceeds them, the workers' CPU work is stretched by the
 same factor until it fits; that of the consumer too, where it asks for more than its fair share of
-the cores: a scheduler lets those run at once that mostly wait.
+the cores: a scheduler lets those run at once that mostly wait. What the consumer had to wait for a
+core when it was measured goes as the cores become free.
 
 Workers on auxiliary hosts have cores of their own. A batch goes to whoever will be done with it
 first, a local worker where both are: so local cores are filled, and the others take the surplus.
@@ -22,6 +23,9 @@ import numpy as np
 from headrace.observe.whatif.tables import Flags, Floats
 
 _MOST_ROUNDS = 12
+_FREE, _FULL = 0.5, 0.9
+"""Cores that are busy for these shares let nobody wait, and let all wait as when they are full."""
+_HALVINGS = 6
 _FITS = 1.005
 """A demand for CPU that exceeds the cores by no more than this fits."""
 
@@ -60,6 +64,7 @@ class Load:
         demand_ns: CPU time of all the worker's threads; at least `service_cpu_ns`.
         consume_ns: What the consumer does with a batch until it asks for the next.
         consume_cpu_ns: CPU time meanwhile, of the consumer and all else on the host.
+        queue_ns: Of `consume_ns`: the wait for a core, where cores were full when it was measured.
         auxiliary_ns: What a batch made on an auxiliary host takes beyond `service_ns`.
         receive_cpu_ns: CPU time of this host in receiving such a batch.
     """
@@ -69,6 +74,7 @@ class Load:
     demand_ns: Floats
     consume_ns: Floats
     consume_cpu_ns: Floats
+    queue_ns: Floats | None = None
     auxiliary_ns: float = 0.0
     receive_cpu_ns: float = 0.0
 
@@ -105,6 +111,30 @@ def wait_share(pipeline: Pipeline, load: Load) -> float:
 
 
 def _play(pipeline: Pipeline, load: Load) -> _Played:
+    """Play it through, with as much of the waits for cores as there still are."""
+    if load.queue_ns is None:
+        return _play_shared(pipeline, load)
+    # The shorter the wait, the busier the cores, and the longer the wait: halve the way between.
+    low, high = np.zeros((load.service_ns.shape[0], 1)), np.ones((load.service_ns.shape[0], 1))
+    left = high
+    for _ in range(_HALVINGS):
+        played = _play_shared(pipeline, _queued(load, left))
+        busy = _demand_ns(load, played) / (played.period_ns * pipeline.cores)
+        longer = np.clip((busy - _FREE) / (_FULL - _FREE), 0.0, 1.0)[:, None] >= left
+        low, high = np.where(longer, left, low), np.where(longer, high, left)
+        if np.all(low == high):
+            break
+        left = (low + high) / 2
+    return played
+
+
+def _queued(load: Load, left: Floats) -> Load:
+    """Return the load with a share of the waits for cores left, and none marked as such."""
+    assert load.queue_ns is not None  # asked before
+    return replace(load, consume_ns=load.consume_ns - load.queue_ns * (1.0 - left), queue_ns=None)
+
+
+def _play_shared(pipeline: Pipeline, load: Load) -> _Played:
     """Play it through, the CPU work stretched until the cores suffice."""
     stretch = own_stretch = np.ones((load.service_ns.shape[0], 1))
     fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
