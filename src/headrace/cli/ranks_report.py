@@ -13,8 +13,8 @@ from headrace.observe.whatif.scaling import Estimate, Scaled
 from headrace.records.reading import find_run, open_records
 
 _NOT_COUNTED = (
-    "Not counted: gradient sync beyond what this run had, memory bandwidth, and storage that the "
-    "ranks would share."
+    "Data wait is also that for another rank's data, which shows as gradient sync. Not counted: "
+    "gradient sync itself beyond what this run had, memory bandwidth, and storage that ranks share."
 )
 _MUCH = 0.25
 """Others that use this share of the cores make the rank's own times what they are."""

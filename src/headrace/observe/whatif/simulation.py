@@ -6,8 +6,8 @@ worker has to do; headrace's workers take the oldest batch that nobody took (`pl
 tests hold against this. Many drawings are simulated at once: a row each.
 
 Cores are shared. Where the demand for CPU exceeds them, the workers' CPU work is stretched by the
-same factor until it fits; that of the consumer too, where it asks for more than its fair share of
-the cores: a scheduler lets those run at once that mostly wait. What the consumer had to wait for a
+same factor until it fits; of the consumer's, what it asks for beyond its fair share of the cores: a
+scheduler lets those run at once that mostly wait. What the consumer had to wait for a
 core when it was measured goes as the cores become free.
 
 Workers on auxiliary hosts have cores of their own. A batch goes to whoever will be done with it
@@ -146,9 +146,10 @@ def _play_shared(pipeline: Pipeline, load: Load) -> _Played:
         if np.all(excess <= _FITS):
             break
         longer = np.maximum(excess, 1.0)
-        greedy = own > fair * np.maximum(least_ns, played.period_ns)
+        beyond = np.maximum(own - fair * np.maximum(least_ns, played.period_ns), 0.0)
+        greedy = beyond / np.maximum(own, 1.0)
         stretch = stretch * longer[:, None]
-        own_stretch = own_stretch * np.where(greedy, longer, 1.0)[:, None]
+        own_stretch = own_stretch * (1.0 + (longer - 1.0) * greedy)[:, None]
         played = _play_stretched(pipeline, load, stretch, own_stretch)
     # Whatever is stretched: the work cannot be done in less than this.
     bound = np.maximum(played.period_ns, _demand_ns(load, played) / pipeline.cores)
