@@ -77,9 +77,8 @@ def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     if bound == "data" and evidence.loader is not None:
         told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
-    if bound == "data" and evidence.others_fill_cores:
-        used = f"{evidence.host.foreign_cores:.1f} of the host's {evidence.host.cores:g} cores"
-        others = f"; other processes use {used}"
+    if bound == "data" and evidence.others_fill_cores and evidence.others_use not in told:
+        others = f"; {evidence.others_use}"
     return f"{told}{_what_helps(worst)}{others}.", bound
 
 
