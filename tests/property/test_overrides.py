@@ -11,6 +11,7 @@ PLACES = st.sampled_from(["", "train.py:40", "data/loaders.py:7"])
 OVERRIDES = st.one_of(
     st.builds(Override, st.just("num_workers"), st.integers(0, 64), PLACES),
     st.builds(Override, st.just("prefetch_factor"), st.integers(1, 64), PLACES),
+    st.builds(Override, st.sampled_from(["worker_threads", "rank_threads"]), st.integers(1, 64)),
     st.builds(
         Override, st.sampled_from(["pin_memory", "persistent_workers"]), st.booleans(), PLACES
     ),
@@ -29,6 +30,8 @@ def test_what_is_written_reads_back(overrides: list[Override]):
         ("num_workers", "write NAME=VALUE"),
         ("num_workers=-1", "0 or more"),
         ("prefetch_factor=0", "1 or more"),
+        ("worker_threads=0", "1 or more"),
+        ("rank_threads@train.py:40=1", "of all loaders"),
         ("pin_memory=maybe", "on or off"),
         ("batch_size=8", "write NAME=VALUE"),
     ],

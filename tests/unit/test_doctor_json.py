@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import json
-import math
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,19 +11,10 @@ from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.model import RULE_SETS, RuleSet
 from headrace.observe.doctor.rules import RULES
+from json_schemas import check, read_schema
 from run_tables import AUGMENT, Run, RunTables, play
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "docs/diagnosis.schema.json").read_text(encoding="utf-8")
-)
-TYPES: dict[str, Any] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "null": type(None),
-}
+SCHEMA = read_schema("diagnosis.schema.json")
 RUNS = {
     "healthy": Run(workers=4, service_ms=8, busy_cores=3),
     "slow": Run(
@@ -38,32 +27,6 @@ RUNS = {
     "short": Run(batches=4),
     "no-loader": Run(loader=False),
 }
-
-
-def check(value: Any, schema: dict[str, Any], where: str = "$") -> None:
-    """Hold a value against the parts of JSON Schema that docs/diagnosis.schema.json uses."""
-    known = {"$schema", "title", "description", "type", "required", "additionalProperties"}
-    assert schema.keys() <= known | {"properties", "items", "enum", "minimum", "maximum"}
-    if "enum" in schema:
-        assert value in schema["enum"], where
-        return
-    allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    assert isinstance(value, tuple(TYPES[name] for name in allowed if name != "number")) or (
-        "number" in allowed and isinstance(value, (int, float))
-    ), (where, value)
-    assert not isinstance(value, bool), where
-    if isinstance(value, (int, float)):
-        assert math.isfinite(value), where
-        assert schema.get("minimum", -math.inf) <= value <= schema.get("maximum", math.inf), where
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            check(item, schema["items"], f"{where}[{number}]")
-    if isinstance(value, dict):
-        assert set(schema.get("required", ())) <= value.keys(), where
-        properties, others = schema.get("properties", {}), schema["additionalProperties"]
-        for name, item in value.items():
-            assert name in properties or others is not False, f"{where}.{name}"
-            check(item, properties.get(name, others), f"{where}.{name}")
 
 
 @pytest.mark.parametrize("rules", RULE_SETS)

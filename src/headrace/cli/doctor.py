@@ -31,6 +31,10 @@ def doctor(
         str,
         typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's."),
     ] = "headrace",
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Foretell the run with so many ranks on its host, and what would help."),
+    ] = None,
     runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
 ) -> None:
     """Say where a run's time went, which line is at fault, and what each remedy would give.
@@ -43,6 +47,11 @@ def doctor(
         from headrace.records.run_folder import runs_folder
 
         tell_backtest(runs_folder(runs_dir), json=json)
+        return
+    if ranks is not None:
+        from headrace.cli.ranks_report import tell_ranks
+
+        tell_ranks(run, runs_dir, ranks, json=json)
         return
     from headrace.observe.doctor.diagnose import diagnose
     from headrace.records.reading import find_run, open_records

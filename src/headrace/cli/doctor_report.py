@@ -68,10 +68,16 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
     facts = ", ".join(f"{_words(name)} {_told(fact)}" for name, fact in finding.evidence.items())
     _indented(console, f"[dim]{escape(facts)}[/dim]")
     for remedy in finding.remedies:
-        _print_remedy(console, remedy)
+        print_remedy(console, remedy)
 
 
-def _print_remedy(console: Console, remedy: Remedy) -> None:
+def print_remedy(console: Console, remedy: Remedy) -> None:
+    """Print what can be done, what it would give, and how it is done.
+
+    Args:
+        console: Where to.
+        remedy: The remedy.
+    """
     gain = f" [bold]{remedy.prediction}[/bold]" if remedy.prediction else ""
     _indented(console, f"-> {escape(remedy.change or remedy.name)}{gain}")
     _indented(console, escape(remedy.how), by=6)

@@ -47,8 +47,8 @@ def _run(
     apply: Annotated[
         str | None,
         typer.Option(
-            help="Loader arguments in place of the script's: num_workers=8,pin_memory=on,"
-            "prefetch_factor@train.py:40=4."
+            help="Loader arguments and threads in place of the script's: num_workers=8,"
+            "pin_memory=on,prefetch_factor@train.py:40=4,worker_threads=1,rank_threads=1."
         ),
     ] = None,
 ) -> None:

@@ -51,6 +51,12 @@ LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of it
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
+OTHER_THREADS = (
+    Variable("MKL_NUM_THREADS", "threads of one process in MKL"),
+    Variable("OPENBLAS_NUM_THREADS", "threads of one process in OpenBLAS"),
+    Variable("BLIS_NUM_THREADS", "threads of one process in BLIS"),
+    Variable("NUMEXPR_NUM_THREADS", "threads of one process in numexpr"),
+)
 UNSHARED_STORE = Variable(
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1: ranks meet in a store of their own (torchrun)"
 )
@@ -128,6 +134,11 @@ def connection_variables() -> tuple[tuple[str, str], ...]:
             if name.startswith(_CONNECTION_PREFIXES) or name.upper() in _CONNECTION_NAMES
         )
     )
+
+
+def thread_variables(count: int) -> dict[str, str | None]:
+    """Return the variables by which libraries that are yet to be loaded use so many threads."""
+    return {each.name: str(count) for each in (OMP_NUM_THREADS, *OTHER_THREADS)}
 
 
 def change(values: Mapping[str, str | None]) -> None:

@@ -1,13 +1,17 @@
-"""Arguments of loaders that a run is to use in place of the script's, as they are written."""
+"""Arguments of loaders, and threads, that a run is to use in place of the script's."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
 
-_INTEGERS = {"num_workers": 0, "prefetch_factor": 1}
+WORKER_THREADS, RANK_THREADS = "worker_threads", "rank_threads"
+"""Threads that libraries (OpenMP, BLAS, OpenCV) may use in each worker, and in each rank."""
+_OF_PROCESSES = frozenset({WORKER_THREADS, RANK_THREADS})
+_INTEGERS = {"num_workers": 0, "prefetch_factor": 1, WORKER_THREADS: 1, RANK_THREADS: 1}
 """Whole numbers, and the least that each may be."""
 _SWITCHES = frozenset({"pin_memory", "persistent_workers"})
 _WORDS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
@@ -15,10 +19,10 @@ _WORDS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One argument of loaders.
+    """One argument of loaders, or how many threads processes of the job may use.
 
     Attributes:
-        name: As torch's DataLoader calls it.
+        name: As torch's DataLoader calls it; or `worker_threads`, `rank_threads`.
         value: What it is to be.
         place: "train.py:40": only loaders that are constructed there; "" for all.
     """
@@ -27,12 +31,22 @@ class Override:
     value: int | bool
     place: str = ""
 
+    @property
+    def of_loaders(self) -> bool:
+        """Whether it is an argument of loaders."""
+        return self.name not in _OF_PROCESSES
+
     def __str__(self) -> str:
         """Return it as it is written: num_workers=8, or num_workers@train.py:40=8."""
         value = str(self.value)
         if self.name in _SWITCHES:
             value = "on" if self.value else "off"
         return f"{self.name}@{self.place}={value}" if self.place else f"{self.name}={value}"
+
+
+def threads_in(overrides: Iterable[Override], name: str) -> int | None:
+    """Return the threads that `worker_threads` or `rank_threads` asks for; None where not told."""
+    return next((int(each.value) for each in overrides if each.name == name), None)
 
 
 def parse_overrides(text: str) -> tuple[Override, ...]:
@@ -52,6 +66,8 @@ def _parse(part: str) -> Override:
         near = difflib.get_close_matches(name, known, n=1)
         meant = f" Did you mean {near[0]}?" if near else ""
         raise UsageError(f"{part!r}: write NAME=VALUE, with one of {', '.join(known)}.{meant}")
+    if name in _OF_PROCESSES and place:
+        raise UsageError(f"{part!r}: {name} is of all loaders. Write {name}={value}.")
     if name in _SWITCHES:
         if value.lower() not in _WORDS:
             raise UsageError(f"{part!r}: {name} is on or off.")

@@ -1,4 +1,4 @@
-"""Other arguments for DataLoaders than the script gives: a remedy, tried without editing it."""
+"""Other arguments and threads than the script gives: a remedy, tried without editing it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,30 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.after_import import after_import
-from headrace.core.overrides import Override, parse_overrides
+from headrace.core.overrides import (
+    RANK_THREADS,
+    WORKER_THREADS,
+    Override,
+    parse_overrides,
+    threads_in,
+)
 from headrace.core.places import place_in_script
+from headrace.enter.threads import prepare_threads
 
 _NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
 """Arguments that torch refuses without workers, and what they are then."""
 
 
 def prepare_overrides() -> None:
-    """Apply HEADRACE_APPLY to every loader that this process constructs."""
+    """Apply HEADRACE_APPLY to every loader that this process constructs, and to its threads."""
     overrides = parse_overrides(env.APPLY.get() or "")
-    after_import("torch.utils.data.dataloader", lambda module: _hook(module, overrides))
+    of_loaders = tuple(each for each in overrides if each.of_loaders)
+    if of_loaders:
+        after_import("torch.utils.data.dataloader", lambda module: _hook(module, of_loaders))
+    prepare_threads(
+        of_rank=threads_in(overrides, RANK_THREADS),
+        of_worker=threads_in(overrides, WORKER_THREADS),
+    )
 
 
 def _hook(module: ModuleType, overrides: tuple[Override, ...]) -> None:

@@ -59,7 +59,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     parser.add_argument("--name", help="The run's name among the runs.")
     parser.add_argument("--profile", help="on or off: whether the run is recorded.")
     parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
-    parser.add_argument("--apply", help="Loader arguments in place of the script's.")
+    parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.core.overrides import Override, parse_overrides
+from headrace.core.overrides import RANK_THREADS, Override, parse_overrides, threads_in
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
 from headrace.records.places import RINGS
@@ -39,7 +39,7 @@ class JobOptions:
         profile: "on", the default; "deep": closer for as long as it runs, with a trace of some
             steps; "off": nothing is hooked and nothing recorded.
         interval_s: Seconds between samples of the system.
-        overrides: Arguments of loaders in place of the script's.
+        overrides: Arguments of loaders, and threads, in place of the script's.
     """
 
     profile: Profile = "on"
@@ -104,6 +104,9 @@ class Recording:
             found[env.ATTEMPT.name] = str(self._number)
         if self._overrides:
             found[env.APPLY.name] = ",".join(map(str, self._overrides))
+        threads = threads_in(self._overrides, RANK_THREADS)
+        if threads is not None:
+            found |= env.thread_variables(threads)
         if self._host is not None or self._overrides:
             others = env.PYTHONPATH.get()
             found[env.PYTHONPATH.name] = f"{_SITE}:{others}" if others else str(_SITE)

@@ -81,6 +81,7 @@ def best_remedy(diagnosis: Diagnosis) -> Remedy | None:
     remedies = [
         remedy
         for finding in diagnosis.findings
+        if not finding.foretold  # what would help another run
         for remedy in finding.remedies
         if remedy.overrides and (remedy.predicted_speedup or 0.0) >= _WORTH_TRYING
     ]

@@ -107,6 +107,7 @@ class Finding:
         evidence: The numbers it rests on, unit in the name.
         cause: The code at fault; None where none is, or where it is not known.
         remedies: What can be done, best first.
+        foretold: It is about a run that was not made, and has cost nothing.
     """
 
     rule: str
@@ -116,6 +117,7 @@ class Finding:
     evidence: Mapping[str, Fact]
     cause: Cause | None = None
     remedies: tuple[Remedy, ...] = ()
+    foretold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +181,11 @@ class Diagnosis:
             "verdict": {
                 "sentence": verdict.sentence,
                 "bound": verdict.bound,
-                "data_wait_share": _number(verdict.data_wait_share),
+                "data_wait_share": rounded(verdict.data_wait_share),
                 "steps": verdict.steps,
-                "step_ms": _number(verdict.step_ms),
-                "phase_shares": {name: _number(s) for name, s in verdict.phase_shares.items()},
-                "calibration": _number(verdict.calibration),
+                "step_ms": rounded(verdict.step_ms),
+                "phase_shares": {name: rounded(s) for name, s in verdict.phase_shares.items()},
+                "calibration": rounded(verdict.calibration),
             },
             "findings": [_finding_json(finding) for finding in self.findings],
             "rules": self.rules,
@@ -200,9 +202,9 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "rule": finding.rule,
         "severity": finding.severity,
         "title": finding.title,
-        "seconds_lost": _number(finding.seconds_lost),
+        "seconds_lost": rounded(finding.seconds_lost),
         "evidence": {
-            name: fact if isinstance(fact, str) else _number(fact)
+            name: fact if isinstance(fact, str) else rounded(fact)
             for name, fact in finding.evidence.items()
         },
         "cause": None
@@ -212,23 +214,25 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
             "line": cause.line,
             "function": cause.function,
             "transform": cause.transform,
-            "share": _number(cause.share),
+            "share": rounded(cause.share),
         },
-        "remedies": [
-            {
-                "name": remedy.name,
-                "change": remedy.change,
-                "predicted_speedup": _number(remedy.predicted_speedup),
-                "low": _number(remedy.low),
-                "high": _number(remedy.high),
-                "how": remedy.how,
-            }
-            for remedy in finding.remedies
-        ],
+        "remedies": [remedy_json(remedy) for remedy in finding.remedies],
     }
 
 
-def _number(value: float | None) -> float | None:
+def remedy_json(remedy: Remedy) -> dict[str, Any]:
+    """Return a remedy as JSON's own types."""
+    return {
+        "name": remedy.name,
+        "change": remedy.change,
+        "predicted_speedup": rounded(remedy.predicted_speedup),
+        "low": rounded(remedy.low),
+        "high": rounded(remedy.high),
+        "how": remedy.how,
+    }
+
+
+def rounded(value: float | None) -> float | None:
     """Return a number that JSON can hold, to four digits after the point."""
     if value is None or not math.isfinite(value):
         return None

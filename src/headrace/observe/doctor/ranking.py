@@ -69,7 +69,7 @@ def rank(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]
         findings: What the rules found, in any order.
         evidence: What they found it in.
     """
-    rules = {finding.rule for finding in findings}
+    rules = {finding.rule for finding in findings if not finding.foretold}
     kept = [
         finding
         for finding in findings
@@ -103,6 +103,8 @@ def _is_others(finding: Finding, evidence: Evidence) -> bool:
 
 
 def _is_little(finding: Finding, evidence: Evidence) -> bool:
+    if finding.foretold:
+        return False
     return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
 
 

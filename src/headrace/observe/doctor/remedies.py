@@ -10,14 +10,21 @@ from headrace.observe.doctor.model import Cause, Remedy
 from headrace.observe.doctor.places import is_lock
 from headrace.observe.doctor.stacks import Sighting, hottest, waiting_ns
 from headrace.observe.doctor.transforms import transform_at
-from headrace.observe.whatif.prediction import Change, Prediction, enough_workers
+from headrace.observe.whatif.measured import Measured
+from headrace.observe.whatif.prediction import Change, Prediction, Simulator, enough_workers
+from headrace.observe.whatif.reading import reading_left_ns
+from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import Floats
 
 WORTH_IT = 1.05
 """A remedy that promises less is not proposed."""
 _MOST_WORKERS = 32
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
+COLLATE = "collate_fn"
+"""What the transforms' table calls the putting together of samples."""
 _DRAWINGS, _SEED = 200, 21
+_DEVICE_FASTER = (20.0, 100.0)
+"""A device does a transform in the CPU time of one core divided by this, at least and at most."""
 
 
 def predicted(
@@ -69,6 +76,43 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     )
 
 
+def first_loader(evidence: Evidence, share: float, cpu_share: float) -> tuple[Remedy, ...]:
+    """Return what a loader with workers would give a script that makes its data itself.
+
+    Args:
+        evidence: What is known.
+        share: The share of step time in which it does, 0 to 1.
+        cpu_share: CPU time over wall time there.
+    """
+    wall, host = evidence.steps.wall_ns, evidence.host
+    making = wall * min(share, 0.99)
+    used = (host.rank_cores or 0.0) / host.ranks * float(wall.mean())
+    measured = Measured(
+        pipeline=Pipeline(workers=0, cores=host.cores / host.ranks),
+        service_ns=making,
+        service_cpu_ns=making * min(cpu_share, 1.0),
+        demand_ns=making * min(cpu_share, 1.0),
+        consume_ns=wall - making,
+        consume_cpu_ns=max(used - float(making.mean()) * cpu_share, 0.0),
+        period_ns=wall,
+        ranks=host.ranks,
+        persistent=False,
+    )
+    found = enough_workers(Simulator(measured), [count for count in _COUNTS if count <= 8])
+    if found is None or found[1].speedup < WORTH_IT:
+        return ()
+    count, prediction = found
+    return (
+        predicted(
+            "loader",
+            f"a DataLoader with {count} worker{'s' if count > 1 else ''}",
+            prediction,
+            "Put the making of one sample into a Dataset's __getitem__, and iterate over "
+            f"DataLoader(dataset, num_workers={count}).",
+        ),
+    )
+
+
 def taking_locks(evidence: Evidence) -> tuple[Sighting, ...]:
     """Return where the making of batches takes a lock."""
     return tuple(sighting for sighting in evidence.making if is_lock(sighting))
@@ -81,13 +125,14 @@ def lock_wait_share(evidence: Evidence) -> float:
 
 
 def faster(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
-    """Return what a faster piece of the workers' code would give, and its absence."""
+    """Return what a faster piece of the workers' code would give, its absence, and a device."""
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
+    left = max(1.0 - cause.share, 0.01)
     half = evidence.simulator.predict(Change(service_factor=1.0 - cause.share / 2))
-    none = evidence.simulator.predict(Change(service_factor=max(1.0 - cause.share, 0.01)))
-    remedies = (
+    none = evidence.simulator.predict(Change(service_factor=left))
+    remedies = [
         predicted(
             "faster-code",
             f"{name} twice as fast",
@@ -98,14 +143,31 @@ def faster(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
             "move-code",
             f"no {name} in the workers",
             none,
-            f"Do it once before training, or on the accelerator in batches{where}.",
+            f"Do it once before training, or leave it out{where}.",
         ),
+    ]
+    if cause.transform and cause.transform != COLLATE:
+        remedies.append(
+            predicted(
+                "device-transform",
+                f"{name} on the accelerator",
+                _on_device(evidence.simulator, cause.share),
+                f"Do it on whole batches after the copy{where}: "
+                "headrace.DataLoader(device_transform=...), or in the training loop. The device "
+                "is taken to need 1/100 to 1/20 of its CPU time.",
+            )
+        )
+    return tuple(remedy for remedy in remedies if (remedy.predicted_speedup or 0.0) >= WORTH_IT)
+
+
+def _on_device(simulator: Simulator, share: float) -> Prediction:
+    """Return what it gives to do a share of the workers' code on the device, within its step."""
+    cpu_ns = float(simulator.load.demand_ns.mean()) * share
+    slow, fast = (
+        Change(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
+        for faster_by in _DEVICE_FASTER
     )
-    return tuple(
-        remedy
-        for remedy in remedies
-        if remedy.predicted_speedup is not None and remedy.predicted_speedup >= WORTH_IT
-    )
+    return simulator.predict_between(slow, fast)
 
 
 def less_waiting(evidence: Evidence, share: float) -> Prediction | None:
@@ -120,17 +182,35 @@ def less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     )
 
 
-def without(evidence: Evidence, saved_ns: Floats) -> Prediction:
+def less_reading(evidence: Evidence, share: float) -> Prediction | None:
+    """Return what a cache or shards would give for a share of the workers' time spent in reads."""
+    work, simulator = evidence.work, evidence.simulator
+    if work is None or simulator is None:
+        return None
+    part = min(share / max(1.0 - work.cpu_share, 0.01), 1.0)
+    least, most = (
+        Change(capped_share=part, capped_ns=left) for left in reading_left_ns(work, share)
+    )
+    return simulator.predict_between(least, most)
+
+
+def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None) -> Prediction:
     """Return what it would give if each step took so much less; the steps drawn again.
 
     Args:
         evidence: What is known.
-        saved_ns: Of each step that counts.
+        saved_ns: Of each step that counts; the least where `most_ns` is given.
+        most_ns: The most.
     """
     wall = evidence.steps.wall_ns
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
-    before, saved = wall[drawn].sum(axis=1), saved_ns[drawn].sum(axis=1)
-    speedups = before / np.maximum(before - saved, before * 0.01)
+    before = wall[drawn].sum(axis=1)
+    bounds = (saved_ns,) if most_ns is None else (saved_ns, most_ns)
+    speedups = np.sort(
+        np.concatenate(
+            [before / np.maximum(before - ns[drawn].sum(axis=1), before * 0.01) for ns in bounds]
+        )
+    )
     low, middle, high = np.percentile(speedups, (5, 50, 95))
     left = evidence.steps.phase_ns("data_wait").sum() / max(float((wall - saved_ns).sum()), 1.0)
     return Prediction(

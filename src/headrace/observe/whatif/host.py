@@ -10,6 +10,7 @@ import numpy as np
 from headrace.observe.whatif.tables import Columns, Floats, Ints, Tables, columns, length
 
 _CORE = re.compile(r"core_\d+_percent")
+_ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
 _FEWEST_LOOKS = 3
 """Fewer looks at the processes say nothing of an average."""
 
@@ -24,6 +25,7 @@ class Host:
         busy_cores: Cores that were busy on average while steps ran; None where not recorded.
         rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
         foreign_cores: Cores that were busy with anything but the run; 0 where not known.
+        accelerators: Accelerators that were recorded; 0 where there are none, or none was asked.
     """
 
     cores: float
@@ -31,6 +33,7 @@ class Host:
     busy_cores: float | None
     rank_cores: float | None = None
     foreign_cores: float = 0.0
+    accelerators: int = 0
 
     @property
     def idle_cores(self) -> float | None:
@@ -56,7 +59,8 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
     if length(processes):
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
     distinct = len(np.unique(hosts["host"])) if length(hosts) else 1
-    busy = _busy_cores(columns(tables, "system"), span_ns)
+    system = columns(tables, "system")
+    busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
     run = _used_cores(usage, processes, span_ns, ("rank", "worker"))
     return Host(
@@ -65,6 +69,7 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, ("rank",)),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
+        accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
     )
 
 

@@ -10,6 +10,7 @@ the same script run twice differs by 2 %.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,20 +31,33 @@ _FULL = 0.9
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
 _SCALES = np.geomspace(0.25, 4.0, 25)
+_MOST_BATCHES = 640
+_MOST_AUXILIARY = 128
+"""Workers for each rank; more are not simulated, as they would be the device's match anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An edit of the pipeline; what is None or 1 stays as it is.
+    """An edit of the pipeline; what is None, 0 or a factor of 1 stays as it is.
 
     Attributes:
         workers: So many worker processes.
         prefetch_factor: So many batches ahead, a worker.
         service_factor: Making a batch takes so many times as long: 0.5 for twice as fast.
         wait_factor: So many times what the workers wait, off the CPU, in making a batch.
-        threads: Threads of each worker; those beyond the first cost CPU time and gain nothing.
-        consume_saved_ns: So much less a batch in the consumer.
+        capped_share: The share of that waiting that comes to an end: it takes at most
+            `capped_ns` a batch. 0 to 1.
+        capped_ns: Likewise.
+        threads: Threads of each worker.
+        rank_threads: Threads of the rank that keep a core busy.
+        threads_share: What threads that go did was work, which the others then do; else they
+            only cost CPU time.
+        consume_saved_ns: So much less a batch in the consumer; below 0: more.
         ranks: Ranks on the host: they share its cores.
+        auxiliary_cores: Cores on auxiliary hosts that make batches for each rank. Local workers
+            take the batch that is next, as such a loader does; there is at least one.
+        auxiliary_ns: What a batch made there takes beyond its making here.
+        receive_cpu_ns: CPU time here in receiving it.
         batch_factor: Batches of so many times the samples; fixed costs of a step stay.
         fixed_consume_ns: The part of the consumer's time that does not grow with the batch.
     """
@@ -52,9 +66,16 @@ class Change:
     prefetch_factor: int | None = None
     service_factor: float = 1.0
     wait_factor: float = 1.0
+    capped_share: float = 0.0
+    capped_ns: float = 0.0
     threads: int | None = None
+    rank_threads: int | None = None
+    threads_share: bool = False
     consume_saved_ns: float = 0.0
     ranks: int | None = None
+    auxiliary_cores: float = 0.0
+    auxiliary_ns: float = 0.0
+    receive_cpu_ns: float = 0.0
     batch_factor: float = 1.0
     fixed_consume_ns: float = 0.0
 
@@ -83,19 +104,39 @@ class Simulator:
         measured: What was measured.
 
     Attributes:
+        measured: What was measured.
         calibration: Measured time a batch over simulated, before anything was fitted.
         fitted: The factor on the service times that makes both equal; 1 where they do not matter.
+        load: The measured costs, drawn again and fitted.
+        before_ns: What a batch takes in the pipeline as it is: one a drawing.
     """
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
-        self._load = _draw(measured)
+        self.load = _draw(measured)
         self._measured_ns = float(measured.period_ns.mean())
-        simulated = float(batch_period_ns(measured.pipeline, self._load).mean())
+        simulated = float(batch_period_ns(measured.pipeline, self.load).mean())
         self.calibration = self._measured_ns / simulated
         self.fitted = self._fit()
-        self._load = _scaled(self._load, self.fitted)
-        self._before = batch_period_ns(measured.pipeline, self._load)
+        self.load = _scaled(self.load, self.fitted)
+        self.before_ns = batch_period_ns(measured.pipeline, self.load)
+
+    def at_ranks(self, ranks: int) -> Simulator:
+        """Return a simulator of the same pipeline with so many ranks on the host.
+
+        Its predictions are of what a change would give there, against what is foretold for it.
+
+        Args:
+            ranks: Ranks on the host.
+        """
+        measured, other = self.measured, copy.copy(self)
+        pipeline = _edited(measured, self.load, Change(ranks=ranks))
+        other.before_ns = batch_period_ns(pipeline, self.load)
+        slower = other.before_ns.mean() / self.before_ns.mean()
+        other.measured = replace(
+            measured, pipeline=pipeline, ranks=ranks, period_ns=measured.period_ns * slower
+        )
+        return other
 
     def predict(self, change: Change) -> Prediction:
         """Return what one change would give."""
@@ -118,18 +159,18 @@ class Simulator:
 
     def wait_share(self) -> float:
         """Return the share of time that waits for data in the pipeline as it is, simulated."""
-        return wait_share(self.measured.pipeline, self._load)
+        return wait_share(self.measured.pipeline, self.load)
 
     def _after(self, change: Change) -> tuple[Floats, float]:
-        pipeline = _edited(self.measured, change)
-        load = _changed(self._load, change)
-        speedup = self._before / batch_period_ns(pipeline, load) * change.batch_factor
+        pipeline = _edited(self.measured, self.load, change)
+        load = _long_enough(_changed(self.load, change), pipeline)
+        speedup = self.before_ns / batch_period_ns(pipeline, load) * change.batch_factor
         return speedup, wait_share(pipeline, load)
 
     def _fit(self) -> float:
         periods = np.array(
             [
-                float(batch_period_ns(self.measured.pipeline, _scaled(self._load, scale)).mean())
+                float(batch_period_ns(self.measured.pipeline, _scaled(self.load, scale)).mean())
                 for scale in _SCALES
             ]
         )
@@ -147,7 +188,7 @@ class Simulator:
         return float(np.interp(self._measured_ns, periods[near], _SCALES[near]))
 
     def _cores_full(self) -> bool:
-        load, pipeline = self._load, self.measured.pipeline
+        load, pipeline = self.load, self.measured.pipeline
         used = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
         return used >= _FULL * self._measured_ns * pipeline.cores
 
@@ -212,27 +253,37 @@ def _scaled(load: Load, scale: float) -> Load:
     return replace(load, service_ns=service)
 
 
-def _edited(measured: Measured, change: Change) -> Pipeline:
+def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
     now = measured.pipeline
+    workers = now.workers if change.workers is None else change.workers
+    away = 0
+    if change.auxiliary_cores > 0:
+        # There a worker gets the cores that its threads use.
+        threads = load.demand_ns.sum() / max(load.service_cpu_ns.sum(), 1.0)
+        there = change.auxiliary_cores / max(change.threads or threads, 1.0)
+        away = max(int(min(there, _MOST_AUXILIARY)), 1)
+        workers = max(workers, 1)
     return replace(
         now,
-        workers=now.workers if change.workers is None else change.workers,
+        workers=workers,
         prefetch_factor=(
             # Without workers torch has no prefetch factor; with some, its default is 2.
             (now.prefetch_factor if now.workers else 2)
             if change.prefetch_factor is None
             else change.prefetch_factor
         ),
+        takes_next=now.takes_next or away > 0,
         cores=now.cores * measured.ranks / (change.ranks or measured.ranks),
+        auxiliary=away,
     )
 
 
 def _changed(load: Load, change: Change) -> Load:
+    load = _with_threads(load, change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
-    demand = load.demand_ns
-    if change.threads is not None:
-        demand = np.minimum(demand, load.service_cpu_ns * change.threads)
+    capped = waiting * change.capped_share
+    waiting = waiting - capped + np.minimum(capped, change.capped_ns)
     consume = np.maximum(load.consume_ns - change.consume_saved_ns, 0.0)
     if change.batch_factor != 1.0:
         fixed = np.minimum(change.fixed_consume_ns, consume)
@@ -240,7 +291,49 @@ def _changed(load: Load, change: Change) -> Load:
     return Load(
         service_ns=(load.service_cpu_ns + waiting * change.wait_factor) * factor,
         service_cpu_ns=load.service_cpu_ns * factor,
-        demand_ns=demand * factor,
+        demand_ns=load.demand_ns * factor,
         consume_ns=consume,
         consume_cpu_ns=load.consume_cpu_ns * change.batch_factor,
+        auxiliary_ns=change.auxiliary_ns * change.batch_factor,
+        receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
+
+
+def _long_enough(load: Load, pipeline: Pipeline) -> Load:
+    """Repeat the drawn batches until what lies in the pipeline is a small part of them."""
+    batches = load.service_ns.shape[1]
+    times = -(-min(4 * pipeline.depth, _MOST_BATCHES) // batches)
+    if times <= 1:
+        return load
+    return replace(
+        load,
+        service_ns=np.tile(load.service_ns, times),
+        service_cpu_ns=np.tile(load.service_cpu_ns, times),
+        demand_ns=np.tile(load.demand_ns, times),
+        consume_ns=np.tile(load.consume_ns, times),
+        consume_cpu_ns=np.tile(load.consume_cpu_ns, times),
+    )
+
+
+def _with_threads(load: Load, change: Change) -> Load:
+    """Limit the threads: those that go only spun, or the work that they did is left to others."""
+    if change.threads is not None:
+        most = load.service_cpu_ns * change.threads
+        if change.threads_share:
+            # What is beyond the limit takes the threads that are left so much longer.
+            longer = np.maximum(load.demand_ns / change.threads - load.service_cpu_ns, 0.0)
+            load = replace(
+                load,
+                service_ns=np.maximum(load.service_ns, load.service_cpu_ns + longer),
+                service_cpu_ns=load.service_cpu_ns + longer,
+            )
+        else:
+            load = replace(load, demand_ns=np.minimum(load.demand_ns, most))
+    if change.rank_threads is not None:
+        most = load.consume_ns * change.rank_threads
+        if change.threads_share:
+            longer = np.maximum(load.consume_cpu_ns / change.rank_threads - load.consume_ns, 0.0)
+            load = replace(load, consume_ns=load.consume_ns + longer)
+        else:
+            load = replace(load, consume_cpu_ns=np.minimum(load.consume_cpu_ns, most))
+    return load

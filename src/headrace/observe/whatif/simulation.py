@@ -5,17 +5,21 @@ delivered batch lets the next one be issued. torch gives batch i to worker i mod
 worker has to do; headrace's workers take the oldest batch that nobody took (`plan.dispatch`), which
 tests hold against this. Many drawings are simulated at once: a row each.
 
-Cores are shared. Where the demand for CPU exceeds them, all CPU work is stretched by the same
-factor until it fits.
+Cores are shared. Where the demand for CPU exceeds them, the workers' CPU work is stretched by the
+same factor until it fits; that of the consumer too, where it asks for more than its fair share of
+the cores: a scheduler lets those run at once that mostly wait.
+
+Workers on auxiliary hosts have cores of their own. A batch goes to whoever will be done with it
+first, a local worker where both are: so local cores are filled, and the others take the surplus.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Floats
+from headrace.observe.whatif.tables import Flags, Floats
 
 _MOST_ROUNDS = 12
 _FITS = 1.005
@@ -31,22 +35,24 @@ class Pipeline:
         prefetch_factor: Batches under way or made ahead, a worker.
         takes_next: Workers take the next batch when they are free; else round-robin, as in torch.
         cores: Cores that the workers and the consumer of this pipeline may use together.
+        auxiliary: Workers on auxiliary hosts, beside local ones, each with the cores it needs.
     """
 
     workers: int
     prefetch_factor: int = 2
     takes_next: bool = False
     cores: float = float("inf")
+    auxiliary: int = 0
 
     @property
     def depth(self) -> int:
         """Batches under way or made ahead."""
-        return self.workers * max(self.prefetch_factor, 1)
+        return (self.workers + self.auxiliary) * max(self.prefetch_factor, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What each batch costs; all arrays are drawings x batches, nanoseconds.
+    """What each batch costs, in nanoseconds; all arrays are drawings x batches.
 
     Attributes:
         service_ns: Making a batch, from the worker taking it to its being ready for the next.
@@ -54,6 +60,8 @@ class Load:
         demand_ns: CPU time of all the worker's threads; at least `service_cpu_ns`.
         consume_ns: What the consumer does with a batch until it asks for the next.
         consume_cpu_ns: CPU time meanwhile, of the consumer and all else on the host.
+        auxiliary_ns: What a batch made on an auxiliary host takes beyond `service_ns`.
+        receive_cpu_ns: CPU time of this host in receiving such a batch.
     """
 
     service_ns: Floats
@@ -61,6 +69,17 @@ class Load:
     demand_ns: Floats
     consume_ns: Floats
     consume_cpu_ns: Floats
+    auxiliary_ns: float = 0.0
+    receive_cpu_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """A pipeline played through: each array has a value a drawing."""
+
+    period_ns: Floats
+    consume_ns: Floats
+    local_share: Floats
 
 
 def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -> Floats:
@@ -68,16 +87,88 @@ def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -
 
     Args:
         pipeline: How batches are made; cores are taken as unlimited.
-        service_ns: What making each batch takes: drawings x batches.
+        service_ns: What making each batch takes: drawings x batches, on auxiliary hosts too.
         consume_ns: What each batch keeps the consumer busy for: drawings x batches.
     """
+    return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
+
+
+def batch_period_ns(pipeline: Pipeline, load: Load) -> Floats:
+    """Return how long a batch takes from one delivery to the next, on average: one a drawing."""
+    return _play(pipeline, load).period_ns
+
+
+def wait_share(pipeline: Pipeline, load: Load) -> float:
+    """Return the share of time that the consumer waits for batches, 0 to 1."""
+    played = _play(pipeline, load)
+    return float(np.clip(1.0 - played.consume_ns / played.period_ns, 0.0, 1.0).mean())
+
+
+def _play(pipeline: Pipeline, load: Load) -> _Played:
+    """Play it through, the CPU work stretched until the cores suffice."""
+    stretch = own_stretch = np.ones((load.service_ns.shape[0], 1))
+    fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
+    own = load.consume_cpu_ns.mean(axis=1)
+    played = _play_stretched(pipeline, load, stretch, own_stretch)
+    for _ in range(_MOST_ROUNDS):
+        least_ns = _demand_ns(load, played) / pipeline.cores
+        excess = least_ns / played.period_ns
+        if np.all(excess <= _FITS):
+            break
+        longer = np.maximum(excess, 1.0)
+        greedy = own > fair * np.maximum(least_ns, played.period_ns)
+        stretch = stretch * longer[:, None]
+        own_stretch = own_stretch * np.where(greedy, longer, 1.0)[:, None]
+        played = _play_stretched(pipeline, load, stretch, own_stretch)
+    # Whatever is stretched: the work cannot be done in less than this.
+    bound = np.maximum(played.period_ns, _demand_ns(load, played) / pipeline.cores)
+    return replace(played, period_ns=bound)
+
+
+def _demand_ns(load: Load, played: _Played) -> Floats:
+    """Return the CPU time that a batch costs this host, on average: one a drawing."""
+    here, away = played.local_share, 1.0 - played.local_share
+    demand: Floats = (
+        load.demand_ns.mean(axis=1) * here
+        + load.receive_cpu_ns * away
+        + load.consume_cpu_ns.mean(axis=1)
+    )
+    return demand
+
+
+def _play_stretched(
+    pipeline: Pipeline, load: Load, stretch: Floats, own_stretch: Floats
+) -> _Played:
+    cpu = np.minimum(load.service_cpu_ns, load.service_ns)
+    own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
+    service = load.service_ns + cpu * (stretch - 1.0)
+    consume = load.consume_ns + own_cpu * (own_stretch - 1.0)
+    away = load.service_ns + load.auxiliary_ns
+    delivered, here = _deliver(pipeline, service, away, consume)
+    # The first batches find an empty pipeline, so they say nothing about the steady state.
+    batches = delivered.shape[1]
+    begin = min(max(pipeline.depth, batches // 5), batches // 2)
+    span = np.maximum(delivered[:, -1] - delivered[:, begin], 1.0)
+    return _Played(
+        period_ns=span / (batches - 1 - begin),
+        consume_ns=consume.mean(axis=1),
+        local_share=here[:, begin:].mean(axis=1),
+    )
+
+
+def _deliver(
+    pipeline: Pipeline, service_ns: Floats, away_ns: Floats, consume_ns: Floats
+) -> tuple[Floats, Flags]:
+    """Return when each batch is delivered, and whether a local worker made it."""
     drawings, batches = service_ns.shape
     delivered = np.zeros((drawings, batches))
+    here = np.ones((drawings, batches), dtype=np.bool_)
     if pipeline.workers == 0:
         delivered[:] = np.cumsum(service_ns, axis=1)
         delivered[:, 1:] += np.cumsum(consume_ns, axis=1)[:, :-1]
-        return delivered
+        return delivered, here
     free = np.zeros((drawings, pipeline.workers))
+    free_away = np.zeros((drawings, pipeline.auxiliary))
     rows = np.arange(drawings)
     ready = np.zeros(drawings)
     for batch in range(batches):
@@ -88,43 +179,16 @@ def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -
         )
         issued = delivered[:, batch - pipeline.depth] if batch >= pipeline.depth else 0.0
         finish = np.maximum(free[rows, taken_by], issued) + service_ns[:, batch]
-        free[rows, taken_by] = finish
+        if pipeline.auxiliary:
+            other = free_away.argmin(axis=1)
+            finish_away = np.maximum(free_away[rows, other], issued) + away_ns[:, batch]
+            at_home = finish <= finish_away
+            here[:, batch] = at_home
+            free[rows, taken_by] = np.where(at_home, finish, free[rows, taken_by])
+            free_away[rows, other] = np.where(at_home, free_away[rows, other], finish_away)
+            finish = np.minimum(finish, finish_away)
+        else:
+            free[rows, taken_by] = finish
         delivered[:, batch] = np.maximum(finish, ready)
         ready = delivered[:, batch] + consume_ns[:, batch]
-    return delivered
-
-
-def batch_period_ns(pipeline: Pipeline, load: Load) -> Floats:
-    """Return how long a batch takes from one delivery to the next, on average: one a drawing."""
-    stretch = np.ones((load.service_ns.shape[0], 1))
-    period = _period(pipeline, load, stretch)
-    demand = (load.demand_ns + load.consume_cpu_ns).mean(axis=1)
-    for _ in range(_MOST_ROUNDS):
-        excess = demand / (period * pipeline.cores)
-        if np.all(excess <= _FITS):
-            break
-        stretch = stretch * np.maximum(excess, 1.0)[:, None]
-        period = _period(pipeline, load, stretch)
-    # Whatever is stretched: the work cannot be done in less than this.
-    bound: Floats = np.maximum(period, demand / pipeline.cores)
-    return bound
-
-
-def wait_share(pipeline: Pipeline, load: Load) -> float:
-    """Return the share of time that the consumer waits for batches, 0 to 1."""
-    period = batch_period_ns(pipeline, load)
-    return float(np.clip(1.0 - load.consume_ns.mean(axis=1) / period, 0.0, 1.0).mean())
-
-
-def _period(pipeline: Pipeline, load: Load, stretch: Floats) -> Floats:
-    cpu = np.minimum(load.service_cpu_ns, load.service_ns)
-    own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
-    service = load.service_ns + cpu * (stretch - 1.0)
-    consume = load.consume_ns + own_cpu * (stretch - 1.0)
-    delivered = delivery_times(pipeline, service, consume)
-    # The first batches find an empty pipeline, so they say nothing about the steady state.
-    batches = delivered.shape[1]
-    begin = min(max(pipeline.depth, batches // 5), batches // 2)
-    span = np.maximum(delivered[:, -1] - delivered[:, begin], 1.0)
-    period: Floats = span / (batches - 1 - begin)
-    return period
+    return delivered, here

@@ -6,8 +6,9 @@ takes the host some ten microseconds.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.device_remedies import pinning
 from headrace.observe.doctor.evidence import WARNING, Evidence
-from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.model import Cause, Finding
 from headrace.observe.doctor.stacks import hottest
 
 RULE = "blocking-copy"
@@ -24,9 +25,6 @@ def check(evidence: Evidence) -> Finding | None:
     cause: Cause | None = place.cause() if place is not None else None
     seconds = evidence.steps.seconds("copy")
     at = f" at {cause.place}" if cause is not None else ""
-    how = f"Copy with .to(device, non_blocking=True){at}."
-    if loader is not None and not pinned:
-        how = f"Give the DataLoader{loader.place} pin_memory=True. {how}"
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
@@ -34,5 +32,5 @@ def check(evidence: Evidence) -> Finding | None:
         seconds_lost=seconds,
         evidence={"copy_share": share, "pinned": int(pinned)},
         cause=cause,
-        remedies=(Remedy(name="pinning", change="pinned, asynchronous copies", how=how),),
+        remedies=pinning(evidence, at),
     )

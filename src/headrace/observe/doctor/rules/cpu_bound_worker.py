@@ -9,6 +9,7 @@ with three processes a core.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.core_remedies import auxiliary_hosts
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import faster, making_cause, more_workers
@@ -31,6 +32,8 @@ def check(evidence: Evidence) -> Finding | None:
     remedies: tuple[Remedy, ...] = (more[0],) if more else ()
     if cause is not None:
         remedies += faster(evidence, cause, cause.name or cause.place)
+    away = auxiliary_hosts(evidence) if evidence.cores_full else None
+    remedies += (away,) if away is not None else ()
     seconds = _seconds(evidence, cause)
     return Finding(
         rule=RULE,

@@ -14,9 +14,9 @@ change that, so it is a warning however long it takes.
 from __future__ import annotations
 
 from headrace.observe.doctor.evidence import WARNING, Evidence
-from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.model import Cause, Finding
 from headrace.observe.doctor.places import is_device_sync, runs_model
-from headrace.observe.doctor.remedies import making_cause
+from headrace.observe.doctor.remedies import first_loader, making_cause
 from headrace.observe.doctor.stacks import Sighting, hottest
 
 RULE = "data-wait"
@@ -90,14 +90,7 @@ def _without_loader(evidence: Evidence) -> Finding | None:
         seconds_lost=seconds,
         evidence={"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
-        remedies=(
-            Remedy(
-                name="loader",
-                change="a DataLoader with workers",
-                how="Put the making of one sample into a Dataset's __getitem__, and iterate over "
-                "DataLoader(dataset, num_workers=...).",
-            ),
-        ),
+        remedies=first_loader(evidence, share, place.cpu_share),
     )
 
 

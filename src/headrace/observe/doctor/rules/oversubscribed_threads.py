@@ -7,10 +7,11 @@ in each worker) or there are more than twice as many workers as cores.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.core_remedies import one_thread_a_worker
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.remedies import WORTH_IT, predicted
-from headrace.observe.whatif.prediction import Change
+from headrace.observe.doctor.remedies import predicted
+from headrace.observe.whatif.prediction import with_workers
 
 RULE = "oversubscribed-threads"
 _THREADS = 1.5
@@ -51,24 +52,18 @@ def check(evidence: Evidence) -> Finding | None:
 
 def _remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...]:
     loader, simulator = evidence.loader, evidence.simulator
-    if threaded:
-        how = (
-            "In the DataLoader's worker_init_fn: cv2.setNumThreads(1) and torch.set_num_threads(1);"
-            " OMP_NUM_THREADS=1 before the start."
-        )
-        if simulator is None:
-            return (Remedy(name="threads", change="one thread a worker", how=how),)
-        # Between: the other threads only spin, or they do work that the first must then do.
-        prediction = simulator.predict_between(Change(), Change(threads=1))
-        remedy = predicted("threads", "one thread a worker", prediction, how)
-        return (remedy,) if prediction.high >= WORTH_IT else ()
-    if loader is None:
+    if loader is None or simulator is None:
         return ()
+    if threaded:
+        remedy = one_thread_a_worker(evidence)
+        return (remedy,) if remedy is not None else ()
     fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
     return (
-        Remedy(
-            name="workers",
-            change=f"{fewer} workers instead of {loader.workers}",
-            how=f"Give the DataLoader{loader.place} num_workers={fewer}.",
+        predicted(
+            "workers",
+            f"{fewer} workers instead of {loader.workers}",
+            with_workers(simulator, fewer),
+            f"Give the DataLoader{loader.place} num_workers={fewer}.",
+            loader.overridden("num_workers", fewer),
         ),
     )

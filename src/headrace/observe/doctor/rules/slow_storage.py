@@ -14,7 +14,7 @@ from __future__ import annotations
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
 from headrace.observe.doctor.places import is_lock, is_reading, is_sleep
-from headrace.observe.doctor.remedies import less_waiting, making_cause, more_workers, predicted
+from headrace.observe.doctor.remedies import less_reading, making_cause, more_workers, predicted
 from headrace.observe.doctor.stacks import Sighting, waiting_ns
 
 RULE = "slow-storage"
@@ -40,7 +40,7 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
     cause = making_cause(evidence, reading, weigh_waiting=True)
-    prediction = less_waiting(evidence, waiting)
+    prediction = less_reading(evidence, waiting)
     seconds = evidence.flow_wait_seconds
     if prediction is not None:
         seconds = evidence.waits_solved(prediction.wait_share)
@@ -84,14 +84,15 @@ def _remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ..
     more = more_workers(evidence)
     if more is not None and kind == "latency":
         remedies.append(more[0])
-    prediction = less_waiting(evidence, waiting)
+    prediction = less_reading(evidence, waiting)
     if prediction is not None:
         remedies.append(
             predicted(
                 "shards",
                 "reading shards, or a cache on local disk,",
                 prediction,
-                "Pack the files with `headrace data pack`, or keep a copy on local disk.",
+                "Pack the files with `headrace data pack`, or keep a copy on local disk. Reading "
+                "is taken to go as fast as in the fastest batches of this run, or faster.",
             )
         )
     return tuple(remedies)

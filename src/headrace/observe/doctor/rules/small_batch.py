@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from headrace.observe.doctor.device_remedies import bigger_batch
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.gpus import gpu_utilisation
-from headrace.observe.doctor.model import Finding, Remedy
+from headrace.observe.doctor.model import Finding
 
 RULE = "small-batch"
 _UTILISATION, _STEP_NS = 0.5, 50e6
@@ -37,11 +38,5 @@ def check(evidence: Evidence) -> Finding | None:
             "step_ms": median / 1e6,
             "samples_a_step": float(samples.mean()),
         },
-        remedies=(
-            Remedy(
-                name="bigger-batch",
-                change="a bigger batch",
-                how="Raise batch_size while memory allows it, or use torch.compile or CUDA graphs.",
-            ),
-        ),
+        remedies=(bigger_batch(evidence, 1.0 - used),),
     )

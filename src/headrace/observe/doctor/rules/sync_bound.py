@@ -7,7 +7,8 @@ so what it spends is the network's. Only steps in which sync was measured count.
 from __future__ import annotations
 
 from headrace.observe.doctor.evidence import SERIOUS, Evidence
-from headrace.observe.doctor.model import Finding, Remedy
+from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.remedies import predicted, without
 
 RULE = "sync-bound"
 
@@ -43,11 +44,12 @@ def check(evidence: Evidence) -> Finding | None:
             "ranks": len(evidence.steps.ranks),
         },
         remedies=(
-            Remedy(
-                name="sync-less",
-                change="fewer or smaller syncs",
-                how="Accumulate gradients under no_sync(), sync in bfloat16 with a communication "
-                "hook, or raise the batch size.",
+            predicted(
+                "sync-less",
+                "half the syncs",
+                without(evidence, evidence.steps.wall_ns * share / 2),
+                "Accumulate gradients of two batches under no_sync(), sync in bfloat16 with a "
+                "communication hook, or double the batch size.",
             ),
         ),
     )

@@ -1,0 +1,100 @@
+"""Remedies on the accelerator's side: pinned copies, bigger batches."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.model import Remedy
+from headrace.observe.doctor.remedies import predicted, without
+from headrace.observe.whatif.batch_cost import fixed_cost_ns
+from headrace.observe.whatif.prediction import Change, Prediction
+
+_PINNED_SAVES = (1 / 3, 0.8)
+"""What a copy from pinned memory saves of one from pageable memory, at least and at most.
+
+Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the link alone does 5 (PCIe
+2) to 50 (PCIe 5)."""
+_TWICE = 2.0
+
+
+def pinning(evidence: Evidence, at: str) -> tuple[Remedy, ...]:
+    """Return what pinned memory would give, and copies beside the step on top of it.
+
+    Args:
+        evidence: What is known.
+        at: Where the script copies, as " at train.py:40"; or nothing.
+    """
+    loader = evidence.loader
+    remedies: list[Remedy] = []
+    if loader is not None and not loader.pinned:
+        remedies.append(
+            predicted(
+                "pinning",
+                "pinned memory",
+                _less_copying(evidence, _PINNED_SAVES),
+                f"Give the DataLoader{loader.place} pin_memory=True. A copy from pinned memory is "
+                "taken to last 1/5 to 2/3 as long.",
+                loader.overridden("pin_memory", 1),
+            )
+        )
+    remedies.append(
+        predicted(
+            "asynchronous-copies",
+            "pinned, asynchronous copies",
+            # At most the rank goes on at once, and the copy is done by the time it is needed.
+            _less_copying(evidence, (_PINNED_SAVES[0], 1.0)),
+            f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
+        )
+    )
+    return tuple(remedies)
+
+
+def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
+    """Return what twice the batch would give.
+
+    What a step costs whatever its batch is told by steps of different sizes, if there are some;
+    else it lies between half and all of the time in which the device is idle.
+
+    Args:
+        evidence: What is known.
+        idle_share: The share of step time in which the device is idle, 0 to 1.
+    """
+    fixed = fixed_cost_ns(evidence.steps)
+    told = "as steps of different sizes tell"
+    if fixed is None:
+        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
+        own = evidence.steps.wall_ns - evidence.steps.phase_ns("data_wait")
+        idle = float((own / batches).mean()) * idle_share
+        fixed = (idle / 2, idle)
+        told = "half to all of the time in which the device is idle"
+    return predicted(
+        "bigger-batch",
+        "twice the batch size",
+        _twice_the_batch(evidence, fixed),
+        "Raise batch_size while memory allows it, or use torch.compile or CUDA graphs. What a step "
+        f"costs whatever its batch is taken to be {fixed[0] / 1e6:.1f} to {fixed[1] / 1e6:.1f} ms, "
+        f"{told}.",
+    )
+
+
+def _less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
+    copy = evidence.steps.phase_ns("copy")
+    if evidence.simulator is None:
+        return without(evidence, copy * saved[0], copy * saved[1])
+    batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
+    copy_ns = float((copy / batches).mean())
+    least, most = (Change(consume_saved_ns=copy_ns * share) for share in saved)
+    return evidence.simulator.predict_between(least, most)
+
+
+def _twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
+    if evidence.simulator is None:
+        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
+        # Of two batches in one the fixed cost is paid once.
+        least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
+        return without(evidence, least, most)
+    least_change, most_change = (
+        Change(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
+    )
+    return evidence.simulator.predict_between(least_change, most_change)

@@ -1,0 +1,59 @@
+"""`headrace doctor --ranks` on a recorded run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from json_schemas import check, read_schema
+
+SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
+HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+
+
+def said(folder: Path, *words: str, code: int = 0) -> str:
+    ended = subprocess.run(
+        [*HEADRACE, *words], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert ended.returncode == code, ended.stderr
+    return ended.stdout + ended.stderr
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    flags = ("--name", "one", "--profile-interval", "100ms")
+    said(folder, "run", *flags, str(SCRIPTS / "waiting.py"))
+    return folder
+
+
+def test_a_real_run_is_foretold_at_other_ranks(recorded: Path):
+    told = json.loads(said(recorded, "doctor", "--ranks", "3", "--json", "one"))
+    check(told, read_schema("foretelling.schema.json"))
+    assert (told["now"]["ranks"], told["then"]["ranks"]) == (1, 3)
+    one, three = (told[when]["batches_per_s"]["value"] for when in ("now", "then"))
+    assert one * 0.99 <= three <= one * 3.1
+    same = json.loads(said(recorded, "doctor", "--ranks", "1", "--json"))
+    assert same["now"] == same["then"]
+    diagnosis = json.loads(said(recorded, "doctor", "--json"))
+    step_ms = diagnosis["verdict"]["step_ms"]
+    assert same["now"]["batches_per_s"]["value"] == pytest.approx(1000 / step_ms, rel=0.1)
+
+
+def test_it_is_told_in_words(recorded: Path):
+    told = said(recorded, "doctor", "--ranks", "2")
+    assert told.startswith("At 2 ranks: ")
+    assert "Measured at 1 rank: " in told
+
+
+def test_what_cannot_be_is_told(recorded: Path, tmp_path: Path):
+    assert "--ranks 0: give a whole number" in said(recorded, "doctor", "--ranks", "0", code=2)
+    assert "Invalid value for" in said(recorded, "doctor", "--ranks", "two", code=2)
+    said(recorded, "doctor", "--ranks", "2", "nothing", code=2)
+    (tmp_path / "idle.py").write_text("import torch\n")
+    said(tmp_path, "run", "idle.py")
+    assert "do not say enough" in said(tmp_path, "doctor", "--ranks", "2", code=1)

@@ -1,0 +1,225 @@
+"""What changes of a pipeline may and may not do to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.observe.whatif.measured import measure
+from headrace.observe.whatif.prediction import Change, Simulator
+from headrace.observe.whatif.scaling import scaled
+from headrace.observe.whatif.simulation import (
+    Load,
+    Pipeline,
+    batch_period_ns,
+    delivery_times,
+    wait_share,
+)
+from run_tables import Run, play
+
+NOISE = 1.02
+"""CPU work is stretched until it fits within half a per cent, and steady states are averages."""
+LOADS = st.builds(
+    dict,
+    service=st.integers(1, 60),
+    spread=st.floats(0, 0.6),
+    cpu=st.floats(0.05, 1),
+    threads=st.floats(1, 4),
+    consume=st.integers(1, 40),
+    own=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+PIPELINES = st.builds(
+    Pipeline,
+    workers=st.integers(1, 6),
+    prefetch_factor=st.integers(1, 3),
+    takes_next=st.booleans(),
+    cores=st.floats(0.5, 8),
+)
+RUNS = {
+    "starved": Run(workers=2, service_ms=40, cores=4, busy_cores=2.5, worker_cpu=0.6, threads=1.5),
+    "full": Run(workers=4, service_ms=60, cores=4, busy_cores=4, worker_cpu=0.9, threads=2),
+    "fed": Run(workers=4, service_ms=15, cores=8, busy_cores=3),
+    "waiting": Run(workers=2, service_ms=60, worker_cpu=0.1, busy_cores=0.5, read_bytes=10**6),
+    "inline": Run(workers=0, service_ms=10, cores=4, busy_cores=1, ready_ms=0),
+    "two ranks": Run(workers=2, ranks=2, service_ms=25, cores=4, busy_cores=3),
+}
+MEASURED = pytest.mark.parametrize("name", RUNS)
+
+
+def a_load(
+    *, service: int, spread: float, cpu: float, threads: float, consume: int, own: float, seed: int
+) -> Load:
+    random = np.random.default_rng(seed)
+    made = service * np.maximum(random.normal(1, spread, size=(2, 160)), 0.1)
+    used = np.full((2, 160), float(consume))
+    return Load(
+        service_ns=made,
+        service_cpu_ns=made * cpu,
+        demand_ns=made * cpu * threads,
+        consume_ns=used,
+        consume_cpu_ns=used * own,
+    )
+
+
+@cache
+def simulator_of(name: str) -> Simulator:
+    measured = measure(play(RUNS[name]))
+    assert measured is not None
+    return Simulator(measured)
+
+
+@given(
+    service=st.lists(st.integers(1, 50), min_size=2, max_size=40),
+    consume=st.integers(1, 30),
+    workers=st.integers(1, 4),
+    away=st.integers(1, 4),
+)
+def test_auxiliary_workers_never_deliver_later(service, consume, workers, away):
+    def end(auxiliary: int) -> float:
+        pipeline = Pipeline(workers=workers, takes_next=True, auxiliary=auxiliary)
+        used = np.full((1, len(service)), float(consume))
+        return float(delivery_times(pipeline, np.array([service], float), used)[0, -1])
+
+    assert end(away) <= end(0) + 1e-9
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    load=LOADS,
+    pipeline=PIPELINES,
+    away=st.integers(0, 6),
+    more=st.integers(1, 6),
+    way=st.floats(0, 2),
+)
+def test_more_auxiliary_cores_are_never_slower(load, pipeline, away, more, way):
+    costs = replace(a_load(**load), auxiliary_ns=way * load["service"])
+    pipeline = replace(pipeline, takes_next=True)
+    fewer = batch_period_ns(replace(pipeline, auxiliary=away), costs).mean()
+    then = batch_period_ns(replace(pipeline, auxiliary=away + more), costs).mean()
+    assert then <= fewer * 1.05  # whom a batch goes to is chosen batch by batch
+
+
+def test_auxiliary_hosts_leave_the_local_cores_to_the_rest():
+    costs = a_load(service=40, spread=0.1, cpu=1.0, threads=1, consume=10, own=0.2, seed=1)
+    pipeline = Pipeline(workers=2, takes_next=True, cores=2)
+    assert wait_share(pipeline, costs) > 0.4
+    assert wait_share(replace(pipeline, auxiliary=4), costs) < 0.05
+
+
+@settings(deadline=None, max_examples=40)
+@given(load=LOADS, pipeline=PIPELINES, left=st.floats(0, 1))
+def test_less_waiting_is_never_slower(load, pipeline, left):
+    costs = a_load(**load)
+    waiting = costs.service_ns - costs.service_cpu_ns
+    less = replace(costs, service_ns=costs.service_cpu_ns + waiting * left)
+    assert batch_period_ns(pipeline, less).mean() <= batch_period_ns(pipeline, costs).mean() * NOISE
+
+
+@settings(deadline=None, max_examples=40)
+@given(load=LOADS, pipeline=PIPELINES, fewer=st.floats(0.1, 1))
+def test_fewer_cores_are_never_faster(load, pipeline, fewer):
+    costs = a_load(**load)
+    scarce = replace(pipeline, cores=pipeline.cores * fewer)
+    assert batch_period_ns(pipeline, costs).mean() <= batch_period_ns(scarce, costs).mean() * NOISE
+
+
+@MEASURED
+def test_changing_nothing_gives_nothing(name: str):
+    simulator = simulator_of(name)
+    now = simulator.measured
+    same = Change(
+        workers=now.pipeline.workers,
+        ranks=now.ranks,
+        capped_share=1.0,
+        capped_ns=1e12,
+        consume_saved_ns=0.0,
+    )
+    assert simulator.predict(same).speedup == pytest.approx(1.0)
+    assert simulator.at_ranks(3).predict(Change(ranks=3)).speedup == pytest.approx(1.0)
+
+
+@MEASURED
+def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
+    simulator = simulator_of(name)
+    measured = simulator.measured
+    same = scaled(simulator, measured.ranks, 0.37)
+    rate = measured.ranks * 1e9 / measured.period_ns.mean()
+    assert same.batches_per_s.value == pytest.approx(rate)
+    assert same.wait_share.value == pytest.approx(0.37)
+
+
+@MEASURED
+def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
+    simulator = simulator_of(name)
+    told = [scaled(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
+    for fewer, more in pairwise(told):
+        assert more.efficiency.value <= fewer.efficiency.value * NOISE
+        assert more.batches_per_s.value >= fewer.batches_per_s.value / NOISE
+        assert more.wait_share.value >= fewer.wait_share.value - 0.02
+    for each in told:
+        for estimate in (each.efficiency, each.wait_share, each.batches_per_s):
+            assert estimate.low <= estimate.value <= estimate.high
+
+
+@MEASURED
+def test_remedies_at_other_ranks_are_measured_against_those_ranks(name: str):
+    simulator = simulator_of(name)
+    crowded = simulator.at_ranks(8)
+    speed = simulator.predict(Change(ranks=8)).speedup
+    half = Change(service_factor=0.5)
+    both = simulator.predict(replace(half, ranks=8)).speedup
+    assert crowded.predict(half).speedup == pytest.approx(both / speed, rel=0.02)
+
+
+@MEASURED
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_ending_waits_is_never_slower_and_the_less_is_left_the_better(name: str, share: float):
+    simulator = simulator_of(name)
+    speeds = [
+        simulator.predict(Change(capped_share=share, capped_ns=left_ns)).speedup
+        for left_ns in (1e12, 2e7, 5e6, 1e6, 0.0)
+    ]
+    assert speeds[0] == pytest.approx(1.0)
+    assert all(after >= before / NOISE for before, after in pairwise(speeds))
+
+
+@MEASURED
+def test_threads_that_only_spin_cost_more_than_those_that_share_the_work(name: str):
+    simulator = simulator_of(name)
+    spin = simulator.predict(Change(threads=1)).speedup
+    work = simulator.predict(Change(threads=1, threads_share=True)).speedup
+    assert spin >= 1 / NOISE
+    assert work <= spin * NOISE
+    rank_spin = simulator.predict(Change(rank_threads=1)).speedup
+    rank_work = simulator.predict(Change(rank_threads=1, threads_share=True)).speedup
+    assert rank_spin >= 1 / NOISE
+    assert rank_work <= rank_spin * NOISE
+
+
+@MEASURED
+def test_the_more_of_a_step_is_fixed_the_more_a_bigger_batch_gives(name: str):
+    simulator = simulator_of(name)
+    consume = float(simulator.load.consume_ns.mean())
+    speeds = [
+        simulator.predict(Change(batch_factor=2.0, fixed_consume_ns=share * consume)).speedup
+        for share in (0.0, 0.3, 0.7, 1.0)
+    ]
+    assert all(after >= before / NOISE for before, after in pairwise(speeds))
+    assert speeds[0] == pytest.approx(1.0, abs=0.03)
+    assert speeds[-1] <= 2.0 * NOISE
+
+
+@MEASURED
+def test_a_copy_saved_gives_at_most_its_share_of_the_step(name: str):
+    simulator = simulator_of(name)
+    period = simulator.measured.period_ns.mean()
+    saved_ns = float(simulator.load.consume_ns.mean()) / 2
+    speed = simulator.predict(Change(consume_saved_ns=saved_ns)).speedup
+    assert 1 / NOISE <= speed <= NOISE * period / (period - saved_ns)

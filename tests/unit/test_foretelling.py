@@ -1,0 +1,158 @@
+"""More ranks on a host, foretold from the run of one."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.ranks_report import print_foretelling
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.foretelling import Foretelling, foretell
+from headrace.observe.doctor.rules import RULES
+from json_schemas import check, read_schema
+from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
+
+BLUR = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__", f"{AUGMENT}:31:RandomBlur.__call__")
+RULE = "cpu-starved-by-ranks"
+
+
+def fed(**changes) -> Run:
+    """A run of one rank that is fed: 15 ms of two workers' time for each step of 10.5 ms."""
+    return Run(
+        **{
+            "workers": 2, "service_ms": 15, "cores": 4, "busy_cores": 2.0,
+            "worker_stacks": [(BLUR, 1.0, 1.0)], **changes,
+        }
+    )  # fmt: skip
+
+
+def looked_at(run: Run, rank_percent: float = 30.0) -> RunTables:
+    """Play a run whose processes were looked at, each rank alike."""
+    tables = play(run)
+    worker = 100.0 * run.service_ms * run.worker_cpu * run.threads / 10.5 / max(run.workers, 1)
+    shares = {100 + rank: rank_percent for rank in range(run.ranks)}
+    shares |= {1000 + number: worker for number in range(run.workers)}
+    for t_ms in range(0, 4000, 100):
+        for pid, percent in shares.items():
+            tables.add("process_usage", t_ns=t_ms * MS, pid=pid, cpu_percent=percent)
+    return tables
+
+
+def told_of(tables: RunTables, ranks: int) -> Foretelling:
+    told = foretell(gather(tables), ranks)
+    assert told is not None
+    return told
+
+
+def test_a_fed_rank_foretells_that_four_starve():
+    finding = RULES[RULE](gather(looked_at(fed())))
+    assert finding is not None
+    assert (finding.severity, finding.seconds_lost, finding.foretold) == ("info", 0.0, True)
+    assert finding.title.startswith("at 4 ranks this host's 4 cores starve: data wait 1% -> ")
+    # 14.6 ms of the workers and 3.2 of the rank on one core each, where a step asks for 10.5.
+    assert finding.evidence["data_wait_share_then"] == pytest.approx(1 - 10.4 / 17.7, abs=0.05)
+    assert finding.cause is not None
+    assert finding.cause.line == 31
+    names = {remedy.name for remedy in finding.remedies}
+    assert {"faster-code", "move-code", "auxiliary-hosts"} <= names
+    assert all(remedy.predicted_speedup is not None for remedy in finding.remedies)
+
+
+def test_it_stands_beside_the_verdict_and_does_not_change_it():
+    diagnosis = diagnose(looked_at(fed()))
+    assert [finding.rule for finding in diagnosis.findings] == ["compute-bound", RULE]
+    assert diagnosis.verdict.bound == "compute"
+    assert "nothing to fix" in diagnosis.verdict.sentence
+
+
+def test_as_many_ranks_as_accelerators_are_foretold():
+    tables = looked_at(fed(cores=12, busy_cores=2.0))
+    ticks = len(tables.system["t_ns"])
+    for gpu in range(8):
+        tables.system[f"gpu_{gpu}_utilisation_percent"] = [97.0] * ticks
+    finding = RULES[RULE](gather(tables))
+    assert finding is not None
+    assert finding.evidence["ranks"] == 8
+    del tables.system["gpu_0_utilisation_percent"]
+    for gpu in range(2, 8):
+        del tables.system[f"gpu_{gpu}_utilisation_percent"]
+    assert RULES[RULE](gather(tables)) is None  # there is one accelerator, for one rank
+
+
+@pytest.mark.parametrize(
+    "run",
+    [fed(cores=64), fed(service_ms=30), fed(service_ms=0.2, worker_cpu=0.5), fed(batches=6)],
+    ids=["many cores", "starved already", "hardly any work", "too few steps"],
+)
+def test_nothing_is_foretold_where_nothing_is_known_or_nothing_starves(run: Run):
+    assert RULES[RULE](gather(looked_at(run, rank_percent=5.0))) is None
+
+
+def test_nothing_is_foretold_where_the_ranks_own_use_is_unknown():
+    evidence = gather(play(fed()))
+    assert foretell(evidence, 4) is None
+    assert RULES[RULE](evidence) is None
+
+
+def test_other_jobs_on_the_host_are_told_of():
+    tables = looked_at(fed(busy_cores=4.0))
+    assert RULES[RULE](gather(tables)) is None
+    text = StringIO()
+    print_foretelling(told_of(tables, 4), Console(file=text, width=200, highlight=False))
+    assert "Other processes used 2.3 of the cores meanwhile" in text.getvalue()
+
+
+def test_efficiency_is_of_one_rank_alone_whatever_was_measured():
+    run = fed(ranks=2, cores=64, busy_cores=4.0)
+    for row in (tables := looked_at(run)).rows["processes"]:
+        row["pid"] = row["pid"] if row["role"] == "rank" else row["pid"] + 10 * row["rank"]
+    told = told_of(tables, 2)
+    assert told.now == told.then
+    assert told.then.efficiency.value == pytest.approx(1.0)
+    assert told_of(tables, 1).then.batches_per_s.value == pytest.approx(
+        told.then.batches_per_s.value / 2, rel=0.02
+    )
+
+
+def test_remedies_are_of_the_crowded_host():
+    told = told_of(looked_at(fed()), 4)
+    gone = next(each for each in told.remedies if each.name == "move-code")
+    assert gone.predicted_speedup == pytest.approx(1 / told.then.efficiency.value, rel=0.1)
+    alone = told_of(looked_at(fed()), 1)
+    assert alone.remedies == ()  # a fed rank needs none
+
+
+def test_threads_of_the_rank_itself_can_be_limited():
+    told = told_of(looked_at(fed(cores=4), rank_percent=180.0), 4)
+    limited = next(each for each in told.remedies if each.name == "rank-threads")
+    assert [str(each) for each in limited.overrides] == ["rank_threads=1"]
+    assert limited.predicted_speedup is not None
+    assert limited.predicted_speedup > 1.05
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_the_json_is_what_the_schema_says(ranks: int):
+    told = told_of(looked_at(fed()), ranks).to_json()
+    check(json.loads(json.dumps(told, allow_nan=False)), read_schema("foretelling.schema.json"))
+    assert told["then"]["ranks"] == ranks
+    assert told["now"]["samples_per_s"]["value"] == pytest.approx(
+        32 * told["now"]["batches_per_s"]["value"], rel=0.001
+    )
+
+
+def test_it_is_told_in_80_columns():
+    text = StringIO()
+    console = Console(file=text, width=80, highlight=False)
+    print_foretelling(told_of(looked_at(fed()), 4), console)
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    told = " ".join(text.getvalue().split())
+    assert told.startswith("At 4 ranks: ")
+    assert "samples/s" in told
+    assert "scaling efficiency" in told
+    assert "Measured at 1 rank: " in told
+    assert "What would help at 4 ranks:" in told
