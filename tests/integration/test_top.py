@@ -28,6 +28,7 @@ from jobs import clean_environment, descendants, eventually, run, started
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
 TOP = [sys.executable, "-m", "headrace.cli.main", "top"]
+START_S = 180.0  # torch is imported, perhaps while every core has other work
 STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALONE_IN, ALONE_OUT = "\x1b[?1049h", "\x1b[?1049l"  # a screen of its own, as full-screen tools have
 CURSOR_ON = "\x1b[?25h"
@@ -110,7 +111,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder, "--name", "base", str(SCRIPT), str(folder / "stop"), str(folder / "steps")
     ) as job:
         path = folder / "runs" / "base"
-        eventually((folder / "steps").exists, "the first step")
+        eventually((folder / "steps").exists, "the first step", START_S)
         eventually(lambda: open_records(path).table("steps").num_rows > 100, "100 steps")
         yield path
         (folder / "stop").touch()
@@ -190,7 +191,7 @@ def test_the_end_of_a_run_is_noticed_and_told(tmp_path: Path):
     with started(
         tmp_path, "--name", "short", str(SCRIPT), str(stop), str(tmp_path / "steps")
     ) as job:
-        eventually((tmp_path / "steps").exists, "the first step")
+        eventually((tmp_path / "steps").exists, "the first step", START_S)
         path = tmp_path / "runs" / "short"
         with terminal(str(path), "--interval", "200ms") as screen:
             screen.shows("running")
@@ -244,7 +245,7 @@ def test_a_killed_job_shows_its_last_state(tmp_path: Path):
     with started(
         tmp_path, "--name", "cut", str(SCRIPT), str(tmp_path / "stop"), str(tmp_path / "steps")
     ) as job:
-        eventually((tmp_path / "steps").exists, "the first step")
+        eventually((tmp_path / "steps").exists, "the first step", START_S)
         eventually(lambda: open_records(path).table("steps").num_rows > 50, "50 steps")
         for pid in [*descendants(job.pid), job.pid]:  # all at once, the collector too
             os.kill(pid, signal.SIGKILL)

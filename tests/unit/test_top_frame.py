@@ -138,6 +138,7 @@ def test_what_does_not_fit_is_counted_and_all_is_there_without_a_height():
     rows = sum(line.startswith(("rank ", "workers ")) for line in lines)
     told = next(line for line in lines if "which a taller terminal shows" in line)
     assert int(told.split()[0]) == 32 - rows
+    assert len(lines) == 24  # no line is left empty
     whole = drawn(shown, height=None).splitlines()
     assert sum(line.startswith(("rank ", "worker ")) for line in whole) == 48
     assert not any("q leaves" in line for line in whole)

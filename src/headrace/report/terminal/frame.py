@@ -47,6 +47,8 @@ def frame(
         return Group(*top, *_table(state.processes, None), Text(""), *bottom)
     bottom.append(Text(_KEYS, style="bright_black", no_wrap=True))
     room = max(height - len(top) - len(bottom), _FEWEST_ROWS)
+    if len(state.processes) + 1 < room:
+        bottom.insert(0, Text(""))
     return Group(*top, *_table(state.processes, room), *bottom)
 
 
