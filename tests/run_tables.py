@@ -85,6 +85,10 @@ class Run:
     transforms: list[tuple[str, str, int, float]] = field(default_factory=list)
 
 
+def worker_pid(rank: int, worker: int, epoch: int = 0) -> int:
+    return 1000 + 10_000 * rank + 100 * epoch + worker
+
+
 def stack(*frames: str) -> str:
     return "\n".join(frames)
 
@@ -124,7 +128,7 @@ def _play_epoch(
 ) -> tuple[int, int]:
     for worker in range(run.workers if run.loader else 0):
         tables.add(
-            "processes", pid=1000 + worker + 100 * epoch, role="worker", rank=rank, loader=0,
+            "processes", pid=worker_pid(rank, worker, epoch), role="worker", rank=rank, loader=0,
             worker=worker, started_ns=now, attempt=1,
         )  # fmt: skip
     began = now + int(run.restart_ms * MS)
@@ -213,8 +217,9 @@ def _add_stack(
     share: float, cpu: float,
 ) -> None:  # fmt: skip
     wall = int(share * 1e9)
+    pid = 100 + rank if worker < 0 else worker_pid(rank, worker)
     tables.add(
-        "stacks", pid=1, rank=rank, loader=loader, worker=worker, phase=phase, stack=text,
+        "stacks", pid=pid, rank=rank, loader=loader, worker=worker, phase=phase, stack=text,
         start_ns=start, samples=int(share * 50), wall_ns=wall, cpu_ns=int(wall * cpu),
     )  # fmt: skip
 

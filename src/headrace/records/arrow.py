@@ -59,21 +59,29 @@ def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
     return schema_of(name, system_columns(connection))
 
 
-def stored_batches(connection: sqlite3.Connection, name: str) -> Iterator[pa.RecordBatch]:
+def stored_batches(
+    connection: sqlite3.Connection, name: str, condition: str = "1"
+) -> Iterator[pa.RecordBatch]:
     """Yield a store's table, in the order in which the rows were added.
 
     Fields that it does not have, of an older version, are null.
+
+    Args:
+        connection: The store, open.
+        name: The table's name.
+        condition: Which rows, in SQL, the table being `t`; all by default.
     """
     schema = stored_schema(connection, name)
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
-    cursor = connection.execute(_selection(name, schema.names, present))
+    cursor = connection.execute(_selection(name, schema.names, present, condition))
     while rows := cursor.fetchmany(_BATCH_ROWS):
         yield batch_of(schema, rows)
 
 
-def _selection(name: str, columns: Sequence[str], present: AbstractSet[str]) -> str:
+def _selection(name: str, columns: Sequence[str], present: AbstractSet[str], condition: str) -> str:
+    rest = f"WHERE {condition} ORDER BY t.rowid"
     if name == system.NAME:
-        return f"SELECT {', '.join(columns)} FROM {name} ORDER BY rowid"  # noqa: S608
+        return f"SELECT {', '.join(columns)} FROM {name} AS t {rest}"  # noqa: S608
     chosen, joins = [], []
     for field in BY_NAME[name].fields:
         if field.name not in present:
@@ -83,4 +91,4 @@ def _selection(name: str, columns: Sequence[str], present: AbstractSet[str]) -> 
             chosen.append(f"{field.name}_.text")
         else:
             chosen.append(f"t.{field.name}")
-    return f"SELECT {', '.join(chosen)} FROM {name} AS t {' '.join(joins)} ORDER BY t.rowid"  # noqa: S608
+    return f"SELECT {', '.join(chosen)} FROM {name} AS t {' '.join(joins)} {rest}"  # noqa: S608

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ def _most_called(there: list[tuple[Sighting, float]]) -> str:
     return max(calls, key=lambda name: calls[name], default="")
 
 
+@functools.lru_cache(maxsize=65_536)  # a live view reads the same ones each second
 def _frame(text: str) -> Frame | None:
     parts = text.rsplit(":", 2)
     if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # a text that was cut short
