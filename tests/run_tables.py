@@ -62,6 +62,7 @@ class Run:
     send_ms: float = 0.2
     ready_ms: float = 0.1
     read_bytes: int = 0
+    reads: int = -1
     restart_ms: float = 5.0
     phases_ms: dict[str, float] = field(
         default_factory=lambda: {
@@ -168,7 +169,8 @@ def _add_batch(
     tables.add(
         "batches", rank=rank, loader=0, worker=worker, batch=number, start_ns=start, wall_ns=wall,
         cpu_ns=cpu, process_cpu_ns=int(cpu * run.threads), samples=32, read_bytes=run.read_bytes,
-        collate_ns=int(run.collate_ms * MS), idle_ns=idle, send_ns=int(run.send_ms * MS),
+        reads=run.reads, collate_ns=int(run.collate_ms * MS), idle_ns=idle,
+        send_ns=int(run.send_ms * MS),
     )  # fmt: skip
 
 

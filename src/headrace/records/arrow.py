@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -59,19 +60,25 @@ def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
 
 
 def stored_batches(connection: sqlite3.Connection, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield a store's table, in the order in which the rows were added."""
+    """Yield a store's table, in the order in which the rows were added.
+
+    Fields that it does not have, of an older version, are null.
+    """
     schema = stored_schema(connection, name)
-    cursor = connection.execute(_selection(name, schema.names))
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+    cursor = connection.execute(_selection(name, schema.names, present))
     while rows := cursor.fetchmany(_BATCH_ROWS):
         yield batch_of(schema, rows)
 
 
-def _selection(name: str, columns: Sequence[str]) -> str:
+def _selection(name: str, columns: Sequence[str], present: AbstractSet[str]) -> str:
     if name == system.NAME:
         return f"SELECT {', '.join(columns)} FROM {name} ORDER BY rowid"  # noqa: S608
     chosen, joins = [], []
     for field in BY_NAME[name].fields:
-        if field.kind == "text":
+        if field.name not in present:
+            chosen.append("NULL")
+        elif field.kind == "text":
             joins.append(f"LEFT JOIN texts AS {field.name}_ ON {field.name}_.id = t.{field.name}")
             chosen.append(f"{field.name}_.text")
         else:

@@ -161,7 +161,8 @@ BATCHES = Table(
         Field("cpu_ns", "CPU time of the worker's main thread meanwhile"),
         Field("process_cpu_ns", "CPU time of all its threads meanwhile"),
         Field("samples", "samples in it; -1 where unknown"),
-        Field("read_bytes", "bytes that the process read meanwhile, from files and sockets"),
+        Field("read_bytes", "bytes that the process read meanwhile: files and pipes, not recv()"),
+        Field("reads", "read calls that brought them, or found an end; -1 where not recorded"),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),
         Field("send_ns", "handing the batch before this one over: pickling, shared memory"),
@@ -197,7 +198,11 @@ STACKS = Table(
         Field(
             "phase", "what a rank was doing: wait, forward, ...; for a worker work or idle", "text"
         ),
-        Field("stack", "frames from the outermost in: file:line:function, newline between", "text"),
+        Field(
+            "stack",
+            "frames from the outermost in: file:line:function, newline between; 0: no line",
+            "text",
+        ),
         Field("start_ns", "when these seconds began"),
         Field("samples", "how often it was seen there"),
         Field("wall_ns", "wall time that these stand for"),

@@ -48,6 +48,7 @@ COLUMNS = (
     SystemColumn("net_sent_bytes_per_s", "sent to other hosts"),
     SystemColumn("gpu_{}_utilisation_percent", "time in which any kernel ran"),
     SystemColumn("gpu_{}_memory_bytes", "its memory in use", whole=True),
+    SystemColumn("gpu_{}_memory_total_bytes", "its memory, used or not", whole=True),
     SystemColumn("gpu_{}_power_w", "power drawn"),
     SystemColumn("gpu_{}_pcie_received_bytes_per_s", "received over PCIe: copies to the device"),
     SystemColumn("gpu_{}_pcie_sent_bytes_per_s", "sent over PCIe: copies from the device"),

@@ -158,6 +158,14 @@ class Evidence:
         """Whether it is others' work that leaves the host no core to spare."""
         return self.cores_short and not self.cores_full
 
+    @property
+    def others_use(self) -> str:
+        """How much of the host others use, in words."""
+        return (
+            f"other processes use {self.host.foreign_cores:.1f} of the host's "
+            f"{self.host.cores:g} cores"
+        )
+
     def severity(self, seconds_lost: float) -> Severity:
         """Return how bad it is to lose so many seconds of a rank's steps."""
         return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))

@@ -12,6 +12,9 @@ from headrace.observe.doctor.model import Cause
 from headrace.observe.whatif.tables import Columns, Flags
 
 _ONE_LINE = 0.5
+_LINE = re.compile(r"[0-9]+|None|-1|")
+"""How a line is written; not a number where the interpreter had none: between two lines of a loop,
+and in code that is generated."""
 _CALLS_MANY = re.compile(
     r"(^|\.)(__getitem__|__getitems__|__iter__|__call__|forward|main|<module>)$"
 )
@@ -187,8 +190,7 @@ def _most_called(there: list[tuple[Sighting, float]]) -> str:
 
 def _frame(text: str) -> Frame | None:
     parts = text.rsplit(":", 2)
-    if len(parts) == 3 and parts[1] == "None":  # where a loop goes on, the interpreter has no line
-        return Frame(file=parts[0], line=0, function=parts[2])
-    if len(parts) != 3 or not parts[1].isdigit():  # a text that was cut short
+    if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # a text that was cut short
         return None
-    return Frame(file=parts[0], line=int(parts[1]), function=parts[2])
+    line = int(parts[1]) if parts[1].isdecimal() else 0
+    return Frame(file=parts[0], line=line, function=parts[2])

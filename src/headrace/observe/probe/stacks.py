@@ -31,7 +31,8 @@ _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choic
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
 
-_Key = tuple[str, tuple[tuple[CodeType, int], ...]]
+_Lines = tuple[tuple[CodeType, int | None], ...]
+_Key = tuple[str, _Lines]
 
 
 class StackSampler(threading.Thread):
@@ -54,7 +55,7 @@ class StackSampler(threading.Thread):
         self._clock = time.pthread_getcpuclockid(self.watched)
         self._stopped = threading.Event()
         self._seen: dict[_Key, list[int]] = {}
-        self._texts: dict[tuple[tuple[CodeType, int], ...], str] = {}
+        self._texts: dict[_Lines, str] = {}
 
     def run(self) -> None:
         """Look until the process ends."""
@@ -103,7 +104,7 @@ class StackSampler(threading.Thread):
         self.join(timeout=1.0)
 
     def _note(self, frame: FrameType, wall_ns: int, cpu_ns: int) -> None:
-        lines: list[tuple[CodeType, int]] = []
+        lines: list[tuple[CodeType, int | None]] = []
         outer: FrameType | None = frame
         while outer is not None and len(lines) < _MOST_FRAMES:
             lines.append((outer.f_code, outer.f_lineno))
@@ -126,11 +127,12 @@ class StackSampler(threading.Thread):
                 self._text(lines), start_ns, samples, wall_ns, cpu_ns,
             )  # fmt: skip
 
-    def _text(self, lines: tuple[tuple[CodeType, int], ...]) -> str:
+    def _text(self, lines: _Lines) -> str:
         text = self._texts.get(lines)
         if text is None:
             text = "\n".join(
-                f"{code.co_filename}:{line}:{code.co_qualname}" for code, line in reversed(lines)
+                f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
+                for code, line in reversed(lines)
             )
             if len(self._texts) < 8 * _MOST_STACKS:
                 self._texts[lines] = text

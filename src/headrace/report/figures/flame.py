@@ -53,8 +53,8 @@ class Call:
 
     @property
     def hottest_line(self) -> int:
-        """The line where most of the time went."""
-        return max(self.lines, key=lambda line: self.lines[line], default=0)
+        """The line where most of the time went; 0 where none is known."""
+        return max(self.lines, key=lambda line: (line > 0, self.lines[line]), default=0)
 
     @property
     def depth(self) -> int:
@@ -181,7 +181,9 @@ def _rows(tree: Call, name: str) -> list[_Row]:
 def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _Row:
     share = f"{call.wall_ns / total_ns:.1%}"
     on_cpu = f"{min(call.cpu_ns / max(call.wall_ns, 1.0), 1.0):.0%}"
-    place = f"<br>{_shown(call.frame.file)}, mostly line {call.hottest_line}" if call.frame else ""
+    place = f"<br>{_shown(call.frame.file)}" if call.frame else ""
+    if call.hottest_line:
+        place += f", mostly line {call.hottest_line}"
     return _Row(
         id=own_id,
         parent=parent,
@@ -195,7 +197,8 @@ def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _R
 def _label(call: Call, name: str) -> str:
     short = name.rsplit("<locals>.", 1)[-1]
     if call.frame is not None and call.frame.is_user:
-        return _shown(f"{short}  {Path(call.frame.file).name}:{call.hottest_line}")
+        line = f":{call.hottest_line}" if call.hottest_line else ""
+        return _shown(f"{short}  {Path(call.frame.file).name}{line}")
     return _shown(short if len(short) <= _LONGEST_NAME else short.rsplit(".", 1)[-1])
 
 

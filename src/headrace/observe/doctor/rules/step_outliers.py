@@ -51,12 +51,13 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     cause = _cause(evidence, outliers, phase)
     when = f"every {every} steps" if every else "at irregular steps"
-    where = f": {cause}" if cause is not None else ""
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
     return Finding(
         rule=RULE,
         severity=evidence.severity(share * steps.total_seconds),
-        title=f"{int(outliers.sum())} steps take {times:.1f} times as long, {when}{where}",
+        title=f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
+        f"the others ({when}{where})",
         seconds_lost=share * steps.total_seconds,
         evidence={
             "outliers": int(outliers.sum()),
@@ -70,7 +71,7 @@ def check(evidence: Evidence) -> Finding | None:
         remedies=(
             predicted(
                 "outliers",
-                "steps without that",
+                "no such steps",
                 without(evidence, excess),
                 "Do it less often, or in the background.",
             ),
