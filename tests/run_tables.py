@@ -195,7 +195,7 @@ def _add_step(
     tables.add(
         "steps", rank=rank, step=number, kind="train", loader=0 if run.loader else -1,
         start_ns=start, wall_ns=wall, batches=1, samples=32,
-        sync_measured=int(run.ranks > 1), device_wall_ns=-1,
+        sync_measured=int(run.ranks > 1), copies=2, pageable_copies=2, blocking_copies=2,
         **{f"{phase}_ns": phases[phase] for phase in PHASES},
     )  # fmt: skip
     return start + wall

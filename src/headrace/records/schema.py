@@ -136,13 +136,15 @@ STEPS = Table(
         Field("copy_ns", "phase: copying tensors to the device, as the host sees it"),
         Field("forward_ns", "phase: from the batch to the start of backward"),
         Field("backward_ns", "phase: backward, without the exposed gradient sync"),
-        Field("sync_ns", "phase: gradient sync that backward did not hide"),
+        Field("sync_ns", "phase: gradient sync that backward did not hide; FSDP's collectives"),
         Field("optimizer_ns", "phase: optimizer steps"),
         Field("other_ns", "phase: all else, such as logging, schedulers, printed losses"),
         Field("batches", "batches it took: more than one where gradients are accumulated"),
         Field("samples", "samples in them; -1 where unknown"),
         Field("sync_measured", "1: sync_ns is of this very step; 0: not measured in it"),
-        Field("device_wall_ns", "how long it took by the device's clock; -1 without one"),
+        Field("copies", "tensors that it copied to the device, from the thread that trains"),
+        Field("pageable_copies", "of these, from memory that is not page-locked"),
+        Field("blocking_copies", "of these, without non_blocking=True"),
     ),
 )
 BATCHES = Table(
@@ -244,6 +246,24 @@ PROCESS_USAGE = Table(
         Field("read_bytes", "bytes that its read calls gave meanwhile; -1 where not to be known"),
     ),
 )
+DEVICE_STEPS = Table(
+    11,
+    "device_steps",
+    "a row of `steps` by the device's clock: what the device's queue took; none without a device",
+    (
+        _RANK,
+        Field("step", "number of the row in `steps`, among those of its rank and kind"),
+        Field("kind", "train, eval or between, as there", "text"),
+        Field("device_wall_ns", "how long it took by the device's clock; the phases add up to it"),
+        Field("device_data_wait_ns", "phase: the device had nothing to do while the host waited"),
+        Field("device_copy_ns", "phase: copies to the device in the stream that trains"),
+        Field("device_forward_ns", "phase: forward"),
+        Field("device_backward_ns", "phase: backward"),
+        Field("device_sync_ns", "phase: gradient sync that backward did not hide"),
+        Field("device_optimizer_ns", "phase: optimizer steps"),
+        Field("device_other_ns", "phase: all else"),
+    ),
+)
 
 TABLES = (
     PROCESSES,
@@ -256,6 +276,7 @@ TABLES = (
     EVENTS,
     HOSTS,
     PROCESS_USAGE,
+    DEVICE_STEPS,
 )
 """All tables but `system`, which has its own columns, those of the host: see system.py."""
 
