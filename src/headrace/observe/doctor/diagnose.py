@@ -7,7 +7,7 @@ from headrace.observe.doctor.model import Diagnosis
 from headrace.observe.doctor.ranking import rank
 from headrace.observe.doctor.rules import RULES
 from headrace.observe.doctor.verdict import decide
-from headrace.observe.whatif.tables import Tables
+from headrace.observe.whatif.tables import ReadOnce, Tables
 
 
 def diagnose(records: Tables) -> Diagnosis:
@@ -19,7 +19,7 @@ def diagnose(records: Tables) -> Diagnosis:
     Example:
         diagnose(open_records("runs/base")).verdict.sentence
     """
-    evidence = gather(records)
+    evidence = gather(records if isinstance(records, ReadOnce) else ReadOnce(records))
     found = [finding for check in RULES.values() if (finding := check(evidence)) is not None]
     findings = rank(found, evidence)
     return Diagnosis(verdict=decide(evidence, findings), findings=findings)
