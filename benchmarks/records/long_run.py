@@ -2,6 +2,9 @@
 
     python benchmarks/records/long_run.py --hours 1 24
 
+    python benchmarks/records/long_run.py --hours 24 --play FOLDER    # the two halves apart
+    python benchmarks/records/long_run.py --hours 24 --read FOLDER
+
 A training is played whose rank and workers write what the probe writes of them, into real rings
 that a real collector drains into a real store; only its clock runs as fast as it can. Then each
 reader runs in a process of its own, which tells its time and the most memory that it held.
@@ -23,7 +26,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from headrace.records.collector import Collector
-from headrace.records.places import PARQUET, STORE
 from headrace.records.ring import SUFFIX, RingWriter
 from headrace.records.run_folder import RunFolder
 from headrace.records.schema import (
@@ -180,6 +182,7 @@ def main() -> None:
         "--one-in", type=int, default=1, help="write stacks of one second in so many"
     )
     parser.add_argument("--play", type=Path, help="only play a run, into this folder")
+    parser.add_argument("--read", type=Path, help="read, and close, a run that was played there")
     options = parser.parse_args()
     if options.play:
         play(options.play, options.hours[0], options)
@@ -188,17 +191,24 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for hours in options.hours:
         with tempfile.TemporaryDirectory() as folder:
-            for cells in measure(Path(folder), hours, options):
+            path = options.read or Path(folder)
+            if not options.read:
+                play_apart(path, hours, options)
+            for cells in measure(path):
                 print(f"| {hours:g} | {' | '.join(cells)} |", flush=True)
 
 
-def measure(path: Path, hours: float, options: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """Yield what was done, its seconds and CPU seconds, and the most memory held meanwhile."""
+def play_apart(path: Path, hours: float, options: argparse.Namespace) -> None:
+    """Play a run in a process of its own, whose end lets go of the records."""
     playing = [f"--hours={hours}", f"--workers={options.workers}", f"--steps={options.steps}"]
     playing += [f"--one-in={options.one_in}", f"--play={path}"]
     subprocess.run([sys.executable, __file__, *playing], check=True)
+
+
+def measure(path: Path) -> Iterator[tuple[str, ...]]:
+    """Yield what was done, its seconds and CPU seconds, and the most memory held meanwhile."""
     folder = RunFolder(path).records(1)
-    yield f"as it runs: {_megabytes(folder, STORE)} MB", "", "", ""
+    yield f"as it runs: {_megabytes(folder)} MB", "", "", ""
     for what, code in READERS.items():
         done = subprocess.run(
             [sys.executable, "-c", MEASURED.format(code), str(path)],
@@ -211,13 +221,15 @@ def measure(path: Path, hours: float, options: argparse.Namespace) -> Iterator[t
         seconds, cpu_seconds, peak_bytes = map(float, told.split())
         yield what, f"{seconds:,.1f}", f"{cpu_seconds:,.1f}", f"{peak_bytes / 1e6:,.0f}"
         if what == "close":
-            yield f"closed: {_megabytes(folder, PARQUET)} MB", "", "", ""
+            yield f"closed: {_megabytes(folder)} MB", "", "", ""
 
 
-def _megabytes(folder: Path, suffix: str) -> str:
-    sizes = {file.name: file.stat().st_size for file in folder.glob(f"*{suffix}*")}
+def _megabytes(folder: Path) -> str:
+    sizes: Counter[str] = Counter()
+    for file in folder.rglob("*"):
+        sizes[file.name.split("-")[0]] += file.stat().st_size if file.is_file() else 0
     print({name: round(size / 1e6, 1) for name, size in sizes.items()}, file=sys.stderr)
-    return f"{sum(sizes.values()) / 1e6:,.0f}"
+    return f"{sizes.total() / 1e6:,.0f}"
 
 
 def play(path: Path, hours: float, options: argparse.Namespace) -> None:
