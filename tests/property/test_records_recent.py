@@ -14,6 +14,7 @@ from headrace.core.errors import RecordsError
 from headrace.records import recent as recents
 from headrace.records import store
 from headrace.records.parquet import close_store
+from headrace.records.parts import PART_ROWS
 from headrace.records.reading import Records
 from headrace.records.recent import ended_ns, last_rows, recent
 from headrace.records.schema import BATCHES, EVENTS, HOSTS, STEPS
@@ -160,3 +161,21 @@ def test_totals_read_each_step_once_and_only_training_after_the_warm_up(tmp_path
         totals.add_new(records)
     assert (totals.steps, totals.wall_ns) == (98, 98.0 * S)
     assert totals.data_wait_share == pytest.approx(0.25)
+
+
+def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path):
+    records, written = made(tmp_path / "run")
+    rows = 2 * PART_ROWS + 10
+    with written.transaction():
+        written.add(STEPS, [step(0, i * S, S, number=i) for i in range(rows)])
+        written.add(STEPS, [step(0, 0, 7 * S, number=9, kind="eval")])
+    written.move_out()
+    assert list(records.folder.rglob("steps-*.parquet"))
+    early, late = StepTotals(skipped=2), StepTotals(skipped=2)
+    early.add_new(records)
+    with written.transaction():
+        written.add(STEPS, [step(0, rows * S, S, number=rows)])
+    for totals in (early, late):
+        totals.add_new(records)
+        assert totals.steps == rows + 1 - 2
+        assert totals.data_wait_share == pytest.approx(0.25)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["int", "float", "text"]
+Joining = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
 _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 
@@ -26,11 +27,15 @@ class Field:
         name: Its name, with the unit.
         meaning: What it says, in one line.
         kind: int (64 bits), float (64 bits) or text.
+        joining: What becomes of it where rows of a long run are added up (see `rolling.py`): ""
+            stands for what such rows have in common, first and last for the moments that bound
+            them; known-sum leaves out -1, whole-mean is rounded.
     """
 
     name: str
     meaning: str
     kind: Kind = "int"
+    joining: Joining = ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +176,8 @@ BATCHES = Table(
 TRANSFORMS = Table(
     6,
     "transforms",
-    "one transform, `__getitem__` or `collate_fn`, over the samples that were timed in a second",
+    "one transform, `__getitem__` or `collate_fn`, over the samples that were timed in a second;"
+    " in a long run over minutes",
     (
         _RANK,
         _LOADER,
@@ -179,17 +185,18 @@ TRANSFORMS = Table(
         Field("name", "what it is called: dataset.__getitem__, Compose[1].RandomCrop", "text"),
         Field("file", "source file of the callable, where there is one", "text"),
         Field("line", "its first line there; 0 where unknown"),
-        Field("start_ns", "when the second began"),
-        Field("calls", "calls that were timed"),
-        Field("wall_ns", "time in them"),
-        Field("cpu_ns", "CPU time of the main thread in them"),
+        Field("start_ns", "when the first of these seconds began", joining="first"),
+        Field("calls", "calls that were timed", joining="sum"),
+        Field("wall_ns", "time in them", joining="sum"),
+        Field("cpu_ns", "CPU time of the main thread in them", joining="sum"),
         Field("one_in", "one sample in so many was timed"),
     ),
 )
 STACKS = Table(
     7,
     "stacks",
-    "one place in the code where a process's main thread was seen, over some seconds",
+    "one place in the code where a process's main thread was seen, over a second; in a long run,"
+    " after its first minutes, over minutes",
     (
         Field("pid", "process id"),
         _RANK,
@@ -203,10 +210,15 @@ STACKS = Table(
             "frames from the outermost in: file:line:function, newline between; 0: no line",
             "text",
         ),
-        Field("start_ns", "when these seconds began"),
-        Field("samples", "how often it was seen there"),
-        Field("wall_ns", "wall time that these stand for"),
-        Field("cpu_ns", "CPU time of the thread that these stand for; the rest it waited"),
+        Field("start_ns", "when the first of these seconds began", joining="first"),
+        Field("samples", "how often it was seen there", joining="sum"),
+        Field("wall_ns", "wall time that these stand for", joining="sum"),
+        Field(
+            "cpu_ns",
+            "CPU time of the thread that these stand for; the rest it waited",
+            joining="sum",
+        ),
+        Field("end_ns", "when the last of these seconds ended", joining="last"),
     ),
 )
 EVENTS = Table(
@@ -236,14 +248,24 @@ HOSTS = Table(
 PROCESS_USAGE = Table(
     10,
     "process_usage",
-    "what a process that records used since it was looked at before, at every tick",
+    "what a process that records used since it was looked at before, at every tick; in a long run"
+    " the mean of some ticks",
     (
-        Field("t_ns", "when it was looked at"),
+        Field("t_ns", "when it was looked at", joining="last"),
         Field("pid", "process id"),
-        Field("cpu_percent", "CPU time per time; 100 is one core, more are several", "float"),
-        Field("resident_bytes", "memory it holds, shared pages included"),
-        Field("threads", "its threads"),
-        Field("read_bytes", "bytes that its read calls gave meanwhile; -1 where not to be known"),
+        Field(
+            "cpu_percent",
+            "CPU time per time; 100 is one core, more are several",
+            "float",
+            joining="mean",
+        ),
+        Field("resident_bytes", "memory it holds, shared pages included", joining="whole-mean"),
+        Field("threads", "its threads", joining="whole-mean"),
+        Field(
+            "read_bytes",
+            "bytes that its read calls gave meanwhile; -1 where not to be known",
+            joining="known-sum",
+        ),
     ),
 )
 DEVICE_STEPS = Table(

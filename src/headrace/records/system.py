@@ -6,11 +6,16 @@ Which of them a host has is settled when its recording begins.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAME = "system"
-MEANING = "the host at one moment; percentages and rates are over the time since the row before"
+MOMENT = "t_ns"
+MEANING = (
+    "the host at one moment; percentages and rates are over the time since the row before; in a "
+    "long run the mean of some moments, `t_ns` the last of them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +82,8 @@ def in_order(names: Sequence[str]) -> list[str]:
         return places[described(name).name], int(number[0]) if number else 0
 
     return sorted(names, key=place)
+
+
+def columns_in(store: sqlite3.Connection) -> list[str]:
+    """Return the columns that a store's table has, in the registry's order."""
+    return in_order([row[1] for row in store.execute(f"PRAGMA table_info({NAME})")])

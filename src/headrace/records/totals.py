@@ -5,10 +5,18 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+
+from headrace.core.arrow_arrays import values_of
 from headrace.records import store
+from headrace.records.closed import ClosedTable
+from headrace.records.parts import part_files
 from headrace.records.places import STORE
 from headrace.records.reading import Records
+from headrace.records.schema import STEPS
 
 _AT_ONCE = 200_000  # rows; meanwhile the collector's log of changes cannot be written back
 # CROSS JOIN keeps SQLite from looking through all texts for each step.
@@ -50,8 +58,26 @@ class StepTotals:
         """
         for path in sorted(records.folder.glob(f"*{STORE}")):
             with closing(store.open_to_read(path)) as connection:
-                if store.has_tables(connection):
-                    self._add(connection, path.name)
+                if not store.has_tables(connection):
+                    continue
+                if path.name not in self._read:
+                    # What is moved out later was read before: it is the oldest of many rows.
+                    self._read[path.name] = 0
+                    for part in part_files(connection, path, STEPS.name):
+                        self._add_part(part)
+                self._add(connection, path.name)
+
+    def _add_part(self, path: Path) -> None:
+        table = ClosedTable(path, STEPS.name)
+        kinds: Any = table["kind"].chunk(0)  # closed tables' columns are in one piece
+        words: list[str] = kinds.dictionary.to_pylist()
+        if "train" not in words:
+            return
+        training = values_of(pa.chunked_array([kinds.indices])) == words.index("train")
+        counts = training & (values_of(table["step"]) >= self.skipped)
+        self.steps += int(counts.sum())
+        self.wall_ns += float(values_of(table["wall_ns"])[counts].sum())
+        self.data_wait_ns += float(values_of(table["data_wait_ns"])[counts].sum())
 
     def _add(self, connection: sqlite3.Connection, name: str) -> None:
         (rows,) = connection.execute("SELECT COALESCE(MAX(rowid), 0) FROM steps").fetchone()

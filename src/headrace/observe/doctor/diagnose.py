@@ -8,7 +8,7 @@ from headrace.observe.doctor.ranking import rank
 from headrace.observe.doctor.rules import RULES
 from headrace.observe.doctor.sagemaker.evaluate import evaluate
 from headrace.observe.doctor.verdict import decide
-from headrace.observe.whatif.tables import Tables
+from headrace.observe.whatif.tables import ReadOnce, Tables
 
 
 def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
@@ -21,11 +21,12 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
     Example:
         diagnose(open_records("runs/base")).verdict.sentence
     """
-    evidence = gather(records)
+    tables = records if isinstance(records, ReadOnce) else ReadOnce(records)
+    evidence = gather(tables)
     checked = {rule: check(evidence) for rule, check in RULES.items()}
     findings = rank([finding for finding in checked.values() if finding is not None], evidence)
     verdict = decide(evidence, findings)
     if rules == "sagemaker":
-        return evaluate(records, verdict)
+        return evaluate(tables, verdict)
     quiet = tuple(rule for rule, finding in checked.items() if finding is None)
     return Diagnosis(verdict=verdict, findings=findings, quiet=quiet)

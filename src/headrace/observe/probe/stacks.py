@@ -120,11 +120,11 @@ class StackSampler(threading.Thread):
         found[2] += min(cpu_ns, wall_ns)
 
     def _flush(self, start_ns: int) -> None:
-        seen, self._seen = self._seen, {}
+        seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
         for (phase, lines), (samples, wall_ns, cpu_ns) in seen.items():
             SESSION.write(
                 STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
-                self._text(lines), start_ns, samples, wall_ns, cpu_ns,
+                self._text(lines), start_ns, samples, wall_ns, cpu_ns, end_ns,
             )  # fmt: skip
 
     def _text(self, lines: _Lines) -> str:

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from headrace.core.places import PACKAGE
 from headrace.observe.doctor.stacks import Frame, Sighting, read_sightings
-from headrace.observe.whatif.tables import Columns, Tables, chosen, columns, length
+from headrace.observe.whatif.tables import Tables, columns, length
 from headrace.report.figures.drawing import figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
@@ -100,8 +98,7 @@ def read_calls(tables: Tables, where: Where) -> Call | None:
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
     tree = Call(None)
-    each_once = _added_up(chosen(stacks, wanted))
-    for sighting in read_sightings(each_once, np.ones(length(each_once), dtype=np.bool_)):
+    for sighting in read_sightings(stacks, wanted):
         tree.add(sighting)
         call = tree
         for frame in _told_frames(sighting.frames)[:_DEEPEST]:
@@ -112,17 +109,6 @@ def read_calls(tables: Tables, where: Where) -> Call | None:
         return None
     _prune(tree, _FEWEST * tree.wall_ns)
     return _without_entry(tree)
-
-
-def _added_up(stacks: Columns) -> Columns:
-    """Return every stack once, with the time of all its rows: a long run has it many times."""
-    at, place_of = np.unique(stacks["stack"], return_index=True, return_inverse=True)[1:]
-    added = chosen(stacks, at)
-    sums = {
-        name: np.bincount(place_of, stacks[name].astype(np.float64), len(at))
-        for name in ("wall_ns", "cpu_ns")
-    }
-    return {**added, **sums}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 from headrace.core.errors import LaunchError, RecordsError
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.whatif.steps import WARM_UP_STEPS
+from headrace.observe.whatif.tables import ReadOnce
 from headrace.records.reading import Records, open_records
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import Switch
 from headrace.records.totals import StepTotals
-from headrace.report.material import ReadOnce
 from headrace.report.terminal.state import State, Status, Told, read_state
 from headrace.report.terminal.tables import (
     Recent,
