@@ -73,7 +73,7 @@ def write_oldest(connection: sqlite3.Connection, name: str, count: int, path: Pa
         f"SELECT MAX(rowid) FROM (SELECT rowid FROM {name} ORDER BY rowid LIMIT ?)",  # noqa: S608
         (count,),
     ).fetchone()
-    batches = stored_batches(connection, name, last)
+    batches = stored_batches(connection, name, f"t.rowid <= {last}")
     pieces = (pa.Table.from_batches([batch]) for batch in batches)
     _write_table(path, stored_schema(connection, name), pieces)
     return int(last)
