@@ -62,6 +62,7 @@ class Run:
     send_ms: float = 0.2
     ready_ms: float = 0.1
     read_bytes: int = 0
+    reads: int = -1
     restart_ms: float = 5.0
     phases_ms: dict[str, float] = field(
         default_factory=lambda: {
@@ -82,6 +83,10 @@ class Run:
     worker_stacks: list[tuple[str, float, float]] = field(default_factory=list)
     rank_stacks: list[tuple[str, str, float, float]] = field(default_factory=list)
     transforms: list[tuple[str, str, int, float]] = field(default_factory=list)
+
+
+def worker_pid(rank: int, worker: int, epoch: int = 0) -> int:
+    return 1000 + 10_000 * rank + 100 * epoch + worker
 
 
 def stack(*frames: str) -> str:
@@ -123,7 +128,7 @@ def _play_epoch(
 ) -> tuple[int, int]:
     for worker in range(run.workers if run.loader else 0):
         tables.add(
-            "processes", pid=1000 + worker + 100 * epoch, role="worker", rank=rank, loader=0,
+            "processes", pid=worker_pid(rank, worker, epoch), role="worker", rank=rank, loader=0,
             worker=worker, started_ns=now, attempt=1,
         )  # fmt: skip
     began = now + int(run.restart_ms * MS)
@@ -168,7 +173,8 @@ def _add_batch(
     tables.add(
         "batches", rank=rank, loader=0, worker=worker, batch=number, start_ns=start, wall_ns=wall,
         cpu_ns=cpu, process_cpu_ns=int(cpu * run.threads), samples=32, read_bytes=run.read_bytes,
-        collate_ns=int(run.collate_ms * MS), idle_ns=idle, send_ns=int(run.send_ms * MS),
+        reads=run.reads, collate_ns=int(run.collate_ms * MS), idle_ns=idle,
+        send_ns=int(run.send_ms * MS),
     )  # fmt: skip
 
 
@@ -189,7 +195,7 @@ def _add_step(
     tables.add(
         "steps", rank=rank, step=number, kind="train", loader=0 if run.loader else -1,
         start_ns=start, wall_ns=wall, batches=1, samples=32,
-        sync_measured=int(run.ranks > 1), device_wall_ns=-1,
+        sync_measured=int(run.ranks > 1), copies=2, pageable_copies=2, blocking_copies=2,
         **{f"{phase}_ns": phases[phase] for phase in PHASES},
     )  # fmt: skip
     return start + wall
@@ -211,8 +217,9 @@ def _add_stack(
     share: float, cpu: float,
 ) -> None:  # fmt: skip
     wall = int(share * 1e9)
+    pid = 100 + rank if worker < 0 else worker_pid(rank, worker)
     tables.add(
-        "stacks", pid=1, rank=rank, loader=loader, worker=worker, phase=phase, stack=text,
+        "stacks", pid=pid, rank=rank, loader=loader, worker=worker, phase=phase, stack=text,
         start_ns=start, samples=int(share * 50), wall_ns=wall, cpu_ns=int(wall * cpu),
     )  # fmt: skip
 

@@ -56,6 +56,7 @@ CASES = (
     Case(name="object_store", style="main(), HTTP", rule="slow-storage"),
     Case(name="remote_pipe", style="iterable, pipe", rule="slow-storage"),
     Case(name="feature_store", style="Trainer, socket", rule="slow-storage"),
+    Case(name="small_files", style="main(), files", rule="small-files"),
     Case(name="pad_collate", style="plain loop, main()", rule="slow-collate"),
     Case(name="lightning_mask_collate", style="Lightning", rule="slow-collate"),
     Case(name="numpy_batches", style="plain loop", rule="slow-transfer"),

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import headrace
+from headrace.records.reading import open_records
+from headrace.records.schema import PHASES
 from headrace.train import prepare
 from packed import pack_images
 from training import Network, optimizer_of, train
@@ -60,3 +66,26 @@ def test_every_strategy_trains_on_the_device(strategy: str, monkeypatch: pytest.
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def test_steps_have_phases_by_the_device_s_clock(tmp_path: Path):
+    script = Path(__file__).parents[1] / "scripts" / "probed" / "on_cuda.py"
+    command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(tmp_path / "run")]
+    subprocess.run([*command, str(script)], check=True, timeout=240)
+    records = open_records(tmp_path / "run")
+    told = {(row["kind"], row["step"]): row for row in records.table("device_steps").to_pylist()}
+    steps = [row for row in records.table("steps").to_pylist() if row["kind"] == "train"]
+    assert len(steps) == 80
+    assert {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps} == {
+        (2, 1, 1)
+    }
+    assert {("train", row["step"]) for row in steps[:-1]} <= told.keys()
+    for row in told.values():
+        assert row["device_wall_ns"] == sum(row[f"device_{phase}_ns"] for phase in PHASES)
+    by_device = sum(told["train", row["step"]]["device_wall_ns"] for row in steps[:-1])
+    by_host = sum(row["wall_ns"] for row in steps[:-1])
+    assert by_device == pytest.approx(by_host, rel=0.5)  # the device lags by its queue
+    assert all(told["train", row["step"]]["device_forward_ns"] > 0 for row in steps[:-1])
+    assert all(told["train", row["step"]]["device_copy_ns"] > 0 for row in steps[:-1])
+    events = {row["kind"] for row in records.table("events").to_pylist()}
+    assert "probe-fault" not in events

@@ -96,6 +96,21 @@ def test_spawned_workers(tmp_path: Path):
     assert run.rows("loaders")[0]["start_method"] == "spawn"
 
 
+def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(tmp_path: Path):
+    run = Run(tmp_path / "run", "threaded")
+    check(run)
+    steps = run.steps("train")
+    assert len(steps) == 15
+    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(1, 0), (1, 1)}
+    assert run.rows("loaders")[1]["start_method"] == "forkserver"
+    # The thread that trains is looked at, not the one that waits for it.
+    assert any(place.endswith(":busy") for place in busy_lines(run, worker=False))
+    told = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
+    assert told == {(2, 2, 1)}
+    assert all(0 < row["copy_ns"] < row["wall_ns"] for row in steps)
+    assert run.rows("device_steps") == []  # nothing has a clock but the host
+
+
 def test_headraces_own_loader_with_a_compiled_model(tmp_path: Path):
     run = Run(tmp_path / "run", "own_loader")
     check(run)
@@ -152,6 +167,32 @@ def test_ddp_tells_gradient_sync_from_backward(tmp_path: Path):
     assert any(row["sync_ns"] for row in measured)
     assert all(row["sync_ns"] == 0 for row in steps if not row["sync_measured"])
     assert {row["rank"] for row in run.rows("batches")} == {0, 1}
+
+
+def test_sharded_models_tell_waits_for_other_ranks(tmp_path: Path):
+    run = Run(tmp_path / "run", "sharded", flags=("--nproc-per-node", "2"))
+    check(run)
+    steps = run.steps("train")
+    assert Counter(row["rank"] for row in steps) == {0: 24, 1: 24}
+    assert all(row["sync_measured"] and row["sync_ns"] for row in steps)
+    for part in (range(12), range(12, 24)):  # FSDP2, FSDP1
+        waited = Counter()
+        for row in steps:
+            waited[row["rank"]] += row["sync_ns"] if row["step"] in part else 0
+        assert waited[0] > waited[1]  # the other one is slower
+
+
+def test_ray_data(tmp_path: Path):
+    pytest.importorskip("ray.data")
+    run = Run(tmp_path / "run", "ray_batches")
+    check(run)
+    assert len(run.steps("train")) == 40
+    (loader,) = run.rows("loaders")
+    assert (loader["kind"], loader["batch_size"], loader["prefetch_factor"]) == ("ray", 8, 2)
+    assert Path(loader["file"]).name == "ray_batches.py"
+    fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
+    assert fetched == {(0, 0): 21, (0, 1): 21}
+    assert all(row["data_wait_ns"] for row in run.steps("train"))
 
 
 def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):

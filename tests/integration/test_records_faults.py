@@ -159,6 +159,19 @@ def test_an_older_table_has_nulls_for_what_it_lacks(folder: Path, tmp_path: Path
     assert found.column("rank").to_pylist() == [0, 1, 2]
 
 
+def test_an_older_store_that_was_left_over_has_nulls_for_what_it_lacks(
+    folder: Path, tmp_path: Path
+):
+    write(folder, "a", 3)
+    collector = Collector(folder, "here")
+    collector.drain()
+    collector.store.connection.execute("ALTER TABLE fetches DROP COLUMN ready")
+    collector.store.close()
+    found = open_records(tmp_path).table("fetches")
+    assert found.column("ready").to_pylist() == [None] * 3
+    assert found.column("rank").to_pylist() == [0, 1, 2]
+
+
 def test_no_records_say_how_to_record(tmp_path: Path):
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(RecordsError, match="headrace run"):

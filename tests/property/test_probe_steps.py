@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.probe.steps import RowKind, Segment, StepClock
+from headrace.observe.probe.segments import Copies, RowKind, Segment
+from headrace.observe.probe.steps import StepClock
 
 
 class Watch:
@@ -42,7 +43,8 @@ def iterate(clock: StepClock, watch: Watch, loader: int) -> None:
 
 
 def copy(clock: StepClock, watch: Watch) -> None:
-    clock.copied(watch.look(), watch.look())
+    clock.within_began("copy", watch.look())
+    clock.within_ended(watch.look(), Copies(1))
 
 
 ACTIONS = {
@@ -53,6 +55,8 @@ ACTIONS = {
     "iterate 0": lambda clock, watch: iterate(clock, watch, 0),
     "iterate 1": lambda clock, watch: iterate(clock, watch, 1),
     "copy": copy,
+    "wait begins": lambda clock, watch: clock.within_began("sync", watch.look()),
+    "wait ends": lambda clock, watch: clock.within_ended(watch.look()),
     "backward": backward,
     "optimize 7": lambda clock, watch: optimize(clock, watch, 7),
     "optimize 8": lambda clock, watch: optimize(clock, watch, 8),
@@ -72,6 +76,8 @@ def test_no_time_is_lost_and_none_is_counted_twice(actions: list[str]):
     assert all(spent >= 0 for _, _, segment in rows for spent in segment.phases_ns.values())
     fetched = 1 + sum(action in {"fetch 0", "fetch 1", "evaluate 1"} for action in actions)
     assert sum(segment.batches for _, _, segment in rows) == fetched
+    assert sum(segment.copies.count for _, _, segment in rows) == actions.count("copy")
+    assert all(sum(segment.times_ns()) == segment.wall_ns for _, _, segment in rows)
     for kind in ("train", "eval", "between"):
         numbers = [number for each, number, _ in rows if each == kind]
         assert numbers == list(range(len(numbers)))

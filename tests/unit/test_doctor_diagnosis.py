@@ -81,7 +81,7 @@ def test_one_worker_and_idle_cores_ask_for_workers():
     assert worst.rule == "too-few-workers"
     assert worst.remedies[0].predicted_speedup == pytest.approx(30 / 10.6, rel=0.1)
     assert worst.remedies[0].change in {"3 workers instead of 1", "4 workers instead of 1"}
-    assert " would give 2.8x (" in diagnosis.verdict.sentence
+    assert " instead of 1 the run would be 2.8 times as fast (" in diagnosis.verdict.sentence
 
 
 def test_a_loader_without_workers_asks_for_some():

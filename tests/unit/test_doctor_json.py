@@ -9,6 +9,7 @@ from rich.console import Console
 
 from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.model import RULE_SETS, RuleSet
 from headrace.observe.doctor.rules import RULES
 from json_schemas import check, read_schema
 from run_tables import AUGMENT, Run, RunTables, play
@@ -28,10 +29,18 @@ RUNS = {
 }
 
 
+@pytest.mark.parametrize("rules", RULE_SETS)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_diagnosis_is_what_the_schema_says(run: Run):
-    told = json.loads(json.dumps(diagnose(play(run)).to_json(), allow_nan=False))
+def test_a_diagnosis_is_what_the_schema_says(run: Run, rules: RuleSet):
+    told = json.loads(json.dumps(diagnose(play(run), rules).to_json(), allow_nan=False))
     check(told, SCHEMA)
+    assert told["rules"] == rules
+
+
+def test_every_rule_has_found_something_or_is_quiet():
+    told = diagnose(play(RUNS["slow"])).to_json()
+    assert {finding["rule"] for finding in told["findings"]}.isdisjoint(told["quiet"])
+    assert {"sync-bound", "memory-growth"} <= set(told["quiet"]) <= set(RULES)
 
 
 def test_the_schema_itself_refuses_what_is_wrong():
@@ -41,8 +50,9 @@ def test_the_schema_itself_refuses_what_is_wrong():
         check(told, SCHEMA)
 
 
-def test_a_run_without_any_record_conforms_too():
-    check(diagnose(RunTables()).to_json(), SCHEMA)
+@pytest.mark.parametrize("rules", RULE_SETS)
+def test_a_run_without_any_record_conforms_too(rules: RuleSet):
+    check(diagnose(RunTables(), rules).to_json(), SCHEMA)
 
 
 def test_each_rule_is_named_after_its_file_and_tells_its_threshold():
@@ -54,10 +64,11 @@ def test_each_rule_is_named_after_its_file_and_tells_its_threshold():
     assert files == {name.replace("-", "_") for name in RULES}
 
 
+@pytest.mark.parametrize("rules", RULE_SETS)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_the_report_fits_80_columns(run: Run):
+def test_the_report_fits_80_columns(run: Run, rules: RuleSet):
     text = StringIO()
-    diagnosis = diagnose(play(run))
+    diagnosis = diagnose(play(run), rules)
     print_diagnosis(diagnosis, Console(file=text, width=80, highlight=False))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
@@ -65,5 +76,7 @@ def test_the_report_fits_80_columns(run: Run):
     assert diagnosis.verdict.sentence in told
     for finding in diagnosis.findings:
         assert finding.rule in told
+    for rule in (*(each.rule for each in diagnosis.not_evaluated), *diagnosis.quiet):
+        assert rules == "headrace" or rule in told
     if diagnosis.findings and diagnosis.findings[0].cause is not None:
         assert f"{AUGMENT}:31" in told

@@ -52,6 +52,31 @@ def test_copies_that_hold_the_script_up():
     assert "pin_memory=True" in worst.remedies[0].how
 
 
+@pytest.mark.parametrize(
+    ("pageable", "blocking", "says", "says_not"),
+    [(2, 0, "pin_memory=True", "non_blocking"), (0, 2, "non_blocking=True", "pin_memory")],
+)
+def test_copies_are_told_what_they_lack(pageable: int, blocking: int, says: str, says_not: str):
+    run = healthy()
+    run.phases_ms["copy"] = 3.0
+    tables = play(run)
+    for row in tables.rows["steps"]:
+        row |= {"copies": 2, "pageable_copies": pageable, "blocking_copies": blocking}
+    copies = found(tables, "blocking-copy")
+    assert copies is not None
+    assert says in copies.remedies[0].how
+    assert says_not not in copies.remedies[0].how
+
+
+def test_pinned_asynchronous_copies_are_not_what_the_script_waits_for():
+    run = healthy()
+    run.phases_ms["copy"] = 3.0
+    tables = play(run)
+    for row in tables.rows["steps"]:
+        row |= {"copies": 2, "pageable_copies": 0, "blocking_copies": 0}
+    assert found(tables, "blocking-copy") is None
+
+
 @pytest.mark.parametrize(("mb_a_second", "fires"), [(0, False), (5, False), (500, True)])
 def test_memory_that_grows_all_the_time(mb_a_second: int, fires: bool):
     tables = play(healthy(batches=400))
@@ -81,7 +106,7 @@ def test_a_first_batch_that_takes_long():
     tables.rows["fetches"][0]["wait_ns"] = 30_000 * MS
     slow = found(tables, "slow-start")
     assert slow is not None
-    assert slow.title == "30 s pass for the first batch"
+    assert slow.title == "30 s pass until the first batch is there"
 
 
 @pytest.mark.parametrize(("utilisation", "fires"), [(30.0, True), (95.0, False)])

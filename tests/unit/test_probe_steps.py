@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from headrace.observe.probe.steps import Segment, StepClock
+from headrace.observe.probe.segments import Copies, Segment
+from headrace.observe.probe.steps import StepClock
 
 
 class Script:
@@ -26,6 +27,16 @@ class Script:
     def optimize(self, took: int, optimizer: int = 1) -> None:
         self.clock.optimizer_began(optimizer, self.now_ns)
         self.clock.optimizer_ended(optimizer, self.passes(took))
+
+    def copy(self, took: int, copies: Copies) -> None:
+        self.clock.within_began("copy", self.now_ns)
+        # Where the sampler sees the script.
+        assert self.clock.phase == ("copy" if self.clock.under_way else "other")
+        self.clock.within_ended(self.passes(took), copies)
+
+    def wait_for_ranks(self, took: int) -> None:
+        self.clock.within_began("sync", self.now_ns)
+        self.clock.within_ended(self.passes(took))
 
     def train(self, loader: int = 0, wait: int = 10) -> None:
         self.fetch(loader, wait)
@@ -142,15 +153,16 @@ def test_making_the_iterator_is_waiting_for_its_first_batch():
 def test_copies_and_measured_sync():
     script = Script()
     script.fetch(0, 10)
-    began_ns = script.now_ns
-    script.clock.copied(began_ns, script.passes(6))
+    script.copy(6, Copies(1, pageable=1))
     script.passes(20)
     script.backward(30, sync=12)
     script.optimize(5)
     assert script.ends() == [
         ("train", {"data_wait": 10, "copy": 6, "forward": 20, "backward": 30, "optimizer": 5})
     ]
-    assert (script.rows[0][2].sync_ns, script.rows[0][2].syncs) == (12, 1)
+    row = script.rows[0][2]
+    assert (row.sync_ns, row.syncs, row.copies) == (12, 1, Copies(1, pageable=1))
+    assert row.times_ns() == (10, 6, 20, 18, 12, 5, 0)
 
 
 def test_sync_is_counted_in_its_own_step_also_without_a_loader():
@@ -160,3 +172,57 @@ def test_sync_is_counted_in_its_own_step_also_without_a_loader():
         script.optimize(5)
     script.ends()
     assert [(row.sync_ns, row.syncs) for _, _, row in script.rows] == [(9, 1), (0, 0), (4, 1)]
+
+
+def test_what_is_copied_while_the_script_waits_for_a_batch_is_a_copy():
+    script = Script()
+    script.clock.fetch_began(0, script.now_ns, grad=True)
+    script.passes(10)
+    script.copy(4, Copies(1))
+    script.passes(3)
+    script.clock.fetch_ended(script.now_ns, 4, ended=False)
+    script.backward(30)
+    script.optimize(5)
+    assert script.ends() == [
+        ("train", {"data_wait": 13, "copy": 4, "backward": 30, "optimizer": 5})
+    ]
+
+
+def test_waits_for_other_ranks_in_forward_and_in_backward_are_sync():
+    script = Script()
+    script.fetch(0, 10)
+    script.wait_for_ranks(7)
+    script.passes(20)
+    script.clock.backward_began(script.now_ns)
+    script.passes(30)
+    script.wait_for_ranks(8)
+    script.clock.backward_ended(script.now_ns)
+    script.optimize(5)
+    assert script.ends() == [
+        ("train", {"data_wait": 10, "sync": 15, "forward": 20, "backward": 30, "optimizer": 5})
+    ]
+    assert script.rows[0][2].syncs == 2
+
+
+def test_a_phase_within_another_ends_with_it():
+    script = Script()
+    script.fetch(0, 10)
+    script.clock.within_began("copy", script.passes(20))
+    script.backward(30)  # what copied has raised, and nobody said that it ended
+    script.clock.within_ended(script.passes(2), Copies(1))
+    script.optimize(5)
+    (kind, step) = script.ends()[0]
+    assert (kind, step["backward"], step["other"]) == ("train", 30, 2)
+
+
+def test_copies_before_a_step_and_after_it_are_told_apart_without_a_loader():
+    script = Script()
+    for copied in range(1, 4):
+        for _ in range(copied):
+            script.copy(2, Copies(1, blocking=1))
+        script.backward(30)
+        script.optimize(5)
+    script.ends()
+    # Nothing says that a script without a loader has begun before its first backward.
+    assert [row.copies.count for _, _, row in script.rows] == [0, 2, 3]
+    assert [row.copies.blocking for _, _, row in script.rows] == [0, 2, 3]

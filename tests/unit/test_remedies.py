@@ -74,6 +74,8 @@ def test_pinned_memory_is_not_proposed_twice():
     tables = copying()
     for row in tables.rows["loaders"]:
         row["pinned"] = 1
+    for row in tables.rows["steps"]:
+        row["pageable_copies"] = 0
     names = [each.name for each in found(tables, "blocking-copy").remedies]
     assert names == ["asynchronous-copies"]
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headrace.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.observe.doctor.model import RuleSet
 
 
 def register(app: typer.Typer) -> None:
@@ -22,6 +27,10 @@ def doctor(
     backtest: Annotated[
         bool, typer.Option("--backtest", help="Show how far checked predictions were off.")
     ] = False,
+    rules: Annotated[
+        str,
+        typer.Option(help="Whose rules: headrace, or sagemaker for SageMaker Debugger's."),
+    ] = "headrace",
     ranks: Annotated[
         int | None,
         typer.Option(help="Foretell the run with so many ranks on its host, and what would help."),
@@ -32,6 +41,7 @@ def doctor(
 
     Example: [bold]headrace doctor[/bold]
     """
+    rule_set = _rule_set(rules)
     if backtest:
         from headrace.cli.backtest_report import tell_backtest
         from headrace.records.run_folder import runs_folder
@@ -47,7 +57,7 @@ def doctor(
     from headrace.records.reading import find_run, open_records
 
     found = find_run(run, runs_dir)
-    diagnosis = diagnose(open_records(found))
+    diagnosis = diagnose(open_records(found), rule_set)
     if json:
         from headrace.cli.data_report import print_json
 
@@ -56,3 +66,12 @@ def doctor(
     from headrace.cli.doctor_report import print_diagnosis
 
     print_diagnosis(diagnosis)
+
+
+def _rule_set(name: str) -> RuleSet:
+    from headrace.observe.doctor.model import RULE_SETS
+
+    for known in RULE_SETS:
+        if name == known:
+            return known
+    raise UsageError(f"--rules {name}: there are no such rules. Write {' or '.join(RULE_SETS)}.")

@@ -37,6 +37,20 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     for number, finding in enumerate(diagnosis.findings, start=1):
         console.print()
         _print_finding(console, number, finding)
+    if diagnosis.rules == "sagemaker":
+        console.print()
+        _print_others(console, diagnosis)
+
+
+def _print_others(console: Console, diagnosis: Diagnosis) -> None:
+    """Print which of SageMaker Debugger's rules found nothing, and which could not say."""
+    issues = sum(finding.severity != "info" for finding in diagnosis.findings)
+    rules = len(diagnosis.findings) + len(diagnosis.quiet) + len(diagnosis.not_evaluated)
+    console.print(f"SageMaker Debugger's rules: {issues} of {rules} found an issue.")
+    if diagnosis.quiet:
+        _indented(console, f"nothing found: {', '.join(diagnosis.quiet)}")
+    for each in diagnosis.not_evaluated:
+        _indented(console, f"[yellow]not evaluated[/yellow] {each.rule}: {escape(each.reason)}")
 
 
 def _print_finding(console: Console, number: int, finding: Finding) -> None:
@@ -49,7 +63,8 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
     cause = finding.cause
     if cause is not None and cause.file:
         what = escape(cause.transform or cause.function)
-        _indented(console, f"[cyan]{escape(cause.file)}:{cause.line}[/cyan] {what}")
+        place = f"{cause.file}:{cause.line}" if cause.line else cause.file
+        _indented(console, f"[cyan]{escape(place)}[/cyan] {what}")
     facts = ", ".join(f"{_words(name)} {_told(fact)}" for name, fact in finding.evidence.items())
     _indented(console, f"[dim]{escape(facts)}[/dim]")
     for remedy in finding.remedies:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import compare, data, doctor, profile, report, run, tune
+from headrace.cli import compare, data, doctor, profile, report, run, top, tune
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
@@ -22,6 +22,7 @@ VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     tune.register,
     doctor.register,
     report.register,
+    top.register,
     profile.register,
     compare.register,
     data.register,

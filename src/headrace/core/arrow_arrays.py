@@ -28,6 +28,18 @@ def large_strings(texts: Sequence[str]) -> pa.LargeStringArray:
     return cast("pa.LargeStringArray", array)
 
 
+def coded_strings(texts: Sequence[str | None]) -> pa.DictionaryArray[Any, Any]:
+    """Return texts as an array that holds each once and a number for it in every place."""
+    known: dict[str, int] = {}
+    codes = [-1 if text is None else known.setdefault(text, len(known)) for text in texts]
+    places = np.array(codes, dtype=np.int32)
+    there = places >= 0
+    bits = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
+    buffers = [bits, pa.py_buffer(np.maximum(places, 0).tobytes())]
+    numbered = pa.Array.from_buffers(pa.int32(), len(places), buffers)
+    return pa.DictionaryArray.from_arrays(numbered, strings(list(known)))
+
+
 def numbers(values: NDArray[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return whole numbers as an array of `kind`, which must be the type of `values`."""
     buffers = [None, pa.py_buffer(values.tobytes())]

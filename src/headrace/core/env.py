@@ -6,7 +6,9 @@ No other file touches `os.environ`; a test holds this.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
@@ -66,7 +68,7 @@ RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
-LOADER = Variable("HEADRACE_LOADER", "the loader whose workers are being started, set by the probe")
+LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
@@ -150,9 +152,22 @@ def change(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
+_FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)
+
+
+@contextmanager
+def for_children(values: Mapping[str, str]) -> Iterator[None]:
+    """Have `child_environment` set variables meanwhile, in this thread; this process's stay."""
+    token = _FOR_CHILDREN.set({**(_FOR_CHILDREN.get() or {}), **values})
+    try:
+        yield
+    finally:
+        _FOR_CHILDREN.reset(token)
+
+
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return this process's environment for a child, with `extra` set (None removes)."""
-    environment = dict(os.environ)
+    environment = {**os.environ, **(_FOR_CHILDREN.get() or {})}
     for name, value in (extra or {}).items():
         if value is None:
             environment.pop(name, None)

@@ -1,4 +1,7 @@
-"""Recorded tables as Arrow: their schemas, and record batches from rows or from a store."""
+"""Recorded tables as Arrow: their schemas, and record batches from rows or from a store.
+
+Text is dictionary-encoded: a table holds each text once, and a number for it in every row.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.core.arrow_arrays import numbers, strings
+from headrace.core.arrow_arrays import coded_strings, numbers
 from headrace.records import system
 from headrace.records.schema import BY_NAME, FORMAT_VERSION, Kind
-from headrace.records.store import system_columns
 
 FORMAT_KEY = b"headrace_records_format"
+TEXT = pa.dictionary(pa.int32(), pa.string())
 _BATCH_ROWS = 32_768
-_TYPES: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
+_TYPES: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "text": TEXT}
 
 
 def schema_of(name: str, columns: Sequence[str] = ()) -> pa.Schema:
@@ -29,7 +32,7 @@ def schema_of(name: str, columns: Sequence[str] = ()) -> pa.Schema:
         types: dict[bool, pa.DataType] = {True: pa.int64(), False: pa.float32()}
         fields = [
             pa.field(column, types[system.described(column).whole])
-            for column in columns or ("t_ns",)
+            for column in columns or (system.MOMENT,)
         ]
     else:
         fields = [pa.field(field.name, _TYPES[field.kind]) for field in BY_NAME[name].fields]
@@ -45,35 +48,64 @@ def batch_of(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def in_one_piece(table: pa.Table) -> pa.Table:
+    """Return a table whose columns are in one piece, each text in it once.
+
+    What is in one piece already is not copied.
+    """
+    return table.unify_dictionaries().combine_chunks()
+
+
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if kind == TEXT:
+        return coded_strings(values)
     if None in values:  # a metric that was not there at that moment
         return pa.array(values, type=kind)
-    if kind == pa.string():
-        return strings(values)
     return numbers(np.asarray(values, dtype=kind.to_pandas_dtype()), kind)
 
 
 def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
     """Return the schema of a store's table."""
-    return schema_of(name, system_columns(connection))
+    return schema_of(name, system.columns_in(connection))
 
 
-def stored_batches(connection: sqlite3.Connection, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield a store's table, in the order in which the rows were added."""
+def stored_batches(
+    connection: sqlite3.Connection, name: str, condition: str = "1"
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a store's table, in the order in which they were added.
+
+    Args:
+        connection: The store, open.
+        name: The table's name.
+        condition: Which rows, in SQL, the table being `t`; all by default.
+    """
     schema = stored_schema(connection, name)
-    cursor = connection.execute(_selection(name, schema.names))
+    texts = _Texts(connection)
+    places = BY_NAME[name].text_places if name != system.NAME else ()
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+    # An older version's store lacks what was added since.
+    chosen = ", ".join(f"t.{column}" if column in present else "NULL" for column in schema.names)
+    cursor = connection.execute(
+        f"SELECT {chosen} FROM {name} AS t WHERE {condition} ORDER BY t.rowid"  # noqa: S608
+    )
     while rows := cursor.fetchmany(_BATCH_ROWS):
-        yield batch_of(schema, rows)
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for place in places:
+            columns[place] = texts.of(columns[place])
+        arrays = [_array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _selection(name: str, columns: Sequence[str]) -> str:
-    if name == system.NAME:
-        return f"SELECT {', '.join(columns)} FROM {name} ORDER BY rowid"  # noqa: S608
-    chosen, joins = [], []
-    for field in BY_NAME[name].fields:
-        if field.kind == "text":
-            joins.append(f"LEFT JOIN texts AS {field.name}_ ON {field.name}_.id = t.{field.name}")
-            chosen.append(f"{field.name}_.text")
-        else:
-            chosen.append(f"t.{field.name}")
-    return f"SELECT {', '.join(chosen)} FROM {name} AS t {' '.join(joins)} ORDER BY t.rowid"  # noqa: S608
+class _Texts:
+    """The texts of a store by their numbers, each read when it is first met."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[int, str | None] = {}
+
+    def of(self, ids: Sequence[int]) -> list[str | None]:
+        """Return texts; None where the store has none of that number."""
+        for each in set(ids) - self._known.keys():
+            found = self._connection.execute("SELECT text FROM texts WHERE id = ?", (each,))
+            self._known[each] = next((text for (text,) in found), None)
+        return [self._known[each] for each in ids]

@@ -102,6 +102,9 @@ class Collector:
             raise
         for one in self._rings.values():
             one.reader.release()
+        with suppress(sqlite3.Error, OSError):  # a full disk, perhaps: the rows stay as they are
+            self.store.roll_up()
+            self.store.move_out()
         for one in list(self._rings.values()):
             if one.ended or not one.reader.usable or last:
                 self._let_go(one)

@@ -62,6 +62,11 @@ class Run:
         return long
 
     @cached_property
+    def device_steps(self) -> pd.DataFrame:
+        """One row a row of `steps`, by the device's clock; merge on rank, kind and step."""
+        return self._frame("device_steps")
+
+    @cached_property
     def workers(self) -> pd.DataFrame:
         """One row a batch that a worker made, or the rank itself where it has no workers."""
         return self._frame("batches")

@@ -1,19 +1,25 @@
-"""The records of an attempt once they are closed: one Parquet file a table."""
+"""Writes records to Parquet: parts of a long run, and at its end all of it instead of the store."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.core.errors import RecordsError
-from headrace.records import system
-from headrace.records.arrow import FORMAT_KEY, schema_of, stored_batches, stored_schema
+from headrace.records.arrow import in_one_piece, stored_batches, stored_schema
+from headrace.records.closed import ClosedTable
+from headrace.records.parts import Parts, part_files
 from headrace.records.places import PARQUET
-from headrace.records.store import TABLE_NAMES, RecordStore, refuse_newer
+from headrace.records.store import TABLE_NAMES, RecordStore
+
+_GROUP_ROWS = 1 << 18
+_MOST_TEXT_BYTES = 1 << 30
+"""Above this a row group's texts would be written out row by row; what is usual is 1 MiB, and the
+stacks of a long run are more."""
 
 
 def close_store(store: RecordStore, folder: Path) -> None:
@@ -23,13 +29,12 @@ def close_store(store: RecordStore, folder: Path) -> None:
 
     Raises:
         OSError: The disk is full or gone; the store stays as it is.
+        RecordsError: A part of it is lost or broken.
     """
     for name in TABLE_NAMES:
-        _write_table(
-            folder / f"{name}{PARQUET}",
-            stored_schema(store.connection, name),
-            stored_batches(store.connection, name),
-        )
+        schema = stored_schema(store.connection, name)
+        pieces = stored_tables(store.connection, store.path, name)
+        _write_table(folder / f"{name}{PARQUET}", schema, pieces)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -38,46 +43,66 @@ def close_store(store: RecordStore, folder: Path) -> None:
     store.close()
     for suffix in ("", "-wal", "-shm"):
         store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)
+    Parts.remove(store.path)
 
 
-def read_table(folder: Path, name: str) -> pa.Table:
-    """Return a closed table; fields that it does not have, of an older version, are null.
+def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:
+    """Yield a store's table piece by piece: its parts, then the rows in the store.
+
+    Args:
+        connection: The store.
+        path: Its file.
+        name: The table.
 
     Raises:
-        RecordsError: A newer version wrote it, or it is broken or lost.
+        RecordsError: A part is lost or broken.
     """
-    path = folder / f"{name}{PARQUET}"
-    try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            kept = file.schema_arrow
-            refuse_newer(int((kept.metadata or {}).get(FORMAT_KEY, 0)), path)
-            table = file.read()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise RecordsError(
-            f"{path} cannot be read: {error}. Take it from a copy of the run, or record it anew."
-        ) from error
-    if name == system.NAME:
-        return table
-    schema = schema_of(name)
-    arrays = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    for file in part_files(connection, path, name):
+        yield ClosedTable(file, name).table()
+    for batch in stored_batches(connection, name):
+        yield pa.Table.from_batches([batch])
 
 
-def _write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def write_oldest(connection: sqlite3.Connection, name: str, count: int, path: Path) -> int:
+    """Write so many rows of a store's table, the oldest, to a file; return the last one's number.
+
+    Raises:
+        OSError: The disk is full or gone.
+    """
+    (last,) = connection.execute(
+        f"SELECT MAX(rowid) FROM (SELECT rowid FROM {name} ORDER BY rowid LIMIT ?)",  # noqa: S608
+        (count,),
+    ).fetchone()
+    batches = stored_batches(connection, name, f"t.rowid <= {last}")
+    pieces = (pa.Table.from_batches([batch]) for batch in batches)
+    _write_table(path, stored_schema(connection, name), pieces)
+    return int(last)
+
+
+def _write_table(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
     draft = path.with_name(f".{path.name}.tmp")  # only one process closes a folder
     try:
         with draft.open("wb") as file:
-            with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
+            with pq.ParquetWriter(
+                file, schema, compression="zstd", dictionary_pagesize_limit=_MOST_TEXT_BYTES
+            ) as writer:
+                for group in _in_groups(pieces):
+                    writer.write_table(group, row_group_size=2 * _GROUP_ROWS)
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _in_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield pieces put together: a group has its own dictionaries and is compressed by itself."""
+    waiting: list[pa.Table] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
+            yield in_one_piece(pa.concat_tables(waiting))
+            waiting = []
+    if waiting:
+        yield in_one_piece(pa.concat_tables(waiting))

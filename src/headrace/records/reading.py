@@ -15,10 +15,20 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.records import parquet, ring, store
-from headrace.records.arrow import batch_of, schema_of, stored_batches, stored_schema
+from headrace.records import ring, store
+from headrace.records.arrow import batch_of, in_one_piece, schema_of, stored_schema
+from headrace.records.closed import ClosedTable
 from headrace.records.collector import dropped_row, fault_row, is_collecting
-from headrace.records.places import LOCK, RECORDS, RINGS, STORE, attempts_with_records, is_closed
+from headrace.records.parquet import stored_tables
+from headrace.records.places import (
+    LOCK,
+    PARQUET,
+    RECORDS,
+    RINGS,
+    STORE,
+    attempts_with_records,
+    is_closed,
+)
 from headrace.records.run_folder import RunFolder, runs_folder
 from headrace.records.schema import BY_NAME, EVENTS
 from headrace.records.store import TABLE_NAMES
@@ -47,6 +57,8 @@ class Records:
     def table(self, name: str) -> pa.Table:
         """Return a table of `schema.TABLES` or `system`, as it is at this moment.
 
+        Text is dictionary-encoded, and every column in one piece.
+
         Raises:
             RecordsError: There is no such table, or its file is broken or of a newer version.
         """
@@ -66,6 +78,18 @@ class Records:
         except sqlite3.Error:
             raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
 
+    def by_column(self, name: str) -> ClosedTable | None:
+        """Return a table whose columns are read one by one; None where it is not closed yet.
+
+        Raises:
+            RecordsError: Its file is broken, lost or of a newer version.
+        """
+        folder = self.folder
+        left = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
+        if left or not is_closed(folder):
+            return None
+        return ClosedTable(folder / f"{name}{PARQUET}", name)
+
     @property
     def folder(self) -> Path:
         """The attempt's records folder."""
@@ -75,25 +99,31 @@ class Records:
         with ExitStack() as stack:
             # Rings first, the store next: what is taken from one meanwhile is in the other.
             left = _Left.found_in(self.folder / RINGS, stack)
-            connections = [
-                stack.enter_context(closing(store.open_to_read(path)))
+            stores = {
+                path: stack.enter_context(closing(store.open_to_read(path)))
                 for path in sorted(self.folder.glob(f"*{STORE}"))
-            ]
-            for connection in connections:
+            }
+            for connection in stores.values():
                 connection.execute("BEGIN")  # one moment for rows and places
-            connections = [each for each in connections if store.has_tables(each)]
+            stores = {path: each for path, each in stores.items() if store.has_tables(each)}
             tables = []
-            for connection in connections:
-                batches = list(stored_batches(connection, name))
-                tables.append(pa.Table.from_batches(batches, stored_schema(connection, name)))
-            if not connections and is_closed(self.folder):
-                tables.append(parquet.read_table(self.folder, name))
+            for path, connection in stores.items():
+                tables.append(stored_schema(connection, name).empty_table())
+                try:
+                    tables += stored_tables(connection, path, name)
+                except RecordsError:
+                    if strict and not path.exists():
+                        raise _Moved from None  # closed meanwhile, and its parts removed
+                    raise
+            if not stores and is_closed(self.folder):
+                tables.append(ClosedTable(self.folder / f"{name}{PARQUET}", name).table())
             if name in BY_NAME:
-                rows = left.rows(name, connections, strict=strict)
+                rows = left.rows(name, list(stores.values()), strict=strict)
                 tables.append(pa.Table.from_batches([batch_of(schema_of(name), rows)]))
-        return pa.concat_tables(
-            tables or [schema_of(name).empty_table()], promote_options="default"
-        )
+        # A table without rows would make a copy of the others' columns.
+        some = [table for table in tables if table.num_rows] or tables[:1]
+        some = some or [schema_of(name).empty_table()]
+        return in_one_piece(pa.concat_tables(some, promote_options="default"))
 
 
 class _Moved(Exception):  # noqa: N818  # not an error: the reader looks again

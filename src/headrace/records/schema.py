@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["int", "float", "text"]
+Joining = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
 _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 
@@ -26,11 +27,15 @@ class Field:
         name: Its name, with the unit.
         meaning: What it says, in one line.
         kind: int (64 bits), float (64 bits) or text.
+        joining: What becomes of it where rows of a long run are added up (see `rolling.py`): ""
+            stands for what such rows have in common, first and last for the moments that bound
+            them; known-sum leaves out -1, whole-mean is rounded.
     """
 
     name: str
     meaning: str
     kind: Kind = "int"
+    joining: Joining = ""
 
 
 @dataclass(frozen=True)
@@ -136,13 +141,15 @@ STEPS = Table(
         Field("copy_ns", "phase: copying tensors to the device, as the host sees it"),
         Field("forward_ns", "phase: from the batch to the start of backward"),
         Field("backward_ns", "phase: backward, without the exposed gradient sync"),
-        Field("sync_ns", "phase: gradient sync that backward did not hide"),
+        Field("sync_ns", "phase: gradient sync that backward did not hide; FSDP's collectives"),
         Field("optimizer_ns", "phase: optimizer steps"),
         Field("other_ns", "phase: all else, such as logging, schedulers, printed losses"),
         Field("batches", "batches it took: more than one where gradients are accumulated"),
         Field("samples", "samples in them; -1 where unknown"),
         Field("sync_measured", "1: sync_ns is of this very step; 0: not measured in it"),
-        Field("device_wall_ns", "how long it took by the device's clock; -1 without one"),
+        Field("copies", "tensors that it copied to the device, from the thread that trains"),
+        Field("pageable_copies", "of these, from memory that is not page-locked"),
+        Field("blocking_copies", "of these, without non_blocking=True"),
     ),
 )
 BATCHES = Table(
@@ -159,7 +166,8 @@ BATCHES = Table(
         Field("cpu_ns", "CPU time of the worker's main thread meanwhile"),
         Field("process_cpu_ns", "CPU time of all its threads meanwhile"),
         Field("samples", "samples in it; -1 where unknown"),
-        Field("read_bytes", "bytes that the process read meanwhile, from files and sockets"),
+        Field("read_bytes", "bytes that the process read meanwhile: files and pipes, not recv()"),
+        Field("reads", "read calls that brought them, or found an end; -1 where not recorded"),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),
         Field("send_ns", "handing the batch before this one over: pickling, shared memory"),
@@ -168,7 +176,8 @@ BATCHES = Table(
 TRANSFORMS = Table(
     6,
     "transforms",
-    "one transform, `__getitem__` or `collate_fn`, over the samples that were timed in a second",
+    "one transform, `__getitem__` or `collate_fn`, over the samples that were timed in a second;"
+    " in a long run over minutes",
     (
         _RANK,
         _LOADER,
@@ -176,17 +185,18 @@ TRANSFORMS = Table(
         Field("name", "what it is called: dataset.__getitem__, Compose[1].RandomCrop", "text"),
         Field("file", "source file of the callable, where there is one", "text"),
         Field("line", "its first line there; 0 where unknown"),
-        Field("start_ns", "when the second began"),
-        Field("calls", "calls that were timed"),
-        Field("wall_ns", "time in them"),
-        Field("cpu_ns", "CPU time of the main thread in them"),
+        Field("start_ns", "when the first of these seconds began", joining="first"),
+        Field("calls", "calls that were timed", joining="sum"),
+        Field("wall_ns", "time in them", joining="sum"),
+        Field("cpu_ns", "CPU time of the main thread in them", joining="sum"),
         Field("one_in", "one sample in so many was timed"),
     ),
 )
 STACKS = Table(
     7,
     "stacks",
-    "one place in the code where a process's main thread was seen, over some seconds",
+    "one place in the code where a process's main thread was seen, over a second; in a long run,"
+    " after its first minutes, over minutes",
     (
         Field("pid", "process id"),
         _RANK,
@@ -195,11 +205,20 @@ STACKS = Table(
         Field(
             "phase", "what a rank was doing: wait, forward, ...; for a worker work or idle", "text"
         ),
-        Field("stack", "frames from the outermost in: file:line:function, newline between", "text"),
-        Field("start_ns", "when these seconds began"),
-        Field("samples", "how often it was seen there"),
-        Field("wall_ns", "wall time that these stand for"),
-        Field("cpu_ns", "CPU time of the thread that these stand for; the rest it waited"),
+        Field(
+            "stack",
+            "frames from the outermost in: file:line:function, newline between; 0: no line",
+            "text",
+        ),
+        Field("start_ns", "when the first of these seconds began", joining="first"),
+        Field("samples", "how often it was seen there", joining="sum"),
+        Field("wall_ns", "wall time that these stand for", joining="sum"),
+        Field(
+            "cpu_ns",
+            "CPU time of the thread that these stand for; the rest it waited",
+            joining="sum",
+        ),
+        Field("end_ns", "when the last of these seconds ended", joining="last"),
     ),
 )
 EVENTS = Table(
@@ -229,14 +248,42 @@ HOSTS = Table(
 PROCESS_USAGE = Table(
     10,
     "process_usage",
-    "what a process that records used since it was looked at before, at every tick",
+    "what a process that records used since it was looked at before, at every tick; in a long run"
+    " the mean of some ticks",
     (
-        Field("t_ns", "when it was looked at"),
+        Field("t_ns", "when it was looked at", joining="last"),
         Field("pid", "process id"),
-        Field("cpu_percent", "CPU time per time; 100 is one core, more are several", "float"),
-        Field("resident_bytes", "memory it holds, shared pages included"),
-        Field("threads", "its threads"),
-        Field("read_bytes", "bytes that its read calls gave meanwhile; -1 where not to be known"),
+        Field(
+            "cpu_percent",
+            "CPU time per time; 100 is one core, more are several",
+            "float",
+            joining="mean",
+        ),
+        Field("resident_bytes", "memory it holds, shared pages included", joining="whole-mean"),
+        Field("threads", "its threads", joining="whole-mean"),
+        Field(
+            "read_bytes",
+            "bytes that its read calls gave meanwhile; -1 where not to be known",
+            joining="known-sum",
+        ),
+    ),
+)
+DEVICE_STEPS = Table(
+    11,
+    "device_steps",
+    "a row of `steps` by the device's clock: what the device's queue took; none without a device",
+    (
+        _RANK,
+        Field("step", "number of the row in `steps`, among those of its rank and kind"),
+        Field("kind", "train, eval or between, as there", "text"),
+        Field("device_wall_ns", "how long it took by the device's clock; the phases add up to it"),
+        Field("device_data_wait_ns", "phase: the device had nothing to do while the host waited"),
+        Field("device_copy_ns", "phase: copies to the device in the stream that trains"),
+        Field("device_forward_ns", "phase: forward"),
+        Field("device_backward_ns", "phase: backward"),
+        Field("device_sync_ns", "phase: gradient sync that backward did not hide"),
+        Field("device_optimizer_ns", "phase: optimizer steps"),
+        Field("device_other_ns", "phase: all else"),
     ),
 )
 
@@ -251,6 +298,7 @@ TABLES = (
     EVENTS,
     HOSTS,
     PROCESS_USAGE,
+    DEVICE_STEPS,
 )
 """All tables but `system`, which has its own columns, those of the host: see system.py."""
 

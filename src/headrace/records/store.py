@@ -1,7 +1,8 @@
 """The records of a host while its job runs: one SQLite file that outlives a killed process.
 
 Rows, the readers' places in the rings and the texts they have seen change in one transaction. Texts
-are stored once, under a number.
+are stored once, under a number. Rows of a long run are added up (`rolling.py`) or moved out
+(`parts.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
-from headrace.records import system
+from headrace.records import parts, rolling, system
 from headrace.records.schema import BY_NAME, FORMAT_VERSION, TABLES, Table
 
 TABLE_NAMES = (*BY_NAME, system.NAME)
 _REMEMBERED_TEXTS = 20_000  # a text met again after these is stored again, which does no harm
 _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
+_INSERTS = {
+    table.number: (
+        f"INSERT INTO {table.name} VALUES ({', '.join('?' * len(table.fields))})",  # noqa: S608
+        table.text_places,
+    )
+    for table in TABLES
+}
 _OWN_TABLES = (
     "CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
     """CREATE TABLE IF NOT EXISTS rings (
@@ -29,7 +37,9 @@ _OWN_TABLES = (
         name TEXT, made_ns INTEGER, number INTEGER, text INTEGER,
         PRIMARY KEY (name, made_ns, number)
     ) WITHOUT ROWID""",
-    f"CREATE TABLE IF NOT EXISTS {system.NAME} (t_ns INTEGER)",
+    f"CREATE TABLE IF NOT EXISTS {system.NAME} ({system.MOMENT} INTEGER)",
+    rolling.STATE,
+    parts.STATE,
 )
 
 
@@ -66,6 +76,10 @@ class RecordStore:
         self.path = path
         self.connection = sqlite3.connect(path, isolation_level=None)
         self._texts: dict[str, int] = {}
+        self._rolled = {
+            name: rolling.RollUp(self.connection, name) for name in rolling.rolled_tables()
+        }
+        self._parts = parts.Parts(self.connection, path)
         check_format(self.connection, path)
         for statement in (
             "PRAGMA journal_mode = WAL",
@@ -95,20 +109,28 @@ class RecordStore:
             self.connection.execute("COMMIT")
         except BaseException:
             self._texts.clear()  # some of them may not have been kept
+            for rolled in self._rolled.values():
+                rolled.forget()
+            self._parts.forget()
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             raise
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows, their values in the order of the table's fields."""
-        if table.text_places:
-            rows = [self._with_text_numbers(row, table.text_places) for row in rows]
-        marks = ", ".join("?" * len(table.fields))
-        self.connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)  # noqa: S608
+        if not rows:
+            return
+        statement, text_places = _INSERTS[table.number]
+        if text_places:
+            rows = [self._with_text_numbers(row, text_places) for row in rows]
+        self.connection.executemany(statement, rows)
+        if table.name in self._rolled:
+            self._rolled[table.name].added(len(rows))
+        self._parts.added(table.name, len(rows))
 
     def declare_system(self, columns: Sequence[str]) -> None:
         """Say which columns the rows of `system` have from now on."""
-        present = system_columns(self.connection)
+        present = system.columns_in(self.connection)
         for name in columns:
             if name not in present:
                 kind = "INTEGER" if system.described(name).whole else "REAL"
@@ -121,6 +143,32 @@ class RecordStore:
             f"INSERT INTO {system.NAME} ({names}) VALUES ({marks})",  # noqa: S608
             values,
         )
+        self._rolled[system.NAME].added(1)
+
+    def roll_up(self) -> None:
+        """Add up the rows of tables that hold too many; a reader sees all of it or nothing.
+
+        Raises:
+            sqlite3.Error: The store could not be written; it is as it was.
+        """
+        due = [rolled for rolled in self._rolled.values() if rolled.due]
+        if due:
+            with self.transaction():
+                for rolled in due:
+                    rolled.run()
+
+    def move_out(self) -> None:
+        """Move the oldest rows of a large table to a file beside the store; see `parts.py`.
+
+        Raises:
+            OSError: The disk is full or gone; the store is as it was.
+            sqlite3.Error: Likewise.
+        """
+        name = self._parts.due()
+        if name is not None:
+            number, last = self._parts.write(name)
+            with self.transaction():
+                self._parts.take_out(name, number, last)
 
     def place(self, name: str, made_ns: int) -> RingPlace:
         """Return how far a ring was read."""
@@ -215,12 +263,6 @@ def refuse_newer(version: int, path: Path) -> None:
             f"{path}: a newer Headrace wrote these records (format {version}; this one reads up "
             f"to {FORMAT_VERSION}). Read them with that version: pip install -U headrace."
         )
-
-
-def system_columns(connection: sqlite3.Connection) -> list[str]:
-    """Return the columns of `system` that this host has, in the registry's order."""
-    rows = connection.execute(f"PRAGMA table_info({system.NAME})").fetchall()
-    return system.in_order([row[1] for row in rows])
 
 
 def ring_place(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPlace:

@@ -6,11 +6,16 @@ Which of them a host has is settled when its recording begins.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAME = "system"
-MEANING = "the host at one moment; percentages and rates are over the time since the row before"
+MOMENT = "t_ns"
+MEANING = (
+    "the host at one moment; percentages and rates are over the time since the row before; in a "
+    "long run the mean of some moments, `t_ns` the last of them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ COLUMNS = (
     SystemColumn("net_sent_bytes_per_s", "sent to other hosts"),
     SystemColumn("gpu_{}_utilisation_percent", "time in which any kernel ran"),
     SystemColumn("gpu_{}_memory_bytes", "its memory in use", whole=True),
+    SystemColumn("gpu_{}_memory_total_bytes", "its memory, used or not", whole=True),
     SystemColumn("gpu_{}_power_w", "power drawn"),
     SystemColumn("gpu_{}_pcie_received_bytes_per_s", "received over PCIe: copies to the device"),
     SystemColumn("gpu_{}_pcie_sent_bytes_per_s", "sent over PCIe: copies from the device"),
@@ -76,3 +82,8 @@ def in_order(names: Sequence[str]) -> list[str]:
         return places[described(name).name], int(number[0]) if number else 0
 
     return sorted(names, key=place)
+
+
+def columns_in(store: sqlite3.Connection) -> list[str]:
+    """Return the columns that a store's table has, in the registry's order."""
+    return in_order([row[1] for row in store.execute(f"PRAGMA table_info({NAME})")])

@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
 
 from headrace.core.errors import LaunchError
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.model import Diagnosis
-from headrace.observe.whatif.tables import Tables, columns, length
+from headrace.observe.whatif.tables import ReadOnce, Tables, columns, length
 from headrace.records.reading import Records
 from headrace.records.run_folder import Attempt, RunFolder
-
-
-@dataclass(slots=True)
-class ReadOnce:
-    """Tables that are read when they are first asked for, and kept.
-
-    A live run's tables grow; a page shows one moment of each.
-
-    Attributes:
-        source: Where they are read.
-    """
-
-    source: Tables
-    _known: dict[str, pa.Table] = field(default_factory=dict)
-
-    def table(self, name: str) -> pa.Table:
-        """Return a table of `headrace.records.schema`, or `system`."""
-        if name not in self._known:
-            self._known[name] = self.source.table(name)
-        return self._known[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.observe.whatif.tables import Tables
+from headrace.observe.whatif.tables import ReadOnce, Tables
 from headrace.records import open_run as records
 from headrace.report.figures.drawing import empty
 from headrace.report.figures.flame import flame
@@ -15,7 +15,6 @@ from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.phases import phases
 from headrace.report.figures.timeline import timeline
 from headrace.report.figures.waits import data_waits
-from headrace.report.material import ReadOnce
 
 
 class Run(records.Run):

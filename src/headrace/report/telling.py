@@ -32,6 +32,8 @@ _FACTS = {
     "cpu_share_there": "Time there that is on a CPU",
     "lock_wait_share": "Time in which workers wait for each other",
     "cpu_time_over_main_thread": "CPU time of all threads, times the main one's",
+    "reads_a_sample": "Read calls a sample",
+    "kb_a_read": "A read brings, in kB",
     "prefetch_factor": "Batches that a worker makes ahead",
     "idle_cores": "Idle cores",
     "busy_cores": "Busy cores",

@@ -18,36 +18,48 @@ Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the lin
 _TWICE = 2.0
 
 
-def pinning(evidence: Evidence, at: str) -> tuple[Remedy, ...]:
+def faster_copies(
+    evidence: Evidence, at: str, *, pinned: bool, blocking: bool
+) -> tuple[Remedy, ...]:
     """Return what pinned memory would give, and copies beside the step on top of it.
 
     Args:
         evidence: What is known.
         at: Where the script copies, as " at train.py:40"; or nothing.
+        pinned: What it copies is in page-locked memory already.
+        blocking: Some copies are waited for, or it is not known.
     """
-    loader = evidence.loader
     remedies: list[Remedy] = []
-    if loader is not None and not loader.pinned:
+    if not pinned:
+        remedies.append(_pinning(evidence, at))
+    if blocking:
         remedies.append(
             predicted(
-                "pinning",
-                "pinned memory",
-                _less_copying(evidence, _PINNED_SAVES),
-                f"Give the DataLoader{loader.place} pin_memory=True. A copy from pinned memory is "
-                "taken to last 1/5 to 2/3 as long.",
-                loader.overridden("pin_memory", 1),
+                "asynchronous-copies",
+                "asynchronous copies" if pinned else "pinned, asynchronous copies",
+                # At most the rank goes on at once, and the copy is done by the time it is needed.
+                _less_copying(evidence, (0.0 if pinned else _PINNED_SAVES[0], 1.0)),
+                f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
             )
         )
-    remedies.append(
-        predicted(
-            "asynchronous-copies",
-            "pinned, asynchronous copies",
-            # At most the rank goes on at once, and the copy is done by the time it is needed.
-            _less_copying(evidence, (_PINNED_SAVES[0], 1.0)),
-            f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
-        )
-    )
     return tuple(remedies)
+
+
+def _pinning(evidence: Evidence, at: str) -> Remedy:
+    loader = evidence.loader
+    if loader is not None and loader.pinned:
+        loader = None  # what the script copies is not what the loader hands over
+    if loader is not None:
+        how = f"Give the DataLoader{loader.place} pin_memory=True."
+    else:
+        how = f"Copy from page-locked memory{at}: .pin_memory() beforehand, in another thread."
+    return predicted(
+        "pinning",
+        "pinned memory",
+        _less_copying(evidence, _PINNED_SAVES),
+        f"{how} A copy from pinned memory is taken to last 1/5 to 2/3 as long.",
+        loader.overridden("pin_memory", 1) if loader is not None else (),
+    )
 
 
 def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.doctor.model import Diagnosis, RuleSet
 from headrace.observe.doctor.ranking import rank
 from headrace.observe.doctor.rules import RULES
+from headrace.observe.doctor.sagemaker.evaluate import evaluate
 from headrace.observe.doctor.verdict import decide
-from headrace.observe.whatif.tables import Tables
+from headrace.observe.whatif.tables import ReadOnce, Tables
 
 
-def diagnose(records: Tables) -> Diagnosis:
+def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
     """Return what is wrong with a run, why, and what would help.
 
     Args:
         records: The run's tables: `headrace.records.reading.Records`, or anything with `.table`.
+        rules: Whose rules the findings are of. The verdict rests on Headrace's own in any case.
 
     Example:
         diagnose(open_records("runs/base")).verdict.sentence
     """
-    evidence = gather(records)
-    found = [finding for check in RULES.values() if (finding := check(evidence)) is not None]
-    findings = rank(found, evidence)
-    return Diagnosis(verdict=decide(evidence, findings), findings=findings)
+    tables = records if isinstance(records, ReadOnce) else ReadOnce(records)
+    evidence = gather(tables)
+    checked = {rule: check(evidence) for rule, check in RULES.items()}
+    findings = rank([finding for finding in checked.values() if finding is not None], evidence)
+    verdict = decide(evidence, findings)
+    if rules == "sagemaker":
+        return evaluate(tables, verdict)
+    quiet = tuple(rule for rule, finding in checked.items() if finding is None)
+    return Diagnosis(verdict=verdict, findings=findings, quiet=quiet)

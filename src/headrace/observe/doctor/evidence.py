@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.model import Severity
-from headrace.observe.doctor.stacks import Sighting, read_sightings
+from headrace.observe.doctor.stacks import Sighting, end_ns_of, read_sightings
 from headrace.observe.doctor.transforms import TransformShare, rank_transforms
 from headrace.observe.whatif.host import Host, read_host
 from headrace.observe.whatif.measured import Work, main_loader, measured_from, read_work
@@ -23,8 +23,6 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
 critical)."""
 
-_STACKS_SPAN_NS = 1_000_000_000
-"""Stacks are added up over about so long."""
 FULL = 0.9
 """Cores that are busy for this share have nothing to give: the rest is the scheduler's."""
 _OTHERS = 0.5
@@ -158,6 +156,14 @@ class Evidence:
         """Whether it is others' work that leaves the host no core to spare."""
         return self.cores_short and not self.cores_full
 
+    @property
+    def others_use(self) -> str:
+        """How much of the host others use, in words."""
+        return (
+            f"other processes use {self.host.foreign_cores:.1f} of the host's "
+            f"{self.host.cores:g} cores"
+        )
+
     def severity(self, seconds_lost: float) -> Severity:
         """Return how bad it is to lose so many seconds of a rank's steps."""
         return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
@@ -214,8 +220,7 @@ def _while_stepping(tables: Tables, steps: TrainSteps) -> Columns:
     stacks, span = columns(tables, "stacks"), steps.span_ns
     if span is None or length(stacks) == 0:
         return stacks
-    start = stacks["start_ns"]
-    return chosen(stacks, (start >= span[0] - _STACKS_SPAN_NS) & (start <= span[1]))
+    return chosen(stacks, (end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
 
 
 def _making(stacks: Columns, loader: Loader | None) -> Flags:

@@ -13,6 +13,8 @@ from headrace.core.overrides import Override
 Severity = Literal["info", "warning", "serious", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "serious", "critical")
 Bound = Literal["data", "compute", "sync", "copy", "rank", "other", "unknown"]
+RuleSet = Literal["headrace", "sagemaker"]
+RULE_SETS: tuple[RuleSet, ...] = ("headrace", "sagemaker")
 Fact: TypeAlias = float | int | str | None
 
 
@@ -61,7 +63,7 @@ class Remedy:
 
     Attributes:
         name: What is changed: workers, prefetch, transform, ...
-        change: From what to what, to be read before "would give 1.6x".
+        change: From what to what, to be read after "with"; what goes begins with "no".
         predicted_speedup: Samples a second with it over those without; None: not predicted.
         low: Lower end of the 90 % interval; None likewise.
         high: Upper end; None likewise.
@@ -82,7 +84,15 @@ class Remedy:
         """The speed-up and its interval: 1.6x (1.4 to 1.7); empty where not predicted."""
         if self.predicted_speedup is None or self.low is None or self.high is None:
             return ""
-        return f"{self.predicted_speedup:.1f}x ({self.low:.1f} to {self.high:.1f})"
+        return f"{self.predicted_speedup:.1f}x{self.interval}"
+
+    @property
+    def interval(self) -> str:
+        """The interval, with a blank before it; empty where its ends are written the same."""
+        if self.low is None or self.high is None:
+            return ""
+        low, high = f"{self.low:.1f}", f"{self.high:.1f}"
+        return f" ({low} to {high})" if low != high else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +118,19 @@ class Finding:
     cause: Cause | None = None
     remedies: tuple[Remedy, ...] = ()
     foretold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NotEvaluated:
+    """A rule that could not be evaluated: what it looks at was not recorded, or too little of it.
+
+    Attributes:
+        rule: The rule's id.
+        reason: What is missing, without a full stop.
+    """
+
+    rule: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +162,17 @@ class Diagnosis:
 
     Attributes:
         verdict: The sentence and what it rests on.
-        findings: Worst first.
+        findings: What the rules found, worst first.
+        rules: Whose rules these are.
+        quiet: The rules that were evaluated and found nothing.
+        not_evaluated: The rules that could not be evaluated.
     """
 
     verdict: Verdict
     findings: tuple[Finding, ...]
+    rules: RuleSet = "headrace"
+    quiet: tuple[str, ...] = ()
+    not_evaluated: tuple[NotEvaluated, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: docs/diagnosis.schema.json."""
@@ -159,6 +188,11 @@ class Diagnosis:
                 "calibration": rounded(verdict.calibration),
             },
             "findings": [_finding_json(finding) for finding in self.findings],
+            "rules": self.rules,
+            "quiet": list(self.quiet),
+            "not_evaluated": [
+                {"rule": each.rule, "reason": each.reason} for each in self.not_evaluated
+            ],
         }
 
 

@@ -24,6 +24,21 @@ _READ_NAME = re.compile(
 _READ_SOURCE = re.compile(
     r"\bopen\(|\.read(_\w+)?\(|\.load\(|imread\(|\.recv\(|fromfile\(|memmap\("
 )
+_REMOTE = re.compile(
+    r"/(socket|ssl|subprocess|http/client|urllib/\w+|multiprocessing/(connection|queues|managers))\.py:"
+    r"|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
+    r"smart_open|google/cloud/storage)/"
+)
+"""Frames of code that reads from a service or another process rather than from files."""
+_OPEN_LIBRARY = re.compile(
+    r"/_?pathlib\w*\.py:|-packages/(PIL/Image\.py:open|numpy/lib/\S*npyio\S*:(\w+\.)*load"
+    r"|torchvision/(datasets/folder|io/\w+)\.py:|torchaudio/|imageio/|skimage/io/|soundfile\.py:)"
+)
+_OPEN_SOURCE = re.compile(
+    r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
+    r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
+)
+_SEVERAL_SAMPLES = ("__iter__", "__next__")
 _TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
 _MODEL_PHASES = ("backward", "optimizer", "sync", "copy")
 _SLEEP_SOURCE = re.compile(r"\bsleep\(")
@@ -49,6 +64,15 @@ def is_reading(sighting: Sighting) -> bool:
     return bool(_READ_NAME.search(frame.function) or _READ_SOURCE.search(_source(frame)))
 
 
+def reads_own_files(sighting: Sighting) -> bool:
+    """Whether the code there reads a file that it opens for that: by its frames, or its source."""
+    if not is_reading(sighting) or sighting.passes(_REMOTE):
+        return False
+    return sighting.passes(_OPEN_LIBRARY) or bool(
+        _OPEN_SOURCE.search(_source_until(sighting.own_frame))
+    )
+
+
 def runs_model(sighting: Sighting) -> bool:
     """Whether a rank stands in its model there, in training it, or in copying to the device."""
     # The model runs through torch's own frames; only the other phases are marked apart from it.
@@ -69,6 +93,17 @@ def is_device_sync(sighting: Sighting) -> bool:
 def is_sleep(sighting: Sighting) -> bool:
     """Whether the code there sleeps."""
     return not sighting.calls and bool(_SLEEP_SOURCE.search(_source(sighting.own_frame)))
+
+
+def _source_until(frame: Frame) -> str:
+    """Return the source of a frame's function from its head to the line where it is."""
+    lines = linecache.getlines(frame.file)[: frame.line]
+    name = frame.function.rsplit(".", 1)[-1]
+    if name not in _SEVERAL_SAMPLES:  # what these open they may read for many samples
+        for head in reversed(range(len(lines))):
+            if lines[head].lstrip().startswith(f"def {name}("):
+                return "".join(lines[head:])
+    return "".join(lines[-1:])
 
 
 def _source(frame: Frame) -> str:

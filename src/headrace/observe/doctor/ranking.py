@@ -1,16 +1,24 @@
-"""The order of findings: by severity and seconds lost, the specific cause before the general."""
+"""The order of findings: by seconds lost, but a cause before what it explains.
+
+Three kinds of findings have no seconds that could be held against those of the others':
+
+- Memory that grows costs nothing until it ends the run. It counts as what is serious.
+- What is paid before the first step does not grow with the run. It never counts as serious.
+- Waits that other jobs on the host cause are nobody's fault here. They come after what is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import SEVERITIES, Finding
+from headrace.observe.doctor.evidence import SERIOUS, Evidence
+from headrace.observe.doctor.model import Finding
 
 DATA_RULES = frozenset(
     {
         "cpu-bound-worker",
         "slow-storage",
+        "small-files",
         "lock-contention",
         "too-few-workers",
         "oversubscribed-threads",
@@ -33,15 +41,23 @@ _SPECIFIC_FIRST = (
     ("cpu-starved-by-ranks", "too-few-workers"),
     ("oversubscribed-threads", "cpu-bound-worker"),
     ("slow-storage", "too-few-workers"),
+    ("small-files", "too-few-workers"),
     ("slow-collate", "too-few-workers"),
     ("lock-contention", "too-few-workers"),
     ("lock-contention", "slow-storage"),
+    ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
     ("slow-transfer", "too-few-workers"),
     ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
     ("slow-rank", "sync-bound"),
     ("slow-rank", "cpu-bound-worker"),
     ("device-sync", "step-outliers"),
+    # A GPU is used little while the script waits, whatever for; `small-batch` counts all of that.
+    ("device-sync", "small-batch"),
+    ("blocking-copy", "small-batch"),
+    ("sync-bound", "small-batch"),
+    ("slow-rank", "small-batch"),
+    ("step-outliers", "small-batch"),
 )
 """Pairs: where both are found, the first explains the second."""
 
@@ -58,17 +74,32 @@ def rank(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]
         finding
         for finding in findings
         if not (finding.rule == "data-wait" and (rules & DATA_RULES or _one_rank_waits(findings)))
+        and not (finding.rule == "slow-storage" and "small-files" in rules)
         and not (finding.rule == "compute-bound" and _something_wrong(findings))
         and not (finding.rule in DATA_RULES and _is_little(finding, evidence))
     ]
-    # Severity follows from seconds, but for what costs none yet, as memory that grows, and for what
-    # is paid once, as a slow start.
-    kept.sort(key=lambda each: (-SEVERITIES.index(each.severity), -each.seconds_lost, each.rule))
+    kept.sort(key=lambda each: (_is_others(each, evidence), -_weight(each, evidence), each.rule))
     pairs = (*_SPECIFIC_FIRST, *_conditional(kept, evidence))
     for _ in kept:  # a move may undo another pair's order, so go on until all hold
         for first, second in pairs:
             _move_before(kept, first, second)
     return tuple(kept)
+
+
+def _weight(finding: Finding, evidence: Evidence) -> float:
+    """Return the seconds that a finding counts for in the order."""
+    serious = SERIOUS * evidence.steps.total_seconds
+    if finding.rule == "memory-growth":
+        return serious
+    if finding.rule == "slow-start":
+        return min(finding.seconds_lost, serious)
+    return finding.seconds_lost
+
+
+def _is_others(finding: Finding, evidence: Evidence) -> bool:
+    """Whether the rank waits because others of the host fill its cores."""
+    idle = evidence.work is not None and not evidence.workers_busy
+    return finding.rule == "data-wait" and idle and evidence.others_fill_cores
 
 
 def _is_little(finding: Finding, evidence: Evidence) -> bool:
@@ -105,11 +136,18 @@ def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[
         pairs.append(("slow-transfer", "cpu-bound-worker"))
     collate = by_rule.get("slow-collate")
     if worker is not None and collate is not None:
-        same = worker.cause is not None and "collate" in worker.cause.function.lower()
+        same = worker.cause is not None and (
+            "collate" in worker.cause.function.lower()
+            or (worker.cause.place != "" and worker.cause.place == _place_of(collate))
+        )
         larger = worker.cause is None or collate.evidence["collate_share"] >= worker.cause.share  # type: ignore[operator]
         if same or larger:
             pairs.append(("slow-collate", "cpu-bound-worker"))
     return pairs
+
+
+def _place_of(finding: Finding) -> str:
+    return finding.cause.place if finding.cause is not None else ""
 
 
 def _move_before(findings: list[Finding], first: str, second: str) -> None:

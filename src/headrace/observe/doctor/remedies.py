@@ -25,6 +25,8 @@ COLLATE = "collate_fn"
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
 """A device does a transform in the CPU time of one core divided by this, at least and at most."""
+_MOST_DRAWN = 10_000
+"""More steps than this are drawn in groups of neighbours, or a day of them would not fit."""
 
 
 def predicted(
@@ -202,7 +204,9 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
         saved_ns: Of each step that counts; the least where `most_ns` is given.
         most_ns: The most.
     """
-    wall = evidence.steps.wall_ns
+    steps = evidence.steps.wall_ns
+    begins = np.arange(min(len(steps), _MOST_DRAWN)) * len(steps) // min(len(steps), _MOST_DRAWN)
+    wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
     bounds = (saved_ns,) if most_ns is None else (saved_ns, most_ns)

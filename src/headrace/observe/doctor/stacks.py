@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from headrace.core.places import is_library
 from headrace.observe.doctor.model import Cause
-from headrace.observe.whatif.tables import Columns, Flags
+from headrace.observe.whatif.tables import Columns, Flags, Ints, chosen, grouped
 
 _ONE_LINE = 0.5
+_LINE = re.compile(r"[0-9]+|None|-1|")
+"""How a line is written; not a number where the interpreter had none: between two lines of a loop,
+and in code that is generated."""
+_SECOND_NS = 1_000_000_000
+_FINE_NS = 3 * _SECOND_NS
+"""What was added up over no longer than this is as it was written: about a second."""
 _CALLS_MANY = re.compile(
     r"(^|\.)(__getitem__|__getitems__|__iter__|__call__|forward|main|<module>)$"
 )
@@ -30,22 +39,22 @@ class Frame:
     @property
     def is_user(self) -> bool:
         """Whether the code is the user's: not installed, not Python's, not Headrace's."""
-        return not is_library(self.file)
+        return not _is_library(self.file)
 
     def __str__(self) -> str:
         """Return the end of the file's path and the function: PIL/Image.py:resize."""
         return f"{'/'.join(Path(self.file).parts[-2:])}:{self.function}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sighting:
-    """A stack in which a main thread was seen, over some seconds.
+    """A stack in which main threads of a rank or its workers were seen.
 
     Attributes:
         frames: From the outermost in.
         rank: Of which rank.
         phase: What the process was doing.
-        start_ns: When these seconds began.
+        rows: When: the rows of the table `stacks` that it is made of.
         wall_ns: Wall time it stands for.
         cpu_ns: CPU time it stands for.
     """
@@ -53,7 +62,7 @@ class Sighting:
     frames: tuple[Frame, ...]
     rank: int
     phase: str
-    start_ns: int
+    rows: Columns
     wall_ns: float
     cpu_ns: float
 
@@ -74,7 +83,13 @@ class Sighting:
 
     def passes(self, pattern: re.Pattern[str]) -> bool:
         """Whether any frame matches, as file:function."""
-        return any(pattern.search(f"{frame.file}:{frame.function}") for frame in self.frames)
+        return any(_matches(pattern, frame.file, frame.function) for frame in self.frames)
+
+    def only(self, where: Flags) -> Sighting:
+        """Return it as it was seen in some of its rows."""
+        rows = chosen(self.rows, where)
+        wall_ns, cpu_ns = _sums(rows)
+        return replace(self, rows=rows, wall_ns=wall_ns, cpu_ns=cpu_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,24 +121,69 @@ class Place:
 
 
 def read_sightings(stacks: Columns, where: Flags) -> tuple[Sighting, ...]:
-    """Return the rows of the table `stacks` that a mask chooses; unreadable ones are left out."""
+    """Return every stack once for each rank and phase; unreadable ones are left out.
+
+    Args:
+        stacks: The table.
+        where: Its rows that count.
+    """
+    rows = chosen(stacks, where)
+    frames_of: dict[str, tuple[Frame, ...]] = {}
     found: list[Sighting] = []
-    for place in where.nonzero()[0]:
-        frames = tuple(
-            frame for text in str(stacks["stack"][place]).split("\n") if (frame := _frame(text))
-        )
-        if frames:
+    for places in grouped(rows, ("stack", "rank", "phase")):
+        same = chosen(rows, places)
+        text = str(same["stack"][0])
+        if text not in frames_of:
+            parsed = (_frame(line) for line in text.split("\n"))
+            frames_of[text] = tuple(frame for frame in parsed if frame)
+        wall_ns, cpu_ns = _sums(same)
+        if frames_of[text]:
             found.append(
                 Sighting(
-                    frames=frames,
-                    rank=int(stacks["rank"][place]),
-                    phase=str(stacks["phase"][place]),
-                    start_ns=int(stacks["start_ns"][place]),
-                    wall_ns=float(stacks["wall_ns"][place]),
-                    cpu_ns=float(stacks["cpu_ns"][place]),
+                    frames=frames_of[text],
+                    rank=int(same["rank"][0]),
+                    phase=str(same["phase"][0]),
+                    rows=same,
+                    wall_ns=wall_ns,
+                    cpu_ns=cpu_ns,
                 )
             )
     return tuple(found)
+
+
+def end_ns_of(stacks: Columns) -> Ints:
+    """Return when the seconds of each row ended; an older version did not record it."""
+    ends: Ints = np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS)
+    return ends
+
+
+def seen_during(
+    sightings: Iterable[Sighting], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
+) -> list[Sighting]:
+    """Return what was seen at some times, by the finest rows that there are of them.
+
+    A row that was added up over minutes holds more than a short time in it; so where any of the
+    times falls into the first minutes of a run, or its last, which are kept by the second, those
+    tell.
+
+    Args:
+        sightings: The stacks.
+        begin_ns: When the times began, ascending, a rank; they do not overlap.
+        end_ns: When each ended.
+    """
+    near: list[tuple[Sighting, Flags, Flags]] = []
+    for sighting in sightings:
+        if sighting.rank not in begin_ns:
+            continue
+        begins, ends = sighting.rows["start_ns"], end_ns_of(sighting.rows)
+        # The first time that ends after a row's begin is the only one that matters.
+        first = np.searchsorted(end_ns[sighting.rank], begins)
+        starts = np.append(begin_ns[sighting.rank], np.iinfo(np.int64).max)
+        inside: Flags = starts[first] <= ends
+        near.append((sighting, inside, inside & (ends - begins <= _FINE_NS)))
+    by_second = any(fine.any() for _, _, fine in near)
+    kept = [(sighting, fine if by_second else inside) for sighting, inside, fine in near]
+    return [sighting.only(where) for sighting, where in kept if where.any()]
 
 
 def hottest(
@@ -185,10 +245,24 @@ def _most_called(there: list[tuple[Sighting, float]]) -> str:
     return max(calls, key=lambda name: calls[name], default="")
 
 
+def _sums(rows: Columns) -> tuple[float, float]:
+    return float(rows["wall_ns"].sum()), float(rows["cpu_ns"].sum())
+
+
+@lru_cache(maxsize=4096)
+def _is_library(file: str) -> bool:
+    return is_library(file)
+
+
+@lru_cache(maxsize=65_536)
+def _matches(pattern: re.Pattern[str], file: str, function: str) -> bool:
+    return pattern.search(f"{file}:{function}") is not None
+
+
+@lru_cache(maxsize=65_536)  # stacks share most of their lines; a live view reads them each second
 def _frame(text: str) -> Frame | None:
     parts = text.rsplit(":", 2)
-    if len(parts) == 3 and parts[1] == "None":  # where a loop goes on, the interpreter has no line
-        return Frame(file=parts[0], line=0, function=parts[2])
-    if len(parts) != 3 or not parts[1].isdigit():  # a text that was cut short
+    if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # a text that was cut short
         return None
-    return Frame(file=parts[0], line=int(parts[1]), function=parts[2])
+    line = int(parts[1]) if parts[1].isdecimal() else 0
+    return Frame(file=parts[0], line=line, function=parts[2])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.observe.doctor.model import Cause
 from headrace.observe.doctor.stacks import Place
-from headrace.observe.whatif.tables import Columns, chosen, length
+from headrace.observe.whatif.tables import Columns, added_up, chosen, length
 
 _WHOLE = ("__getitem__", "__getitems__", "__iter__", "__next__")
 """Calls that contain the others: their share says nothing of its own."""
@@ -51,7 +51,11 @@ def rank_transforms(transforms: Columns, loader: int) -> tuple[TransformShare, .
     """
     if length(transforms) == 0:
         return ()
-    rows = chosen(transforms, transforms["loader"] == loader)
+    rows = added_up(
+        chosen(transforms, transforms["loader"] == loader),
+        by=("name", "file", "line", "one_in"),
+        sums=("wall_ns", "cpu_ns"),
+    )
     names = rows["name"]
     wall = rows["wall_ns"] * np.maximum(rows["one_in"], 1).astype(np.float64)
     whole = np.array([str(name).endswith(_WHOLE) for name in names], dtype=np.bool_)

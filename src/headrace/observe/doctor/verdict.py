@@ -20,6 +20,16 @@ _BOUNDS: dict[str, Bound] = {
 _EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
 """Remedies that a sentence names first: they need little or no code."""
 _WORTH_SAYING = 1.1
+_PHASES = {
+    "data_wait": "waiting for data",
+    "copy": "copying to the device",
+    "forward": "the forward pass",
+    "backward": "backward",
+    "sync": "gradient sync",
+    "optimizer": "the optimizer",
+    "other": "outside the model: logging, saving and the like",
+}
+"""What a phase is, to be read after "60% is"."""
 
 
 def decide(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
@@ -58,7 +68,7 @@ def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
     if share >= WARNING:
         return f"{waits}; the records do not say why.", "data"
     phase, part = max(evidence.steps.shares.items(), key=itemgetter(1))
-    return f"Nothing wrong was found: {waits}, {part:.0%} is {phase}.", "other"
+    return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
 
 def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
@@ -67,14 +77,13 @@ def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     if bound == "data" and evidence.loader is not None:
         told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
-    if bound == "data" and evidence.others_fill_cores:
-        used = f"{evidence.host.foreign_cores:.1f} of the host's {evidence.host.cores:g} cores"
-        others = f"; other processes use {used}"
+    if bound == "data" and evidence.others_fill_cores and evidence.others_use not in told:
+        others = f"; {evidence.others_use}"
     return f"{told}{_what_helps(worst)}{others}.", bound
 
 
 def _what_helps(finding: Finding) -> str:
-    """Return the best remedy that is predicted to be worth it, the easy ones first."""
+    """Return what the best remedy would give that is worth saying, the easy ones first."""
     worth = [
         remedy
         for remedy in finding.remedies
@@ -83,7 +92,10 @@ def _what_helps(finding: Finding) -> str:
     best = max(worth, key=_preference, default=None)
     if best is None:
         return ""
-    return f"; {best.change} would give {best.prediction}"
+    change = best.change.strip(",")
+    given = f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
+    faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
+    return f"; {given} the run would be {faster}"
 
 
 def _preference(remedy: Remedy) -> tuple[bool, float]:

@@ -14,7 +14,7 @@ def prepare() -> None:
 
 
 def _torch(_module: ModuleType) -> None:
-    from headrace.observe.probe.rank import hook_rank
+    from headrace.observe.probe.rank_hooks import hook_rank
     from headrace.observe.probe.torch_worker import hook_workers
 
     hook_rank()

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import count
 from types import ModuleType
 from typing import Any
@@ -17,7 +18,9 @@ from headrace.records.schema import LOADERS
 
 _NUMBER = "_headrace_loader"  # attribute of loaders and their iterators
 _FETCHED = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
-_EPOCHS = "_headrace_epochs"  # of loaders: how often they were iterated
+
+STARTING: ContextVar[int] = ContextVar("headrace_starting", default=-1)
+"""The loader whose workers are being started, in this thread; in a worker, the one it works for."""
 
 
 class LoadersSeen:
@@ -31,6 +34,7 @@ class LoadersSeen:
 
     def __init__(self) -> None:
         self._next = count()
+        self._epochs: dict[int, int] = {}  # how often each was iterated
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
 
@@ -65,6 +69,19 @@ class LoadersSeen:
         fetched[1] = number + 1
         return epoch, number
 
+    def add(self, *described: float | str) -> int:
+        """Note a loader that no hook saw constructed, as it is used first; return its number."""
+        number = next(self._next)
+        _note_description(number, described)
+        return number
+
+    def mark(self, iterator: Any, number: int) -> None:
+        """Tell an iterator its loader: it is the loader's next epoch."""
+        epoch = self._epochs.get(number, 0)
+        self._epochs[number] = epoch + 1
+        setattr(iterator, _NUMBER, number)
+        setattr(iterator, _FETCHED, [epoch, 0])
+
     def _watch(self, loader_class: Any, describe: Callable[[Any], tuple[Any, ...]]) -> None:
         original_init, original_iter = loader_class.__init__, loader_class.__iter__
 
@@ -96,12 +113,12 @@ LOADERS_SEEN = LoadersSeen()
 @contextmanager
 def _workers_belong_to(number: int) -> Iterator[None]:
     """Let processes that start meanwhile know whose workers they are."""
-    before = env.LOADER.get()
-    env.LOADER.set(str(number))
+    token = STARTING.set(number)
     try:
-        yield
+        with env.for_children({env.LOADER.name: str(number)}):
+            yield
     finally:
-        env.change({env.LOADER.name: before})
+        STARTING.reset(token)
 
 
 @guarded
@@ -109,8 +126,13 @@ def _note_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, 
     if SESSION.role != "rank":
         return
     loader.__dict__[_NUMBER] = number
+    _note_description(number, describe(loader))
+
+
+@guarded
+def _note_description(number: int, described: tuple[Any, ...]) -> None:
     file, line = place_in_script()
-    SESSION.write(LOADERS, SESSION.rank, number, *describe(loader), file, line, time.monotonic_ns())
+    SESSION.write(LOADERS, SESSION.rank, number, *described, file, line, time.monotonic_ns())
 
 
 @guarded
@@ -118,10 +140,7 @@ def _mark_iterator(iterator: Any, loader: Any) -> None:
     """Tell an iterator its loader; one that is used again is in its next epoch."""
     if _NUMBER not in loader.__dict__ or getattr(iterator, _FETCHED, (0, 1))[1] == 0:
         return
-    epoch = loader.__dict__.get(_EPOCHS, 0)
-    loader.__dict__[_EPOCHS] = epoch + 1
-    setattr(iterator, _NUMBER, loader.__dict__[_NUMBER])
-    setattr(iterator, _FETCHED, [epoch, 0])
+    LOADERS_SEEN.mark(iterator, loader.__dict__[_NUMBER])
 
 
 def _describe_torch(loader: Any) -> tuple[Any, ...]:

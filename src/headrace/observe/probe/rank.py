@@ -1,21 +1,20 @@
-"""Hooks in a training process: waits for batches, backward, optimizer steps, gradient sync."""
+"""What a training process records: waits for batches, copies, backward, optimizer steps, sync."""
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
 import threading
 import time
-from types import ModuleType
 from typing import Any
 
-from headrace.core.after_import import after_import
 from headrace.observe.probe.burst import BURST
+from headrace.observe.probe.device_clock import Report
+from headrace.observe.probe.device_steps import DEVICE
 from headrace.observe.probe.loaders import LOADERS_SEEN, ready_batches, samples_in
+from headrace.observe.probe.segments import Copies, RowKind, Segment
 from headrace.observe.probe.session import SESSION, guarded
-from headrace.observe.probe.stacks import start_sampler, stop_sampler
-from headrace.observe.probe.steps import RowKind, Segment, StepClock
+from headrace.observe.probe.stacks import is_sampled, start_sampler, stop_sampler
+from headrace.observe.probe.steps import StepClock
 from headrace.observe.probe.sync import SYNC
 from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import FETCHES, STEPS
@@ -34,7 +33,7 @@ class RankRecorder:
 
     def _begin(self) -> None:
         self._fetching = False
-        self._sampling = False
+        self._copying = False
         self._was_off = False
         self._claimed: bool | None = None
         self._thread: int | None = None  # that steps the optimizer; None: none has yet
@@ -43,6 +42,7 @@ class RankRecorder:
     def forked(self) -> None:
         """Begin anew in a forked child: what the parent had under way is the parent's."""
         self.clock.forget()
+        DEVICE.forked()
         self._begin()
         TIMER.forget()
 
@@ -59,9 +59,10 @@ class RankRecorder:
         if begins:
             import torch
 
-            self.clock.iterator_began(loader, time.monotonic_ns(), grad=torch.is_grad_enabled())
+            grad = torch.is_grad_enabled()
+            self._report(lambda clock, at_ns: clock.iterator_began(loader, at_ns, grad=grad))
         else:
-            self.clock.iterator_ended(time.monotonic_ns())
+            self._report(lambda clock, at_ns: clock.iterator_ended(at_ns))
 
     @guarded
     def fetch_began(self, iterator: Any) -> tuple[int, int] | None:
@@ -73,9 +74,9 @@ class RankRecorder:
 
         ready = ready_batches(iterator)
         self._fetching = True
-        now_ns = time.monotonic_ns()
         loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
-        self.clock.fetch_began(loader, now_ns, grad=torch.is_grad_enabled())
+        grad = torch.is_grad_enabled()
+        now_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
         return now_ns, ready
 
     @guarded
@@ -87,7 +88,8 @@ class RankRecorder:
         self._fetching = False
         if self._is_off():
             return
-        self.clock.fetch_ended(now_ns, samples_in(batch), ended=ended)
+        samples = samples_in(batch)
+        self._report(lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended), now_ns)
         epoch, number = LOADERS_SEEN.count_fetch(iterator)
         loader = LOADERS_SEEN.number_of_iterator(iterator)
         began_ns, ready = began
@@ -107,7 +109,7 @@ class RankRecorder:
         if self._is_off():
             return
         self._start_sampling()
-        self.clock.backward_began(time.monotonic_ns())
+        self._report(lambda clock, at_ns: clock.backward_began(at_ns))
 
     @guarded
     def backward_ended(self) -> None:
@@ -115,36 +117,82 @@ class RankRecorder:
         if self._is_off():
             return
         now_ns = time.monotonic_ns()
-        self.clock.backward_ended(now_ns, SYNC.exposed_ns())
+        sync_ns = SYNC.exposed_ns()
+        self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
+
+    @guarded
+    def copy_began(self) -> bool:
+        """A tensor will be copied to the device; return whether that counts."""
+        if self._copying or self._is_aside() or self._is_off():
+            return False
+        self._copying = True
+        self._report(lambda clock, at_ns: clock.within_began("copy", at_ns))
+        return True
+
+    @guarded
+    def copy_ended(self, copies: Copies) -> None:
+        """It was copied."""
+        self._copying = False
+        if not self._is_off():
+            self._report(lambda clock, at_ns: clock.within_ended(at_ns, copies))
+
+    @guarded
+    def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - likewise
+        """FSDP begins to wait for other ranks (True), or has waited (False)."""
+        if not self._is_aside() and not self._is_off():
+            self._report(_waiting(begins))
+
+    @guarded
+    def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - likewise
+        """Likewise, as the device comes to it; in backward torch does that in its own thread."""
+        if self._is_off(any_thread=self.clock.in_backward):
+            return
+        DEVICE.report(_waiting(begins))
 
     @guarded
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """An optimizer begins its step."""
         self._this_thread_trains()
         if not self._is_off():
-            self.clock.optimizer_began(id(optimizer), time.monotonic_ns())
+            number = id(optimizer)
+            self._report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
 
     @guarded
     def optimizer_ended(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has made its step."""
         # A script without loaders takes up recording here: each of its steps ends here.
         if not self._is_off(resumes=LOADERS_SEEN.asked < 0):
-            self.clock.optimizer_ended(id(optimizer), time.monotonic_ns())
+            number = id(optimizer)
+            self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
 
     @guarded
     def close(self) -> None:
         """The process ends."""
         if SESSION.role == "rank":
             self.clock.close(time.monotonic_ns())
+            DEVICE.close()
             stop_sampler()
             TIMER.flush()
             SESSION.close()
 
-    def _is_off(self, *, resumes: bool = False) -> bool:
+    def _report(self, report: Report, at_ns: int | None = None) -> int:
+        """Tell the clocks what happens now, or happened then; return when, by the host's clock."""
+        DEVICE.report(report)
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        report(self.clock, at_ns)
+        return at_ns
+
+    def _forget(self) -> None:
+        """Drop what is not finished."""
+        self._report(lambda clock, _: clock.forget())
+        self._fetching = self._copying = False
+
+    def _is_off(self, *, resumes: bool = False, any_thread: bool = False) -> bool:
         """Whether nothing is recorded now: switched off, not taken up again, or not training.
 
         Args:
             resumes: What happens is a point from which recording can be taken up again.
+            any_thread: It counts in whatever thread it happens.
         """
         if not SESSION.on:
             self._was_off = True
@@ -154,12 +202,17 @@ class RankRecorder:
         thread = threading.get_ident()
         if self._thread is None:
             self._seen_threads.add(thread)
-        elif thread != self._thread:
+        elif thread != self._thread and not any_thread:
             return True
         if self._was_off and resumes:
-            self._was_off = self._fetching = False
-            self.clock.forget()  # what happened meanwhile is unknown
+            self._was_off = False
+            self._forget()  # what happened meanwhile is unknown
         return self._was_off
+
+    def _is_aside(self) -> bool:
+        """Whether what happens belongs to no step, or to a thread that did nothing for one yet."""
+        unknown = self._thread is None and threading.get_ident() not in self._seen_threads
+        return unknown or not self.clock.under_way
 
     def _is_claimed(self) -> bool:
         if self._claimed is None:
@@ -171,92 +224,34 @@ class RankRecorder:
         if self._thread != thread:
             self._thread = thread
             if self._seen_threads - {thread}:  # a mixture of threads is no step
-                self.clock.forget()
-                self._fetching = False
+                self._forget()
             self._seen_threads.clear()
+            if is_sampled() and not is_sampled(thread):
+                start_sampler(lambda: self.phase)
 
     def _start_sampling(self) -> None:
-        if not self._sampling:
-            self._sampling = True
+        """Sample this thread, which asks for batches or goes backward, until another trains."""
+        if not is_sampled():
             start_sampler(lambda: self.phase)
 
     def _tell(self, kind: RowKind, number: int, segment: Segment) -> None:
-        phases = segment.phases_ns
-        wall_ns, backward_ns = segment.wall_ns, phases.get("backward", 0)
-        # What DDP measures by another clock cannot be more than backward took.
-        sync_ns = min(segment.sync_ns, backward_ns)
+        copies = segment.copies
         SESSION.write(
-            STEPS, SESSION.rank, number, kind, segment.loader, segment.start_ns, wall_ns,
-            phases.get("data_wait", 0), phases.get("copy", 0), phases.get("forward", 0),
-            backward_ns - sync_ns, sync_ns, phases.get("optimizer", 0), phases.get("other", 0),
-            segment.batches, segment.samples, int(segment.syncs > 0), -1,
+            STEPS, SESSION.rank, number, kind, segment.loader, segment.start_ns, segment.wall_ns,
+            *segment.times_ns(), segment.batches, segment.samples, int(segment.syncs > 0),
+            copies.count, copies.pageable, copies.blocking,
         )  # fmt: skip
+        DEVICE.row_ended()
         if kind == "train":
             BURST.step_ended()
 
 
+def _waiting(begins: bool) -> Report:  # noqa: FBT001 - likewise
+    """Return the report that waiting for other ranks begins, or has ended."""
+    if begins:
+        return lambda clock, at_ns: clock.within_began("sync", at_ns)
+    return lambda clock, at_ns: clock.within_ended(at_ns)
+
+
 RECORDER = RankRecorder()
 os.register_at_fork(after_in_child=RECORDER.forked)
-
-
-def hook_rank() -> None:
-    """Install the hooks; torch is imported."""
-    import torch
-    from torch.optim import optimizer
-
-    LOADERS_SEEN.on_iterator = RECORDER.iterating
-    optimizer.register_optimizer_step_pre_hook(RECORDER.optimizer_began)
-    optimizer.register_optimizer_step_post_hook(RECORDER.optimizer_ended)
-    _hook_backward(torch)
-    after_import("torch.utils.data.dataloader", _hook_torch_loader)
-    after_import("torch.nn.parallel.distributed", SYNC.hook)
-    after_import("headrace.data.loader.loader", _hook_own_loader)
-    atexit.register(RECORDER.close)
-
-
-def _hook_backward(torch: ModuleType) -> None:
-    original = torch.autograd.backward
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        RECORDER.backward_began()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            RECORDER.backward_ended()
-
-    torch.autograd.backward = backward
-
-
-def _hook_torch_loader(module: ModuleType) -> None:
-    LOADERS_SEEN.hook_torch(module)
-    _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
-
-
-def _hook_own_loader(module: ModuleType) -> None:
-    LOADERS_SEEN.hook_own(module)
-    _hook_next(module.BatchStream)
-
-
-def _hook_next(iterator_class: Any) -> None:
-    original = iterator_class.__next__
-
-    @functools.wraps(original)
-    def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        began = RECORDER.fetch_began(self)
-        if began is None:
-            return original(self)
-        try:
-            batch = original(self)
-        except StopIteration:
-            RECORDER.fetch_ended(self, began, None, ended=True)
-            raise
-        except BaseException:
-            RECORDER.fetch_failed()
-            raise
-        RECORDER.fetch_ended(self, began, batch, ended=False)
-        return batch
-
-    iterator_class.__next__ = __next__
-    if "next" in vars(iterator_class):
-        iterator_class.next = __next__

@@ -1,7 +1,7 @@
-"""Where a process's main thread is, 50 times a second: lines, with the CPU time they took.
+"""Where the thread that works is, 50 times a second: lines, with the CPU time they took.
 
-A thread of the process looks at the main thread's frames. What it saw is weighed by the wall time
-since it looked last, and by the main thread's own CPU clock over that time: where a line took wall
+A thread of the process looks at the other's frames. What it saw is weighed by the wall time
+since it looked last, and by the other's own CPU clock over that time: where a line took wall
 time and no CPU, it waited. Native code that holds the interpreter delays a look; the clock, read
 then, makes up for it.
 
@@ -31,24 +31,31 @@ _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choic
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
 
-_Key = tuple[str, tuple[tuple[CodeType, int], ...]]
+_Lines = tuple[tuple[CodeType, int | None], ...]
+_Key = tuple[str, _Lines]
 
 
 class StackSampler(threading.Thread):
-    """Samples the main thread of this process until it ends.
+    """Samples the thread that makes it, until that or the process ends.
 
     Args:
-        phase: Says what the main thread is doing: a phase of a step, or work and idle.
-        thread: The thread to look at, by its identifier; the main thread where None.
+        phase: Says what the thread is doing: a phase of a step, or work and idle.
+
+    Attributes:
+        watched: The thread that is looked at, by its identifier.
+        has_lost_it: Whether that thread has ended.
     """
 
-    def __init__(self, phase: Callable[[], str], thread: int | None = None) -> None:
+    def __init__(self, phase: Callable[[], str]) -> None:
         super().__init__(name="headrace-stacks", daemon=True)
         self._phase = phase
-        self._watched = thread or threading.main_thread().ident or 0
+        self.watched = threading.get_ident()
+        self.has_lost_it = False
+        # Of this very thread, now: asking for that of a thread that has ended may crash.
+        self._clock = time.pthread_getcpuclockid(self.watched)
         self._stopped = threading.Event()
         self._seen: dict[_Key, list[int]] = {}
-        self._texts: dict[tuple[tuple[CodeType, int], ...], str] = {}
+        self._texts: dict[_Lines, str] = {}
 
     def run(self) -> None:
         """Look until the process ends."""
@@ -58,9 +65,8 @@ class StackSampler(threading.Thread):
             SESSION.fault("StackSampler", error)
 
     def _look_for_ever(self) -> None:
-        clock = time.pthread_getcpuclockid(self._watched)
         looked_ns = flushed_ns = time.monotonic_ns()
-        cpu_ns = time.clock_gettime_ns(clock)
+        cpu_ns = self._cpu_ns()
         while SESSION.working and not self._stopped.wait(
             DEEP_PERIOD_S if SESSION.deep else PERIOD_S
         ):
@@ -69,10 +75,13 @@ class StackSampler(threading.Thread):
                 if self._stopped.wait(_OFF_S):
                     return
                 looked_ns = flushed_ns = time.monotonic_ns()
-                cpu_ns = time.clock_gettime_ns(clock)
+                cpu_ns = self._cpu_ns()
                 continue
-            frame = sys._current_frames().get(self._watched)  # noqa: SLF001 - the documented way
-            now_ns, cpu_now_ns = time.monotonic_ns(), time.clock_gettime_ns(clock)
+            frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - the documented way
+            now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
+            if cpu_now_ns is None or cpu_ns is None:
+                self.has_lost_it = True  # another may have its identifier
+                break
             if frame is not None:
                 self._note(frame, now_ns - looked_ns, cpu_now_ns - cpu_ns)
             del frame
@@ -82,13 +91,20 @@ class StackSampler(threading.Thread):
                 flushed_ns = now_ns
         self._flush(flushed_ns)
 
+    def _cpu_ns(self) -> int | None:
+        """Return the CPU time of the thread that is looked at; None once it has ended."""
+        try:
+            return time.clock_gettime_ns(self._clock)
+        except OSError:
+            return None
+
     def stop(self) -> None:
         """Look no more, and write what was seen."""
         self._stopped.set()
         self.join(timeout=1.0)
 
     def _note(self, frame: FrameType, wall_ns: int, cpu_ns: int) -> None:
-        lines: list[tuple[CodeType, int]] = []
+        lines: list[tuple[CodeType, int | None]] = []
         outer: FrameType | None = frame
         while outer is not None and len(lines) < _MOST_FRAMES:
             lines.append((outer.f_code, outer.f_lineno))
@@ -104,18 +120,19 @@ class StackSampler(threading.Thread):
         found[2] += min(cpu_ns, wall_ns)
 
     def _flush(self, start_ns: int) -> None:
-        seen, self._seen = self._seen, {}
+        seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
         for (phase, lines), (samples, wall_ns, cpu_ns) in seen.items():
             SESSION.write(
                 STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
-                self._text(lines), start_ns, samples, wall_ns, cpu_ns,
+                self._text(lines), start_ns, samples, wall_ns, cpu_ns, end_ns,
             )  # fmt: skip
 
-    def _text(self, lines: tuple[tuple[CodeType, int], ...]) -> str:
+    def _text(self, lines: _Lines) -> str:
         text = self._texts.get(lines)
         if text is None:
             text = "\n".join(
-                f"{code.co_filename}:{line}:{code.co_qualname}" for code, line in reversed(lines)
+                f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
+                for code, line in reversed(lines)
             )
             if len(self._texts) < 8 * _MOST_STACKS:
                 self._texts[lines] = text
@@ -126,12 +143,20 @@ _RUNNING: list[StackSampler] = []
 
 
 def start_sampler(phase: Callable[[], str]) -> None:
-    """Begin to sample this process's main thread."""
+    """Begin to sample this thread, and end the sampling of another, where there is one."""
+    stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
     sampler = StackSampler(phase)
-    _RUNNING[:] = [sampler]
+    _RUNNING.append(sampler)
     sampler.start()
+
+
+def is_sampled(thread: int | None = None) -> bool:
+    """Whether this process samples a thread, or that one, that has not ended."""
+    return any(
+        not sampler.has_lost_it and thread in {None, sampler.watched} for sampler in _RUNNING
+    )
 
 
 def stop_sampler() -> None:
@@ -139,3 +164,7 @@ def stop_sampler() -> None:
     for sampler in _RUNNING:
         sampler.stop()
     _RUNNING.clear()
+
+
+# A forked child has the parent's sampler as an object alone: the thread is not there.
+os.register_at_fork(after_in_child=_RUNNING.clear)

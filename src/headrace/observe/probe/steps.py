@@ -11,82 +11,9 @@ Pure: times come in, rows go out; nothing here knows torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
-
-RowKind = Literal["train", "eval", "between"]
-Phase = Literal["data_wait", "copy", "forward", "backward", "optimizer", "other"]
+from headrace.observe.probe.segments import NO_COPIES, Copies, Emit, Phase, RowKind, Segment
 
 _MOST_PENDING = 64  # batches that may wait for a backward before they are taken for evaluation
-
-
-@dataclass(slots=True)
-class Segment:
-    """Time of a rank from asking for a batch to asking for the next.
-
-    Attributes:
-        loader: The loader that was asked; -1 where none was.
-        start_ns: When it began.
-        phases_ns: Nanoseconds by phase.
-        sync_ns: Of backward: exposed gradient sync, where it was measured.
-        syncs: How often it was measured.
-        batches: Batches in it.
-        samples: Samples in them; -1 where unknown.
-        backwards: How often backward ran.
-        optimizers: Which optimizers stepped.
-    """
-
-    loader: int
-    start_ns: int
-    phases_ns: dict[Phase, int] = field(default_factory=dict)
-    sync_ns: int = 0
-    syncs: int = 0
-    batches: int = 0
-    samples: int = 0
-    backwards: int = 0
-    optimizers: frozenset[int] = frozenset()
-
-    @property
-    def wall_ns(self) -> int:
-        """All of it: the phases add up."""
-        return sum(self.phases_ns.values())
-
-    def copy(self) -> Segment:
-        """Return the segment as it is now."""
-        return Segment(
-            self.loader,
-            self.start_ns,
-            self.phases_ns.copy(),
-            self.sync_ns,
-            self.syncs,
-            self.batches,
-            self.samples,
-            self.backwards,
-            self.optimizers,
-        )
-
-    def plus(self, other: Segment) -> Segment:
-        """Return this segment and the one that follows it as one."""
-        phases = dict(self.phases_ns)
-        for phase, spent_ns in other.phases_ns.items():
-            phases[phase] = phases.get(phase, 0) + spent_ns
-        known = self.samples >= 0 and other.samples >= 0
-        return Segment(
-            loader=other.loader if other.batches else self.loader,
-            start_ns=self.start_ns,
-            phases_ns=phases,
-            sync_ns=self.sync_ns + other.sync_ns,
-            syncs=self.syncs + other.syncs,
-            batches=self.batches + other.batches,
-            samples=self.samples + other.samples if known else -1,
-            backwards=self.backwards + other.backwards,
-            optimizers=self.optimizers | other.optimizers,
-        )
-
-
-Emit = Callable[[RowKind, int, Segment], None]
-"""Told of each finished row: its kind, its number among those of this kind, and its time."""
 
 
 class StepClock:
@@ -107,7 +34,18 @@ class StepClock:
         self._only_iterator = False  # the current segment has an iterator and no batch yet
         self._backwards_under_way = 0  # backward may call backward: checkpointing does
         self._optimizer_had_ns: int | None = None  # of this phase, as the step under way began
+        self._around: list[Phase] = []  # phases that go on after the one within them
         self.phase: Phase = "other"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a step, or time between steps, that what happens now belongs to."""
+        return self._current is not None
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether backward runs."""
+        return self._backwards_under_way > 0
 
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
         """The rank asks `loader` for an iterator, which may start its workers: it waits for data.
@@ -120,7 +58,7 @@ class StepClock:
     def iterator_ended(self, at_ns: int) -> None:
         """The rank has the iterator."""
         self._spend(at_ns)
-        self.phase = "other"
+        self._enter("other")
 
     def fetch_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
         """The rank asks `loader` for a batch; `grad`: gradients are on where it asks."""
@@ -130,14 +68,14 @@ class StepClock:
         else:
             self._next_segment(loader, at_ns, grad=grad)
         self._only_iterator = False
-        self.phase = "data_wait"
+        self._enter("data_wait")
 
     def _next_segment(self, loader: int, at_ns: int, *, grad: bool) -> None:
         self._spend(at_ns)
         if self._current is not None:
             self._finish(self._current, grad=grad, next_loader=loader)
         self._begin(loader, at_ns)
-        self.phase = "data_wait"
+        self._enter("data_wait")
 
     def fetch_ended(self, at_ns: int, samples: int, *, ended: bool) -> None:
         """The rank has its batch, or learns that there is none."""
@@ -146,15 +84,24 @@ class StepClock:
         if not ended:
             segment.batches += 1
             segment.samples = samples
-        self.phase = "other" if ended else "forward"
+        self._enter("other" if ended else "forward")
 
-    def copied(self, began_ns: int, at_ns: int) -> None:
-        """A tensor was copied to the device."""
-        before = self.phase
-        self._spend(began_ns)
-        self.phase = "copy"
+    def within_began(self, phase: Phase, at_ns: int) -> None:
+        """Within the phase under way another begins: a copy to the device, or waiting for ranks."""
+        if self._current is None:
+            return
         self._spend(at_ns)
-        self.phase = before
+        self._around.append(self.phase)
+        self.phase = phase
+
+    def within_ended(self, at_ns: int, copies: Copies = NO_COPIES) -> None:
+        """It has ended, and the phase around it goes on; `copies` were made in it."""
+        if self._current is None or not self._around:  # the script went on to something else
+            return
+        self._spend(at_ns)
+        self._current.syncs += int(self.phase == "sync")
+        self._current.copies += copies
+        self.phase = self._around.pop()
 
     def backward_began(self, at_ns: int) -> None:
         """Backward begins; the time since the batch came was forward."""
@@ -167,7 +114,7 @@ class StepClock:
             spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_had_ns
             segment.phases_ns["optimizer"] = self._optimizer_had_ns
             segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
-        self.phase = "backward"
+        self._enter("backward")
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
         """Backward has ended; of it `sync_ns` were exposed gradient sync, None where not known."""
@@ -180,10 +127,10 @@ class StepClock:
         if sync_ns is not None:
             segment.sync_ns += sync_ns
             segment.syncs += 1
-        self.phase = "other"
+        self._enter("other")
         if self._optimizer_had_ns is not None:
             self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
-            self.phase = "optimizer"
+            self._enter("optimizer")
 
     def optimizer_began(self, optimizer: int, at_ns: int) -> None:
         """An optimizer begins its step; stepping again without a batch, it begins a new one."""
@@ -194,7 +141,7 @@ class StepClock:
         if optimizer in segment.optimizers and self._after_optimizer is not None:
             segment = self._split(self._after_optimizer, segment)
         self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
-        self.phase = "optimizer"
+        self._enter("optimizer")
 
     def optimizer_ended(self, optimizer: int, at_ns: int) -> None:
         """The optimizer has made its step."""
@@ -206,14 +153,14 @@ class StepClock:
         self._optimizer_had_ns = None
         self._after_optimizer = segment.copy()
         # Without a batch in between, what follows is the next step's forward, or its data wait.
-        self.phase = "other" if segment.loader >= 0 else "forward"
+        self._enter("other" if segment.loader >= 0 else "forward")
 
     def forget(self) -> None:
         """Drop what is not finished: recording was off, and what happened meanwhile is unknown."""
         self._current, self._after_optimizer, self._pending = None, None, []
         self._only_iterator = False
         self._backwards_under_way, self._optimizer_had_ns = 0, None
-        self.phase = "other"
+        self._enter("other")
 
     def close(self, at_ns: int) -> None:
         """The rank ends."""
@@ -223,6 +170,10 @@ class StepClock:
         for segment in self._pending:
             self._tell("eval" if not segment.backwards else "between", segment)
         self._pending, self._current = [], None
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._around.clear()
 
     def _spend(self, at_ns: int) -> None:
         if self._current is not None:
@@ -257,6 +208,7 @@ class StepClock:
             batches=whole.batches - before.batches,
             samples=whole.samples if whole.batches > before.batches else 0,
             backwards=whole.backwards - before.backwards,
+            copies=whole.copies - before.copies,
         )
         self._after_optimizer = None
         return self._current

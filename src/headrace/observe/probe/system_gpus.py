@@ -42,7 +42,7 @@ class Gpus:
             return
         known: dict[tuple[str, ...], Callable[[], list[float]]] = {
             ("utilisation_percent",): lambda: [nvml.nvmlDeviceGetUtilizationRates(handle).gpu],
-            ("memory_bytes",): lambda: [nvml.nvmlDeviceGetMemoryInfo(handle).used],
+            ("memory_bytes", "memory_total_bytes"): lambda: _memory_bytes(nvml, handle),
             ("power_w",): lambda: [nvml.nvmlDeviceGetPowerUsage(handle) / 1000],
             ("pcie_received_bytes_per_s", "pcie_sent_bytes_per_s"): _Pcie(nvml, handle).rates,
         }
@@ -53,6 +53,11 @@ class Gpus:
                 continue
             self.columns += tuple(f"gpu_{number}_{name}" for name in names)
             self._reads.append(_careful(ask, len(names)))
+
+
+def _memory_bytes(nvml: Any, handle: Any) -> list[float]:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return [found.used, found.total]
 
 
 class _Pcie:

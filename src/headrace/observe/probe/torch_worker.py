@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import time
+from collections.abc import Callable
 from typing import Any
 
-from headrace.core import env
 from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
-from headrace.observe.probe.loaders import LOADERS_SEEN
+from headrace.observe.probe.loaders import LOADERS_SEEN, STARTING
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.stacks import start_sampler, stop_sampler
 from headrace.observe.probe.transforms import TIMER
@@ -23,18 +23,41 @@ def hook_workers() -> None:
 
 
 def _hook_worker_loop(module: Any) -> None:
-    original = module._worker_loop  # noqa: SLF001 - what a worker process runs
+    module._worker_loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - what workers run
+    _hook_watchdog(module)
 
-    @functools.wraps(original)  # spawned workers find it by the original's name
-    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
-        _begin_worker(args, kwargs)
+
+class _WorkerLoop:
+    """What a worker process runs, recorded.
+
+    A forked worker knows whose it is as its parent did. One that is spawned, or forked by a server,
+    is sent what it is to run: that takes the loader's number along.
+
+    Args:
+        original: torch's loop.
+    """
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_worker(self._original, args, kwargs)
         try:
-            return original(*args, **kwargs)
+            return self._original(*args, **kwargs)
         finally:
             _end_worker()
 
-    module._worker_loop = _worker_loop  # noqa: SLF001 - likewise
-    _hook_watchdog(module)
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return _worker_loop_of, (STARTING.get(),)
+
+
+def _worker_loop_of(loader: int) -> Any:
+    """Return what a worker of that loader runs, in the worker's process."""
+    from torch.utils.data._utils import worker
+
+    STARTING.set(loader)
+    return worker._worker_loop  # noqa: SLF001 - likewise
 
 
 def _hook_watchdog(module: Any) -> None:
@@ -48,11 +71,16 @@ def _hook_watchdog(module: Any) -> None:
     class ManagerWatchdog(original):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             super().__init__()
-            rank = multiprocessing.parent_process()
-            if rank is not None and not _is_from_a_fork_server():
-                self.manager_pid = rank.pid
+            _watch_the_rank(self)
 
     module.ManagerWatchdog = ManagerWatchdog
+
+
+@guarded
+def _watch_the_rank(watchdog: Any) -> None:
+    rank = multiprocessing.parent_process()
+    if rank is not None and not _is_from_a_fork_server():
+        watchdog.manager_pid = rank.pid
 
 
 def _is_from_a_fork_server() -> bool:
@@ -62,15 +90,11 @@ def _is_from_a_fork_server() -> bool:
 
 
 @guarded
-def _begin_worker(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     import inspect
 
-    from torch.utils.data._utils import worker
-
-    names = inspect.signature(worker._worker_loop).bind(*args, **kwargs)  # noqa: SLF001
-    number = int(names.arguments["worker_id"])
-    loader = env.LOADER.get_int(-1)
-    SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
+    number = int(inspect.signature(loop).bind(*args, **kwargs).arguments["worker_id"])
+    SESSION.become_worker(STARTING.get(), number, SESSION.rank)
     _time_sending()
     start_sampler(lambda: BATCHES_MADE.phase)
 

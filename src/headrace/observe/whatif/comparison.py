@@ -18,6 +18,7 @@ from headrace.records.schema import PHASES
 
 FEWEST_STEPS = 10
 _BLOCK_STEPS = 8
+_MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
 
@@ -112,8 +113,11 @@ def _steps(tables: Tables, which: str) -> TrainSteps:
 def _resampled(wall_ns: Floats, seed: int) -> Floats:
     """Return means of so many samples as long as the original, drawn in blocks of neighbours."""
     count = len(wall_ns)
-    length = min(_BLOCK_STEPS, count)
+    # Of a long run the blocks are longer, so that there are never more than so many of them.
+    length = max(min(_BLOCK_STEPS, count), -(-count // _MOST_BLOCKS))
     blocks = -(-count // length)
-    begins = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, blocks, 1))
-    means: Floats = wall_ns[(begins + np.arange(length)) % count].mean(axis=(1, 2))
+    begins = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, blocks))
+    around = np.append(0.0, np.cumsum(np.append(wall_ns, wall_ns[:length])))
+    sums = around[begins + length] - around[begins]
+    means: Floats = sums.sum(axis=1) / (blocks * length)
     return means

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Flags, Floats, Ints, Tables, columns, length
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Ints,
+    Tables,
+    chosen,
+    columns,
+    grouped,
+    length,
+)
 
 _CORE = re.compile(r"core_\d+_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
@@ -107,19 +117,20 @@ def _used_cores(
     """Return the cores that the processes of some roles used together, on average over time."""
     if length(usage) == 0 or length(processes) == 0:
         return None
-    wanted = np.isin(processes["role"].astype(str), roles)
+    wanted = set(processes["pid"][np.isin(processes["role"].astype(str), roles)].tolist())
     ticks = usage["t_ns"]
     among = np.ones(len(ticks), dtype=np.bool_)
     if span_ns is not None:
         among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
+    looked = chosen(usage, among)
     used_ns, watched_ns, looks = 0.0, 1.0, 0
     # Each process is looked at in its own time, so each has its own times between looks.
-    for pid in np.unique(usage["pid"][among]):
-        mine = among & (usage["pid"] == pid)
-        looks = max(looks, int(mine.sum()))
-        if pid in processes["pid"][wanted]:
-            share = usage["cpu_percent"][mine].astype(np.float64) / 100.0
-            since_ns = _since_before(ticks[mine])
+    for places in grouped(looked, ("pid",)):
+        mine = chosen(looked, places)
+        looks = max(looks, len(places))
+        if int(mine["pid"][0]) in wanted:
+            share = mine["cpu_percent"].astype(np.float64) / 100.0
+            since_ns = _since_before(mine["t_ns"])
             watched_ns = max(watched_ns, float(since_ns.sum()))
             used_ns += float((share * since_ns).sum())
     if looks < _FEWEST_LOOKS:

@@ -18,7 +18,7 @@ from headrace.observe.whatif.tables import (
 )
 from headrace.records.schema import PHASES
 
-_WARM_UP_STEPS = 2
+WARM_UP_STEPS = 2
 """Always left out: the first step waits for the first batch and initialises the device."""
 _WARM_UP_FACTOR = 3.0
 """Steps that go on being so many times slower than the median still belong to the warm-up."""
@@ -120,7 +120,7 @@ def _counted(steps: Columns) -> Flags:
         places = np.flatnonzero(steps["rank"] == rank)
         wall = steps["wall_ns"][places].astype(np.float64)
         slow = wall > _WARM_UP_FACTOR * np.median(wall)
-        skipped = min(_WARM_UP_STEPS, len(places))
+        skipped = min(WARM_UP_STEPS, len(places))
         while skipped < min(_LONGEST_WARM_UP_STEPS, len(places) // 4) and slow[skipped]:
             skipped += 1
         counted[places[:skipped]] = False

@@ -1,9 +1,15 @@
-"""A run's tables as NumPy columns."""
+"""A run's tables as NumPy columns.
+
+A long run has millions of rows, so columns of closed records are read when they are asked for and
+only the recent ones kept, numbers are looked at where Arrow has them, text is one Python string for
+all rows that have it, and a choice of rows is made column by column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +22,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
+_MOST_KEPT_BYTES = 400 << 20
+
 
 class Tables(Protocol):
     """What holds a run's records, by table; `headrace.records.reading.Records` is one."""
@@ -25,32 +33,183 @@ class Tables(Protocol):
         ...
 
 
+@runtime_checkable
+class ByColumn(Protocol):
+    """What may read columns of a table one by one."""
+
+    def by_column(self, name: str) -> Mapping[str, pa.ChunkedArray[Any]] | None:
+        """Return a table's columns, each read when it is asked for; None: read the table."""
+        ...
+
+
+class ReadOnce:
+    """Tables of one moment: each is read when it is first asked for.
+
+    A live run's tables grow, so all of a table is kept. Closed ones stay as they are; of those only
+    so many bytes of columns are kept, the recent ones.
+
+    Args:
+        source: Where they are read.
+    """
+
+    def __init__(self, source: Tables) -> None:
+        self._source = source
+        self._known: dict[str, Columns] = {}
+        self._recent: OrderedDict[tuple[str, str], NDArray[Any]] = OrderedDict()
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `headrace.records.schema`, or `system`, as it is now."""
+        return self._source.table(name)
+
+    def columns(self, name: str) -> Columns:
+        """Return a table's columns; see the function of this name."""
+        if name not in self._known:
+            found = self._source.by_column(name) if isinstance(self._source, ByColumn) else None
+            self._known[name] = (
+                _all_columns(self._source, name)
+                if found is None
+                else _Recent(name, found, self._recent)
+            )
+        return self._known[name]
+
+
+class _Recent(Mapping[str, NDArray[Any]]):
+    """Columns of a closed table, those that were used lately kept."""
+
+    def __init__(
+        self,
+        name: str,
+        stored: Mapping[str, pa.ChunkedArray[Any]],
+        kept: OrderedDict[tuple[str, str], NDArray[Any]],
+    ) -> None:
+        self._name = name
+        self._stored = stored
+        self._kept = kept
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        key = (self._name, column)
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = _as_array(self._stored[column])
+            kept_bytes = sum(values.nbytes for values in self._kept.values())
+            while kept_bytes > _MOST_KEPT_BYTES and len(self._kept) > 1:
+                kept_bytes -= self._kept.popitem(last=False)[1].nbytes
+        self._kept.move_to_end(key)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._stored
+
+
+class _Chosen(Mapping[str, NDArray[Any]]):
+    """Some rows of other columns; each column is taken out when it is asked for."""
+
+    def __init__(self, rows: Columns, places: Ints | slice, count: int) -> None:
+        self.rows = rows
+        self.places = places
+        self.count = count
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        chosen: NDArray[Any] = self.rows[name][self.places]
+        return chosen
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows
+
+
 def columns(tables: Tables, name: str) -> Columns:
     """Return a table's columns: text as Python strings, numbers as they are, none missing.
+
+    They are not to be changed: they may be the table's own.
 
     Args:
         tables: Where the records are.
         name: The table's name.
     """
-    return {column: _as_array(values) for column, values in _named(tables.table(name))}
+    return tables.columns(name) if isinstance(tables, ReadOnce) else _all_columns(tables, name)
 
 
 def length(rows: Columns) -> int:
     """Return how many rows there are."""
-    return len(next(iter(rows.values()), ()))
+    return rows.count if isinstance(rows, _Chosen) else len(next(iter(rows.values()), ()))
 
 
 def chosen(rows: Columns, where: Flags | Ints) -> Columns:
     """Return the rows that a mask or a list of places chooses."""
-    return {name: values[where] for name, values in rows.items()}
+    places: Ints = np.asarray(np.flatnonzero(where) if where.dtype == np.bool_ else where)
+    below = rows
+    if isinstance(rows, _Chosen):  # of the rows below, so that a column is taken out once
+        below, places = rows.rows, _places_in(rows)[places]
+    return _Chosen(below, _as_slice(places), len(places))
 
 
-def _named(table: pa.Table) -> list[tuple[str, Any]]:
-    return [(name, table.column(name)) for name in table.column_names]
+def grouped(rows: Columns, by: Sequence[str]) -> list[Ints]:
+    """Return the places of the rows that agree in some columns: an array for each such group.
+
+    The groups come in the order in which they are first met, and so do the places of each.
+    """
+    numbers: dict[tuple[Any, ...], int] = {}
+    keys = zip(*(rows[name].tolist() for name in by), strict=True)
+    group_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    ends = np.cumsum(np.bincount(group_of, minlength=len(numbers)))
+    order = np.argsort(group_of, kind="stable")
+    return np.split(order, ends[:-1]) if numbers else []
+
+
+def added_up(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
+    """Return one row for all that agree in some columns, with the sums of others; no more columns.
+
+    Args:
+        rows: Any rows.
+        by: What the rows that are added up have in common.
+        sums: What is added.
+    """
+    groups = grouped(rows, by)
+    first = np.array([places[0] for places in groups], dtype=np.int64)
+    added: dict[str, NDArray[Any]] = {name: rows[name][first] for name in by}
+    for name in sums:
+        values = rows[name]
+        added[name] = np.array([values[places].sum() for places in groups], dtype=values.dtype)
+    return added
+
+
+def _places_in(rows: _Chosen) -> Ints:
+    if isinstance(rows.places, slice):
+        return np.arange(rows.places.start, rows.places.stop, dtype=np.int64)
+    return rows.places
+
+
+def _as_slice(places: Ints) -> Ints | slice:
+    """Return places as a slice where they follow one another: then no column is copied."""
+    if len(places) == 0:
+        return slice(0, 0)
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 != len(places) or (np.diff(places) != 1).any() or first < 0:
+        return places
+    return slice(first, last + 1)
+
+
+def _all_columns(tables: Tables, name: str) -> Columns:
+    table = tables.table(name)
+    return {column: _as_array(table.column(column)) for column in table.column_names}
 
 
 def _as_array(values: Any) -> NDArray[Any]:
     kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _texts(values)
     if pa.types.is_integer(kind):
         if values.null_count:  # "not known", which the schema writes as -1
             values = values.fill_null(-1)
@@ -59,3 +218,13 @@ def _as_array(values: Any) -> NDArray[Any]:
         known = values.to_numpy() if values.null_count else values_of(values)
         return np.asarray(known, dtype=np.float64)
     return np.array([value if value is not None else "" for value in values.to_pylist()], object)
+
+
+def _texts(values: Any) -> NDArray[Any]:
+    """Return one string for all rows that have the same text."""
+    parts: list[NDArray[Any]] = [np.empty(0, object)]
+    for chunk in values.chunks:
+        known = np.array([*chunk.dictionary.to_pylist(), ""], object)
+        codes = chunk.indices.fill_null(len(known) - 1) if chunk.null_count else chunk.indices
+        parts.append(known[values_of(pa.chunked_array([codes]))])
+    return parts[1] if len(parts) == 2 else np.concatenate(parts)

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from headrace.core.places import PACKAGE
 from headrace.observe.doctor.stacks import Frame, Sighting, read_sightings
-from headrace.observe.whatif.tables import Columns, Tables, chosen, columns, length
+from headrace.observe.whatif.tables import Tables, columns, length
 from headrace.report.figures.drawing import figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
@@ -53,8 +51,8 @@ class Call:
 
     @property
     def hottest_line(self) -> int:
-        """The line where most of the time went."""
-        return max(self.lines, key=lambda line: self.lines[line], default=0)
+        """The line where most of the time went; 0 where none is known."""
+        return max(self.lines, key=lambda line: (line > 0, self.lines[line]), default=0)
 
     @property
     def depth(self) -> int:
@@ -100,8 +98,7 @@ def read_calls(tables: Tables, where: Where) -> Call | None:
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
     tree = Call(None)
-    each_once = _added_up(chosen(stacks, wanted))
-    for sighting in read_sightings(each_once, np.ones(length(each_once), dtype=np.bool_)):
+    for sighting in read_sightings(stacks, wanted):
         tree.add(sighting)
         call = tree
         for frame in _told_frames(sighting.frames)[:_DEEPEST]:
@@ -112,17 +109,6 @@ def read_calls(tables: Tables, where: Where) -> Call | None:
         return None
     _prune(tree, _FEWEST * tree.wall_ns)
     return _without_entry(tree)
-
-
-def _added_up(stacks: Columns) -> Columns:
-    """Return every stack once, with the time of all its rows: a long run has it many times."""
-    at, place_of = np.unique(stacks["stack"], return_index=True, return_inverse=True)[1:]
-    added = chosen(stacks, at)
-    sums = {
-        name: np.bincount(place_of, stacks[name].astype(np.float64), len(at))
-        for name in ("wall_ns", "cpu_ns")
-    }
-    return {**added, **sums}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +167,9 @@ def _rows(tree: Call, name: str) -> list[_Row]:
 def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _Row:
     share = f"{call.wall_ns / total_ns:.1%}"
     on_cpu = f"{min(call.cpu_ns / max(call.wall_ns, 1.0), 1.0):.0%}"
-    place = f"<br>{_shown(call.frame.file)}, mostly line {call.hottest_line}" if call.frame else ""
+    place = f"<br>{_shown(call.frame.file)}" if call.frame else ""
+    if call.hottest_line:
+        place += f", mostly line {call.hottest_line}"
     return _Row(
         id=own_id,
         parent=parent,
@@ -195,7 +183,8 @@ def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _R
 def _label(call: Call, name: str) -> str:
     short = name.rsplit("<locals>.", 1)[-1]
     if call.frame is not None and call.frame.is_user:
-        return _shown(f"{short}  {Path(call.frame.file).name}:{call.hottest_line}")
+        line = f":{call.hottest_line}" if call.hottest_line else ""
+        return _shown(f"{short}  {Path(call.frame.file).name}{line}")
     return _shown(short if len(short) <= _LONGEST_NAME else short.rsplit(".", 1)[-1])
 
 

@@ -154,7 +154,7 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
     return joined(
         (
             element("b", f"{remedy.predicted_speedup:.1f}x"),
-            f" ({remedy.low:.1f} to {remedy.high:.1f})",
+            remedy.interval,
             element("br"),
             bar,
         )

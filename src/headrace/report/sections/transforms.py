@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Flags, columns, length
+from headrace.observe.whatif.tables import Columns, Flags, added_up, columns, length
 from headrace.report.markup import Child, element, table
 from headrace.report.material import Material
 from headrace.report.section import Section, explained, note, section
@@ -22,6 +22,11 @@ def transforms(material: Material) -> Section:
     title = "Transforms"
     if length(rows) == 0:
         return section("transforms", title, note("No transform of a dataset was timed."))
+    rows = added_up(
+        rows,
+        by=("loader", "name", "file", "line", "one_in"),
+        sums=("calls", "wall_ns", "cpu_ns"),
+    )
     total = _whole_ns(rows)
     told = []
     for name in dict.fromkeys(map(str, rows["name"])):

@@ -61,7 +61,7 @@ def _what_is_known(evidence: Evidence) -> tuple[str, Cause | None]:
         built = Cause(file=loader.file, line=loader.line, share=evidence.data_wait_share)
     if work is not None and not evidence.workers_busy:
         if evidence.others_fill_cores:
-            return "workers are idle, but others fill the host's cores", None
+            return f"workers are idle, but {evidence.others_use}", None
         taking = f"taking their batches from the loader{loader.place} takes long"
         return f"workers are idle, but {taking}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:

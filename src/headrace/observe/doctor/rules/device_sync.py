@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Finding | None:
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
     most = without(evidence, saved)
-    remedy: Remedy = predicted("sync", f"no wait at {cause.place}", most, how)
+    remedy: Remedy = predicted("sync", f"no waiting at {cause.place}", most, how)
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),

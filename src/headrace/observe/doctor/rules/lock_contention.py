@@ -44,5 +44,7 @@ def check(evidence: Evidence) -> Finding | None:
             "worker_cpu_share": evidence.work.cpu_share if evidence.work else None,
         },
         cause=cause,
-        remedies=(predicted("no-lock", "no shared lock", prediction, how),) if prediction else (),
+        remedies=(predicted("no-lock", "no waiting for each other", prediction, how),)
+        if prediction
+        else (),
     )

@@ -33,7 +33,7 @@ def check(evidence: Evidence) -> Finding | None:
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
-        title=f"collating{where} takes {share:.0%} of making a batch",
+        title=f"collating{where} takes {share:.0%} of the time of making a batch",
         seconds_lost=seconds,
         evidence={
             "data_wait_share": evidence.flowing.share("data_wait"),

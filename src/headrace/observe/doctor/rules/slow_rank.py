@@ -43,11 +43,13 @@ def check(evidence: Evidence) -> Finding | None:
     phase = max(excess_of, key=lambda name: excess_of[name])
     seconds = excess / step_ns * steps.total_seconds
     what = {"data_wait": "waits for data", "copy": "copies to the device"}.get(phase, "computes")
+    cause = _cause(evidence, slow, phase)
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
-        title=f"rank {slow} is {own[slow] / max(usual, 1.0):.1f} times as slow as the others: "
-        f"it {what} for longer",
+        title=f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
+        f"the others: it {what} longer{where}",
         seconds_lost=seconds,
         evidence={
             "rank": slow,
@@ -56,7 +58,7 @@ def check(evidence: Evidence) -> Finding | None:
             "phase": phase,
             "phase_excess_ms": excess_of[phase] / 1e6,
         },
-        cause=_cause(evidence, slow, phase),
+        cause=cause,
     )
 
 

@@ -36,7 +36,7 @@ def check(evidence: Evidence) -> Finding | None:
     if start_s < _START_S and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
-    what = "for the first batch" if first_s >= start_s / 2 else "before the first step"
+    what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
     return Finding(
         rule=RULE,
         # Time before training is paid once, so it is never more than a warning.

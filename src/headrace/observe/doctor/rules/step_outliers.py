@@ -13,7 +13,7 @@ import numpy as np
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Finding
 from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.doctor.stacks import hottest, seen_during
 from headrace.observe.whatif.steps import TrainSteps
 from headrace.observe.whatif.tables import Flags
 from headrace.records.schema import PHASES
@@ -23,8 +23,6 @@ _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _EXACT_BELOW = 10
 """A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
-_WINDOW_NS = 1_500_000_000
-"""Stacks are added up over about a second, so one belongs to a step that is so near."""
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -51,12 +49,13 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     cause = _cause(evidence, outliers, phase)
     when = f"every {every} steps" if every else "at irregular steps"
-    where = f": {cause}" if cause is not None else ""
+    where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
     return Finding(
         rule=RULE,
         severity=evidence.severity(share * steps.total_seconds),
-        title=f"{int(outliers.sum())} steps take {times:.1f} times as long, {when}{where}",
+        title=f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
+        f"the others ({when}{where})",
         seconds_lost=share * steps.total_seconds,
         evidence={
             "outliers": int(outliers.sum()),
@@ -70,7 +69,7 @@ def check(evidence: Evidence) -> Finding | None:
         remedies=(
             predicted(
                 "outliers",
-                "steps without that",
+                "no such steps",
                 without(evidence, excess),
                 "Do it less often, or in the background.",
             ),
@@ -107,15 +106,12 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
 
 
 def _cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
-    steps = evidence.steps
-    starts = steps.rows["start_ns"][outliers]
-    ends = starts + steps.rows["wall_ns"][outliers]
-    ranks = steps.rows["rank"][outliers]
-
-    def near(sighting: Sighting) -> bool:
-        overlaps = (sighting.start_ns <= ends) & (sighting.start_ns + _WINDOW_NS >= starts)
-        return bool((overlaps & (ranks == sighting.rank)).any())
-
-    inside = [each for each in evidence.rank_seen if each.phase == phase and near(each)]
-    place = hottest(inside)
+    slow = evidence.steps.of(outliers)
+    begin_ns = {rank: slow.rows["start_ns"][slow.rows["rank"] == rank] for rank in slow.ranks}
+    end_ns = {
+        rank: begins + slow.rows["wall_ns"][slow.rows["rank"] == rank]
+        for rank, begins in begin_ns.items()
+    }
+    in_phase = [each for each in evidence.rank_seen if each.phase == phase]
+    place = hottest(seen_during(in_phase, begin_ns, end_ns))
     return place.cause() if place is not None else None

@@ -27,7 +27,7 @@ def check(evidence: Evidence) -> Finding | None:
         title = "the rank makes its batches itself while the accelerator waits: no workers"
     else:
         plural = "s are" if loader.workers > 1 else " is"
-        title = f"{loader.workers} worker{plural} too few for this loader{loader.place}"
+        title = f"{loader.workers} worker{plural} too few for the loader{loader.place}"
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),

@@ -39,7 +39,7 @@ def check(evidence: Evidence) -> Finding | None:
     return Finding(
         rule=RULE,
         severity=evidence.severity(share * steps.total_seconds),
-        title=f"starting the workers again each epoch takes {each:.1f} s, {share:.0%} of the time",
+        title=f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
         seconds_lost=share * steps.total_seconds,
         evidence={
             "starts": max(starts),

@@ -1,0 +1,155 @@
+"""Reference case A: a loader that is healthy on one rank and starves the cores on several.
+
+    python benchmarks/reference_a/run.py
+
+One rank is recorded, and its records foretell two ranks. Two ranks are recorded: the doctor has to
+name the line. `headrace tune` then has to find what at least doubles their speed, without editing
+the script. Writes docs/reference_a.md, with the heatmaps of the cores before and after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from screenshot import heatmap_picture  # noqa: E402
+
+from headrace.observe.whatif.comparison import compare  # noqa: E402 - stands beside this script
+from headrace.observe.whatif.steps import read_steps  # noqa: E402
+from headrace.records.reading import open_records  # noqa: E402
+from report import Row, write_section  # noqa: E402
+
+DOCS = HERE.parents[1] / "docs"
+SCRIPT = HERE / "segmentation.py"
+RANKS = 2
+LONGEST_S = 300
+CAUSES = {"distort", "use_all_cores", "StreetScenes.__getitem__"}
+"""The functions at fault, and what calls them."""
+
+
+def main() -> None:
+    """Play the case through and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        one = run(folder / "one-rank")
+        foretold = json.loads(headrace("doctor", str(one), "--ranks", str(RANKS), "--json"))
+        many = run(folder / "two-ranks", "--nproc-per-node", str(RANKS))
+        told = headrace(
+            "tune", "--runs-dir", str(folder), "--nproc-per-node", str(RANKS), str(SCRIPT)
+        )
+        applied = applied_in(folder)
+        tuned = run(folder / "two-ranks-tuned", "--nproc-per-node", str(RANKS), "--apply", applied)
+        publish(one, many, tuned, foretold, told, applied, dry=options.dry)
+
+
+def run(folder: Path, *flags: str) -> Path:
+    """Run the script through `headrace run`; return the run's folder."""
+    headrace("run", "--run-dir", str(folder), *flags, str(SCRIPT))
+    return folder
+
+
+def headrace(*words: str) -> str:
+    """Run a verb; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *words],
+        capture_output=True, text=True, check=False, timeout=4 * LONGEST_S,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"headrace {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return done.stdout + (done.stderr if words[0] == "tune" else "")
+
+
+def applied_in(folder: Path) -> str:
+    """Return what the fastest trial of the tuning had applied."""
+    (tuning,) = folder.glob("tune-*")
+    trials = {path: read_steps(open_records(path)).wall_ns.mean() for path in tuning.iterdir()}
+    fastest = min(trials, key=trials.__getitem__)
+    checked = fastest / "prediction.json"
+    if not checked.exists():
+        sys.exit(f"tuning found nothing that helps: {trials}")
+    return ",".join(json.loads(checked.read_text(encoding="utf-8"))["applied"])
+
+
+def first_finding(folder: Path) -> dict[str, Any]:
+    """Return the finding that is ranked first."""
+    findings = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))["findings"]
+    return findings[0] if findings else {}
+
+
+def wait_share(folder: Path) -> float:
+    """Return the measured share of step time that waits for data."""
+    return read_steps(open_records(folder)).share("data_wait")
+
+
+def step_ms(folder: Path) -> float:
+    """Return the mean training step."""
+    return float(read_steps(open_records(folder)).wall_ns.mean() / 1e6)
+
+
+def publish(
+    one: Path, many: Path, tuned: Path, foretold: dict[str, Any], told: str, applied: str,
+    *, dry: bool,
+) -> None:  # fmt: skip
+    """Write the page and the pictures."""
+    finding = first_finding(many)
+    cause = finding.get("cause") or {}
+    speedup = compare(open_records(many), open_records(tuned)).speedup
+    table = [
+        "| run | step, ms | data wait | first finding | line |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {step_ms(folder):.1f} | {wait_share(folder):.1%} | "
+            f"{first_finding(folder).get('rule', 'nothing')} | {place_of(first_finding(folder))} |"
+            for name, folder in (
+                ("one rank", one),
+                (f"{RANKS} ranks", many),
+                (f"{RANKS} ranks, `--apply {applied}`", tuned),
+            )
+        ),
+        "", "What one rank's records foretold:", "", "```json",
+        json.dumps(foretold, indent=1)[:3000], "```", "",
+        "What `headrace tune` said:", "", "```", told.strip(), "```", "",
+        f"![Cores of {RANKS} ranks as they are](reference-a-before.png)", "",
+        f"![Cores of {RANKS} ranks with the remedy](reference-a-after.png)",
+    ]  # fmt: skip
+    right = finding.get("rule") and cause.get("function", "").rpartition(".")[2] in {
+        each.rpartition(".")[2] for each in CAUSES
+    }
+    rows = [
+        Row("tuned speed / as it is", [speedup], ">= 2"),
+        Row("the line is named at two ranks", [float(bool(right))], ">= 1"),
+        Row("data wait of one rank", [wait_share(one)], "<= 0.05"),
+        Row("data wait of two ranks", [wait_share(many)], ">= 0.20"),
+        Row("data wait of two ranks, tuned", [wait_share(tuned)], ""),
+    ]
+    if dry:
+        print("\n".join(table), *(row.line() for row in rows), sep="\n")
+        return
+    heatmap_picture(many, DOCS / "reference-a-before.png")
+    heatmap_picture(tuned, DOCS / "reference-a-after.png")
+    write_section(
+        "Reference case A", "python benchmarks/reference_a/run.py", table, rows,
+        page=DOCS / "reference_a.md",
+    )  # fmt: skip
+
+
+def place_of(finding: dict[str, Any]) -> str:
+    """Return file, line and function of a finding's cause."""
+    cause = finding.get("cause")
+    return f"{Path(cause['file']).name}:{cause['line']} {cause['function']}" if cause else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""`headrace top`: a run in the terminal, while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(name="top")(top)
+
+
+def top(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's name or folder; the latest by default."),
+    ] = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
+    interval: Annotated[
+        str, typer.Option(help="Time between looks at the records: 100ms to 60s.")
+    ] = "1s",
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+) -> None:
+    """Show what a run does now: its speed, phases, cores, ranks and workers, and the verdict.
+
+    Looks at records alone, never at the job. q leaves, p pauses.
+
+    Example: [bold]headrace top[/bold]
+    """
+    from rich.console import Console
+
+    from headrace.launch.recording import check_interval
+    from headrace.records.reading import find_run
+    from headrace.report.terminal.screen import show, show_once
+    from headrace.report.terminal.watch import Watch
+
+    interval_s = check_interval(interval)
+    watch = Watch(find_run(run, runs_dir))
+    console = Console(highlight=False)
+    if once or not sys.stdout.isatty() or console.is_dumb_terminal:
+        show_once(watch, console)
+        return
+    status = show(watch, console, interval_s).status
+    if not status.live:
+        typer.echo(f"{status.name} is over. More: headrace doctor {watch.path}")

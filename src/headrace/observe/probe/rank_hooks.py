@@ -1,0 +1,89 @@
+"""Hooks in a training process: where torch, its loaders and others tell the recorder."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from types import ModuleType
+from typing import Any
+
+from headrace.core.after_import import after_import
+from headrace.observe.probe.copies import COPIES_SEEN
+from headrace.observe.probe.loaders import LOADERS_SEEN
+from headrace.observe.probe.rank import RECORDER
+from headrace.observe.probe.ray_data import RayIterator, hook_ray
+from headrace.observe.probe.sharded_sync import SHARDED
+from headrace.observe.probe.sync import SYNC
+
+
+def hook_rank() -> None:
+    """Install the hooks; torch is imported."""
+    import torch
+    from torch.optim import optimizer
+
+    LOADERS_SEEN.on_iterator = RECORDER.iterating
+    COPIES_SEEN.on_begin, COPIES_SEEN.on_end = RECORDER.copy_began, RECORDER.copy_ended
+    COPIES_SEEN.hook(torch)
+    SHARDED.on_host_wait, SHARDED.on_device_wait = RECORDER.host_waits, RECORDER.device_waits
+    SHARDED.prepare()
+    optimizer.register_optimizer_step_pre_hook(RECORDER.optimizer_began)
+    optimizer.register_optimizer_step_post_hook(RECORDER.optimizer_ended)
+    _hook_backward(torch)
+    after_import("torch.utils.data.dataloader", _hook_torch_loader)
+    after_import("torch.nn.parallel.distributed", SYNC.hook)
+    after_import("headrace.data.loader.loader", _hook_own_loader)
+    after_import("ray.data.iterator", _hook_ray)
+    atexit.register(RECORDER.close)
+
+
+def _hook_backward(torch: ModuleType) -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        RECORDER.backward_began()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            RECORDER.backward_ended()
+
+    torch.autograd.backward = backward
+
+
+def _hook_torch_loader(module: ModuleType) -> None:
+    LOADERS_SEEN.hook_torch(module)
+    _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
+
+
+def _hook_own_loader(module: ModuleType) -> None:
+    LOADERS_SEEN.hook_own(module)
+    _hook_next(module.BatchStream)
+
+
+def _hook_ray(module: ModuleType) -> None:
+    hook_ray(module)
+    _hook_next(RayIterator)
+
+
+def _hook_next(iterator_class: Any) -> None:
+    original = iterator_class.__next__
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
+        began = RECORDER.fetch_began(self)
+        if began is None:
+            return original(self)
+        try:
+            batch = original(self)
+        except StopIteration:
+            RECORDER.fetch_ended(self, began, None, ended=True)
+            raise
+        except BaseException:
+            RECORDER.fetch_failed()
+            raise
+        RECORDER.fetch_ended(self, began, batch, ended=False)
+        return batch
+
+    iterator_class.__next__ = __next__
+    if "next" in vars(iterator_class):
+        iterator_class.next = __next__

@@ -1,0 +1,113 @@
+"""What the time of a rank is cut into: segments, their phases, and what happened in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, cast
+
+from headrace.records.schema import PHASES
+
+RowKind = Literal["train", "eval", "between"]
+Phase = Literal["data_wait", "copy", "forward", "backward", "sync", "optimizer", "other"]
+_PHASES = cast("tuple[Phase, ...]", PHASES)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of tensors to the device.
+
+    Attributes:
+        count: How many.
+        pageable: Of these, how many from memory that is not page-locked.
+        blocking: Of these, how many without `non_blocking=True`.
+    """
+
+    count: int = 0
+    pageable: int = 0
+    blocking: int = 0
+
+    def __add__(self, other: Copies) -> Copies:
+        return Copies(
+            self.count + other.count,
+            self.pageable + other.pageable,
+            self.blocking + other.blocking,
+        )
+
+    def __sub__(self, other: Copies) -> Copies:
+        return Copies(
+            self.count - other.count,
+            self.pageable - other.pageable,
+            self.blocking - other.blocking,
+        )
+
+
+NO_COPIES = Copies()
+
+
+@dataclass(slots=True)
+class Segment:
+    """Time of a rank from asking for a batch to asking for the next.
+
+    Attributes:
+        loader: The loader that was asked; -1 where none was.
+        start_ns: When it began.
+        phases_ns: Nanoseconds by phase.
+        sync_ns: Of backward: exposed gradient sync, where it was measured.
+        syncs: How often it was measured, in backward or as a phase of its own.
+        batches: Batches in it.
+        samples: Samples in them; -1 where unknown.
+        backwards: How often backward ran.
+        optimizers: Which optimizers stepped.
+        copies: Copies to the device in it.
+    """
+
+    loader: int
+    start_ns: int
+    phases_ns: dict[Phase, int] = field(default_factory=dict)
+    sync_ns: int = 0
+    syncs: int = 0
+    batches: int = 0
+    samples: int = 0
+    backwards: int = 0
+    optimizers: frozenset[int] = frozenset()
+    copies: Copies = NO_COPIES
+
+    @property
+    def wall_ns(self) -> int:
+        """All of it: the phases add up."""
+        return sum(self.phases_ns.values())
+
+    def times_ns(self) -> tuple[int, ...]:
+        """Return the time of each of `PHASES`, in their order; what was sync is not backward's."""
+        # What DDP measures by another clock cannot be more than backward took.
+        sync_ns = min(self.sync_ns, self.phases_ns.get("backward", 0))
+        moved_ns: dict[Phase, int] = {"backward": -sync_ns, "sync": sync_ns}
+        return tuple(self.phases_ns.get(each, 0) + moved_ns.get(each, 0) for each in _PHASES)
+
+    def copy(self) -> Segment:
+        """Return the segment as it is now."""
+        return replace(self, phases_ns=self.phases_ns.copy())
+
+    def plus(self, other: Segment) -> Segment:
+        """Return this segment and the one that follows it as one."""
+        phases = dict(self.phases_ns)
+        for phase, spent_ns in other.phases_ns.items():
+            phases[phase] = phases.get(phase, 0) + spent_ns
+        known = self.samples >= 0 and other.samples >= 0
+        return Segment(
+            loader=other.loader if other.batches else self.loader,
+            start_ns=self.start_ns,
+            phases_ns=phases,
+            sync_ns=self.sync_ns + other.sync_ns,
+            syncs=self.syncs + other.syncs,
+            batches=self.batches + other.batches,
+            samples=self.samples + other.samples if known else -1,
+            backwards=self.backwards + other.backwards,
+            optimizers=self.optimizers | other.optimizers,
+            copies=self.copies + other.copies,
+        )
+
+
+Emit = Callable[[RowKind, int, Segment], None]
+"""Told of each finished row: its kind, its number among those of this kind, and its time."""

@@ -1,0 +1,170 @@
+"""Steps of the last seconds: how many a second, how long they take, which phases they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Tables,
+    chosen,
+    columns,
+    length,
+)
+from headrace.records.schema import PHASES
+from headrace.report.terminal.window import Window, per_second, quiet_s
+
+_FEWEST = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRate:
+    """What one rank does.
+
+    Attributes:
+        rank: Its number.
+        steps_per_s: Training steps a second.
+        samples_per_s: Samples of them a second; None where their number is not known.
+    """
+
+    rank: int
+    steps_per_s: float
+    samples_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long steps take, in nanoseconds.
+
+    Attributes:
+        count: How many steps these are.
+        median_ns: Half of them take less.
+        p90_ns: Nine of ten take less.
+        p99_ns: 99 of 100 take less.
+        longest_ns: The longest of them.
+    """
+
+    count: int
+    median_ns: float
+    p90_ns: float
+    p99_ns: float
+    longest_ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of all ranks.
+
+    Attributes:
+        ranks: Each rank's rates, by its number.
+        times: Of training steps; None where there are none.
+        shares: The share of step time of each phase, 0 to 1; empty without steps.
+        evaluates: Whether these are of evaluation, as there is no training step.
+        evaluated_per_s: Batches evaluated a second, over all ranks.
+        quiet_s: How long ago the last training step of any rank ended, where the next is late.
+    """
+
+    ranks: tuple[RankRate, ...] = ()
+    times: StepTimes | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    evaluates: bool = False
+    evaluated_per_s: float = 0.0
+    quiet_s: float = 0.0
+
+    @property
+    def steps_per_s(self) -> float:
+        """Steps a second of a rank, on average: ranks make a step together."""
+        return float(np.mean([each.steps_per_s for each in self.ranks])) if self.ranks else 0.0
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Samples a second of all ranks together; None where not known of one of them."""
+        known = [each.samples_per_s for each in self.ranks if each.samples_per_s is not None]
+        return sum(known) if known and len(known) == len(self.ranks) else None
+
+
+def read_steps(tables: Tables, window: Window) -> Steps:
+    """Return what the steps of the last seconds tell.
+
+    Args:
+        tables: Records that hold at least the window and the last few steps of each rank.
+        window: The last seconds.
+    """
+    rows = columns(tables, "steps")
+    if length(rows) == 0:
+        return Steps()
+    rows = chosen(rows, rows["start_ns"] + rows["wall_ns"] <= window.until_ns)
+    train, evaluation = (chosen(rows, rows["kind"] == kind) for kind in ("train", "eval"))
+    current = _current(train, window)
+    evaluated = _current(evaluation, window) if length(current) == 0 else current
+    start, end = times(train)
+    return Steps(
+        ranks=tuple(_rate(train, int(rank), window) for rank in np.unique(train["rank"])),
+        times=_times(current),
+        shares=shares(evaluated),
+        evaluates=length(current) == 0 and length(evaluated) > 0,
+        evaluated_per_s=_evaluated_per_s(evaluation, window),
+        quiet_s=quiet_s(start, end, window),
+    )
+
+
+def times(rows: Columns) -> tuple[Floats, Floats]:
+    """Return when each row's time began and ended, in ns; of `steps` and `batches`."""
+    start = rows["start_ns"].astype(np.float64)
+    return start, start + rows["wall_ns"]
+
+
+def shares(rows: Columns) -> dict[str, float]:
+    """Return the share of step time of each phase, 0 to 1; empty where there are no steps."""
+    total = float(rows["wall_ns"].sum())
+    if total <= 0:
+        return {}
+    return {phase: max(float(rows[f"{phase}_ns"].sum()), 0.0) / total for phase in PHASES}
+
+
+def _current(rows: Columns, window: Window) -> Columns:
+    """Return the steps that ended in the window, and the last few of each rank."""
+    wanted: Flags = rows["start_ns"] + rows["wall_ns"] > window.since_ns
+    for rank in np.unique(rows["rank"]):
+        places = np.flatnonzero(rows["rank"] == rank)
+        wanted[places[np.argsort(rows["start_ns"][places])][-_FEWEST:]] = True
+    return chosen(rows, wanted)
+
+
+def _rate(rows: Columns, rank: int, window: Window) -> RankRate:
+    own = chosen(rows, rows["rank"] == rank)
+    start, end = times(own)
+    known = bool((own["samples"] >= 0).all())
+    return RankRate(
+        rank=rank,
+        steps_per_s=per_second(start, end, np.ones(len(start)), window),
+        samples_per_s=per_second(start, end, own["samples"], window) if known else None,
+    )
+
+
+def _times(rows: Columns) -> StepTimes | None:
+    if length(rows) == 0:
+        return None
+    wall = rows["wall_ns"].astype(np.float64)
+    median, p90, p99 = np.percentile(wall, (50, 90, 99))
+    return StepTimes(
+        count=len(wall),
+        median_ns=float(median),
+        p90_ns=float(p90),
+        p99_ns=float(p99),
+        longest_ns=float(wall.max()),
+    )
+
+
+def _evaluated_per_s(rows: Columns, window: Window) -> float:
+    total = 0.0
+    for rank in np.unique(rows["rank"]):
+        start, end = times(chosen(rows, rows["rank"] == rank))
+        if end.max() > window.since_ns:
+            total += per_second(start, end, np.ones(len(start)), window)
+    return total

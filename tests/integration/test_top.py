@@ -1,0 +1,280 @@
+"""`headrace top` on real runs: live, over, killed, not there; in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.top import top
+from headrace.core.errors import RecordsError, UsageError
+from headrace.records.reading import open_records
+from headrace.report.terminal.watch import Watch
+from headrace.report.terminal.window import Window
+from jobs import clean_environment, descendants, eventually, run, started
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
+TOP = [sys.executable, "-m", "headrace.cli.main", "top"]
+START_S = 180.0  # torch is imported, perhaps while every core has other work
+STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ALONE_IN, ALONE_OUT = "\x1b[?1049h", "\x1b[?1049l"  # a screen of its own, as full-screen tools have
+CURSOR_ON = "\x1b[?25h"
+
+
+class Terminal:
+    """A pseudo-terminal of 80 columns and 24 lines, with `headrace top` in it."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._master, self.slave = os.openpty()
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(self.slave)
+        self.said = ""
+        environment = clean_environment(TERM="xterm-256color")
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+            environment.pop(name, None)
+        self.process = subprocess.Popen(
+            [*TOP, *arguments],
+            stdin=self.slave, stdout=self.slave, stderr=self.slave, env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """All that was written, without what steers the terminal."""
+        while select.select([self._master], [], [], 0)[0]:
+            self.said += os.read(self._master, 65_536).decode(errors="replace")
+        return STEERING.sub("", self.said)
+
+    def shows(self, words: str) -> None:
+        eventually(lambda: words in self.text(), f"{words!r} in the terminal")
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def ended(self) -> int:
+        """Wait for the end, while what is written is read, and return the exit code."""
+        eventually(lambda: self.text() and self.process.poll() is not None, "the view's end")
+        self.text()
+        return self.process.returncode
+
+    def is_as_before(self) -> bool:
+        return (
+            termios.tcgetattr(self.slave) == self.before
+            and self.said.rindex(ALONE_OUT) > self.said.rindex(ALONE_IN)
+            and CURSOR_ON in self.said
+        )
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self.slave)
+
+
+@contextmanager
+def terminal(*arguments: str) -> Iterator[Terminal]:
+    opened = Terminal(*arguments)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def once(run_folder: Path) -> str:
+    ended = subprocess.run(
+        [*TOP, str(run_folder)], capture_output=True, text=True, check=False,
+        env=clean_environment(COLUMNS="80"), timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run that goes on until its file `stop` is there."""
+    folder = tmp_path_factory.mktemp("top")
+    with started(
+        folder, "--name", "base", str(SCRIPT), str(folder / "stop"), str(folder / "steps")
+    ) as job:
+        path = folder / "runs" / "base"
+        eventually((folder / "steps").exists, "the first step", START_S)
+        eventually(lambda: open_records(path).table("steps").num_rows > 100, "100 steps")
+        yield path
+        (folder / "stop").touch()
+        job.wait(timeout=60)
+
+
+def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: Path):
+    def with_worker() -> str:
+        text = once(live)  # a pipe: one frame
+        return text if re.search(r"^worker +0 ", text, re.MULTILINE) else ""
+
+    text = eventually(with_worker, "a frame with the worker, which lives for an epoch")
+    lines = text.splitlines()
+    assert lines[0].startswith("base   attempt 1   1 rank   running, ")
+    (rate,) = re.findall(r"^([\d.,]+) steps/s", text, re.MULTILINE)
+    assert float(rate.replace(",", "")) > 1
+    assert "samples/s" in text
+    assert re.search(r"█ data wait ", text)
+    assert re.search(r"^rank +0 .*(until_told|points)\.py:\d+", text, re.MULTILINE)
+    assert re.search(r"^last \d.*: .*\.$", text, re.MULTILINE | re.DOTALL)
+    assert max(map(len, lines)) <= 80
+    assert "\x1b" not in text
+
+
+def test_what_a_look_reads_is_what_is_stored(live: Path):
+    state = Watch(live).look()
+    assert state.status.live
+    assert state.status.recording
+    assert state.status.silent_s == 0
+    rates = {each.rank: each.steps_per_s for each in state.steps.ranks}
+    assert rates[0] > 1
+    assert state.steps.times is not None
+    # What ended just before the last sample of the host may come in after it.
+    assert 0 < state.steps.times.count <= steps_in(live, state.window)
+    assert {each.rank for each in state.processes} == {0}
+    assert len(state.machine.cores) == len(os.sched_getaffinity(0))
+
+
+def steps_in(run_folder: Path, window: Window) -> int:
+    steps = open_records(run_folder).table("steps").to_pylist()
+    ended = [row["start_ns"] + row["wall_ns"] for row in steps if row["kind"] == "train"]
+    return sum(window.since_ns < each <= window.until_ns for each in ended)
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03", b"sigterm"])
+def test_leaving_leaves_the_terminal_as_it_was(live: Path, key: bytes):
+    with terminal(str(live), "--interval", "200ms") as screen:
+        screen.shows("steps/s")
+        screen.shows("q leaves")
+        assert ALONE_IN in screen.said
+        assert not termios.tcgetattr(screen.slave)[3] & termios.ECHO
+        if key == b"sigterm":
+            screen.process.send_signal(signal.SIGTERM)
+            assert screen.ended() == 128 + signal.SIGTERM
+        else:
+            screen.press(key)
+            assert screen.ended() == 0
+        assert screen.is_as_before()
+
+
+def test_a_pause_holds_the_frame_and_is_taken_back(live: Path):
+    with terminal(str(live), "--interval", "200ms") as screen:
+        screen.shows("steps/s")
+        screen.press(b"\x1b[A")  # an arrow does nothing
+        screen.press(b"p")
+        screen.shows("paused")
+        screen.said = ""
+        screen.press(b"p")
+        screen.shows("running")
+        eventually(lambda: "paused" not in screen.text().rpartition("attempt 1")[2], "going on")
+        screen.press(b"q")
+        assert screen.ended() == 0
+
+
+def test_the_end_of_a_run_is_noticed_and_told(tmp_path: Path):
+    stop = tmp_path / "stop"
+    with started(
+        tmp_path, "--name", "short", str(SCRIPT), str(stop), str(tmp_path / "steps")
+    ) as job:
+        eventually((tmp_path / "steps").exists, "the first step", START_S)
+        path = tmp_path / "runs" / "short"
+        with terminal(str(path), "--interval", "200ms") as screen:
+            screen.shows("running")
+            stop.touch()
+            assert job.wait(timeout=60) == 0
+            screen.shows("over after")
+            screen.shows("exit code 0")
+            screen.shows("the whole run:")
+            screen.press(b"q")
+            assert screen.ended() == 0
+            assert screen.is_as_before()
+            assert "short is over. More: headrace doctor" in screen.text()
+    state = Watch(path).look()
+    assert state.steps.times is not None
+    assert state.steps.times.count == steps_in(path, state.window) > 0
+    text = once(path)
+    assert "exit code 0" in text.splitlines()[0]
+    doctor = subprocess.run(
+        [*TOP[:-1], "doctor", str(path)], capture_output=True, text=True, check=True
+    )
+    verdict = " ".join(doctor.stdout.split("\n\n")[0].split("\n")[0].split())
+    assert verdict[:60] in " ".join(text.split())
+    check_a_killed_job(path, tmp_path / "killed")
+    check_a_newer_version(path, tmp_path / "newer")
+
+
+def check_a_killed_job(path: Path, copy: Path) -> None:
+    """What a killed job leaves: no end in run.json. (Its store: see test_a_killed_job_...)"""
+    shutil.copytree(path, copy)
+    text = (copy / "run.json").read_text()
+    text = re.sub(r'"(ended_s|exit_code)": [^,\n]+', r'"\1": null', text)
+    (copy / "run.json").write_text(text)
+    assert "nothing was left to say how" in once(copy).splitlines()[0]
+    (copy / "run.json").write_text("{")  # damaged: the records speak for themselves
+    assert once(copy).startswith("killed   attempt 1   over")
+
+
+def check_a_newer_version(path: Path, copy: Path) -> None:
+    shutil.copytree(path, copy)
+    (records,) = (copy / "records").iterdir()
+    for table in records.glob("*.parquet"):
+        table.unlink()
+    with sqlite3.connect(records / "one.sqlite") as store:
+        store.execute("PRAGMA user_version = 99")
+    with pytest.raises(RecordsError, match="newer Headrace wrote these records"):
+        top(str(copy))
+
+
+def test_a_killed_job_shows_its_last_state(tmp_path: Path):
+    path = tmp_path / "runs" / "cut"
+    with started(
+        tmp_path, "--name", "cut", str(SCRIPT), str(tmp_path / "stop"), str(tmp_path / "steps")
+    ) as job:
+        eventually((tmp_path / "steps").exists, "the first step", START_S)
+        eventually(lambda: open_records(path).table("steps").num_rows > 50, "50 steps")
+        for pid in [*descendants(job.pid), job.pid]:  # all at once, the collector too
+            os.kill(pid, signal.SIGKILL)
+        job.wait()
+    eventually(lambda: not open_records(path).live, "the collector's end")
+    text = once(path)
+    assert re.search(r"over after .*: nothing was left to say how", text.splitlines()[0])
+    assert re.search(r"^[\d.,]+ steps/s", text, re.MULTILINE)
+    assert "the whole run: " in text
+
+
+def test_what_cannot_be_shown_is_told_in_a_sentence(tmp_path: Path):
+    with pytest.raises(UsageError, match="There is no run 'nothing'"):
+        top("nothing", runs_dir=str(tmp_path))
+    with pytest.raises(UsageError, match="There is no run in"):
+        top(runs_dir=str(tmp_path))
+    with pytest.raises(UsageError, match="100ms to 60s"):
+        top("nothing", runs_dir=str(tmp_path), interval="5ms")
+    (tmp_path / "quick.py").write_text("print('done')\n")
+    ended = run(tmp_path, "--name", "unseen", "--profile", "off", "quick.py")
+    assert ended.returncode == 0, ended.stderr
+    with pytest.raises(RecordsError, match=r"has no records.*unless --profile is off"):
+        top("unseen", runs_dir=str(tmp_path / "runs"))
+
+
+def test_a_run_without_any_step_has_a_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "quick.py").write_text("print('done')\n")
+    assert run(tmp_path, "--name", "quick", "quick.py").returncode == 0
+    top("quick", runs_dir=str(tmp_path / "runs"), once=True)
+    text = capsys.readouterr().out
+    assert "no training step yet" in text
+    assert "exit code 0" in text

@@ -1,0 +1,181 @@
+"""The last rows of a table, read from its end, are those that reading all of it gives."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import RecordsError
+from headrace.records import recent as recents
+from headrace.records import store
+from headrace.records.parquet import close_store
+from headrace.records.parts import PART_ROWS
+from headrace.records.reading import Records
+from headrace.records.recent import ended_ns, last_rows, recent
+from headrace.records.schema import BATCHES, EVENTS, HOSTS, STEPS
+from headrace.records.store import RecordStore
+from headrace.records.totals import StepTotals
+
+S = 1_000_000_000
+DRAIN_NS = S // 4
+
+
+def step(rank: int, start_ns: int, wall_ns: int, *, number: int = 9, kind: str = "train") -> tuple:
+    values = dict.fromkeys(STEPS.columns, 0) | {
+        "rank": rank, "step": number, "kind": kind, "start_ns": start_ns, "wall_ns": wall_ns,
+        "data_wait_ns": wall_ns // 4,
+    }  # fmt: skip
+    return tuple(values.values())
+
+
+def drained(steps: list[tuple]) -> list[tuple]:
+    """The order in which a collector stores them: drain by drain, rank by rank."""
+    place = {name: number for number, name in enumerate(STEPS.columns)}
+    return sorted(
+        steps,
+        key=lambda row: (
+            (row[place["start_ns"]] + row[place["wall_ns"]]) // DRAIN_NS,
+            row[place["rank"]],
+            row[place["start_ns"]],
+        ),
+    )
+
+
+def made(folder: Path) -> tuple[Records, RecordStore]:
+    records = Records(folder, 1)
+    records.folder.mkdir(parents=True)
+    return records, RecordStore(records.folder / "one.sqlite")
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(1, 4 * S), min_size=1, max_size=4).flatmap(
+        lambda walls: st.tuples(st.just(walls), st.floats(0, 1.1), st.integers(0, 40))
+    ),
+)
+def test_what_is_read_from_the_end_is_what_ended_since(drawn: tuple[list[int], float, int]):
+    walls, part, fewest = drawn
+    random = np.random.default_rng(len(walls))
+    steps = []
+    for rank, wall in enumerate(walls):
+        now = 0
+        for _ in range(min(60 * S // wall, 1500)):
+            took = int(wall * random.uniform(0.3, 1.7))
+            steps.append(step(rank, now, took))
+            now += took
+    with tempfile.TemporaryDirectory() as folder:
+        records, written = made(Path(folder) / "run")
+        with written.transaction():
+            written.add(STEPS, drained(steps))
+        whole = records.table("steps")
+        since_ns = int(part * max(ended_ns(whole, "steps")))
+        wanted = last_rows(whole, "steps", since_ns, fewest=fewest).to_pylist()
+        assert recent(records, "steps", since_ns, fewest=fewest).to_pylist() == wanted
+        assert [row for row in wanted if row["start_ns"] + row["wall_ns"] >= since_ns] == [
+            row for row in whole.to_pylist() if row["start_ns"] + row["wall_ns"] >= since_ns
+        ]
+        written.close()
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> tuple[Records, RecordStore]:
+    """Two ranks for 40,000 steps of 2 ms each, the stored order that of drains."""
+    records, written = made(tmp_path / "run")
+    ms = S // 1000
+    steps = [step(rank, 2 * ms * i, 2 * ms, number=i) for i in range(40_000) for rank in (0, 1)]
+    with written.transaction():
+        written.add(STEPS, drained(steps))
+        written.add(HOSTS, [("one", 2.0, 2**30, 0, 1)])
+    return records, written
+
+
+def test_a_long_table_costs_no_more_than_its_end(
+    long: tuple[Records, RecordStore], monkeypatch: pytest.MonkeyPatch
+):
+    records, _ = long
+    steps_of_sqlite = [0]
+    original = store.open_to_read
+
+    def counted(path: Path):
+        connection = original(path)
+
+        def count() -> int:
+            steps_of_sqlite[0] += 100
+            return 0
+
+        connection.set_progress_handler(count, 100)
+        return connection
+
+    monkeypatch.setattr(recents.store, "open_to_read", counted)
+    assert recent(records, "steps", 79 * S).num_rows == 501 + 501
+    few = steps_of_sqlite[0]
+    steps_of_sqlite[0] = 0
+    assert records.table("steps").num_rows == 80_000
+    assert few * 10 < steps_of_sqlite[0]
+
+
+def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, RecordStore]):
+    records, _ = long
+    rows = recent(records, "steps", 0, most=3000).to_pylist()
+    assert 1500 < len(rows) <= 3000
+    by_rank = [[row["start_ns"] for row in rows if row["rank"] == rank] for rank in (0, 1)]
+    assert by_rank[0] == by_rank[1]
+
+
+def test_a_closed_table_and_one_without_times_are_read_too(long: tuple[Records, RecordStore]):
+    records, written = long
+    assert recent(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
+    live = recent(records, "steps", 79 * S, fewest=3)
+    close_store(written, records.folder)
+    assert recent(records, "steps", 79 * S, fewest=3).to_pylist() == live.to_pylist()
+    assert recent(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
+    assert recent(records, "batches", 0).num_rows == 0
+
+
+def test_a_table_that_is_none_and_a_newer_store_are_told(long: tuple[Records, RecordStore]):
+    records, written = long
+    with pytest.raises(RecordsError, match="No table 'nothing'"):
+        recent(records, "nothing", 0)
+    written.connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(RecordsError, match="newer Headrace"):
+        recent(records, "steps", 0)
+
+
+def test_totals_read_each_step_once_and_only_training_after_the_warm_up(tmp_path: Path):
+    records, written = made(tmp_path / "run")
+    totals = StepTotals(skipped=2)
+    totals.add_new(records)
+    assert totals.data_wait_share is None
+    for first in (0, 50):
+        with written.transaction():
+            written.add(STEPS, [step(0, i * S, S, number=i) for i in range(first, first + 50)])
+            written.add(STEPS, [step(0, 0, 7 * S, number=9, kind="eval")])
+            written.add(EVENTS, [(0, 1, "train", "a text like a kind", 0.0)])
+            written.add(BATCHES, [tuple(range(len(BATCHES.columns)))])
+        totals.add_new(records)
+        totals.add_new(records)
+    assert (totals.steps, totals.wall_ns) == (98, 98.0 * S)
+    assert totals.data_wait_share == pytest.approx(0.25)
+
+
+def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path):
+    records, written = made(tmp_path / "run")
+    rows = 2 * PART_ROWS + 10
+    with written.transaction():
+        written.add(STEPS, [step(0, i * S, S, number=i) for i in range(rows)])
+        written.add(STEPS, [step(0, 0, 7 * S, number=9, kind="eval")])
+    written.move_out()
+    assert list(records.folder.rglob("steps-*.parquet"))
+    early, late = StepTotals(skipped=2), StepTotals(skipped=2)
+    early.add_new(records)
+    with written.transaction():
+        written.add(STEPS, [step(0, rows * S, S, number=rows)])
+    for totals in (early, late):
+        totals.add_new(records)
+        assert totals.steps == rows + 1 - 2
+        assert totals.data_wait_share == pytest.approx(0.25)

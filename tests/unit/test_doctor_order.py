@@ -1,0 +1,93 @@
+"""Findings are ranked by seconds lost, a cause before its symptom, with three exceptions."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.observe.doctor.evidence import Evidence, gather
+from headrace.observe.doctor.model import Fact, Finding, Severity
+from headrace.observe.doctor.ranking import rank
+from run_tables import MS, Run, play
+
+
+def finding(rule: str, seconds: float, severity: Severity = "warning", **evidence: Fact) -> Finding:
+    return Finding(
+        rule=rule, severity=severity, title=rule, seconds_lost=seconds, evidence=evidence
+    )
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return gather(play(Run(workers=2, service_ms=30, batches=400, busy_cores=3)))
+
+
+def order(evidence: Evidence, *findings: Finding) -> list[str]:
+    return [each.rule for each in rank(findings, evidence)]
+
+
+def test_seconds_decide_and_not_what_a_rule_calls_them(evidence: Evidence):
+    told = order(
+        evidence,
+        finding("sync-bound", 1.0, "serious"),
+        finding("unequal-steps", 3.0),
+        finding("step-outliers", 2.0, "critical"),
+    )
+    assert told == ["unequal-steps", "step-outliers", "sync-bound"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "symptom"),
+    [
+        ("device-sync", "small-batch"),
+        ("blocking-copy", "small-batch"),
+        ("slow-rank", "sync-bound"),
+        ("small-files", "too-few-workers"),
+        ("lock-contention", "small-files"),
+        ("cpu-starved-by-ranks", "cpu-bound-worker"),
+    ],
+)
+def test_a_cause_comes_before_a_symptom_that_costs_more(
+    evidence: Evidence, cause: str, symptom: str
+):
+    found = [finding(symptom, 5.0), finding(cause, 1.0, phase="forward")]
+    assert order(evidence, *found) == [cause, symptom]
+
+
+def test_small_files_say_why_storage_is_slow(evidence: Evidence):
+    found = [finding("slow-storage", 5.0, "critical"), finding("small-files", 4.0, "critical")]
+    assert order(evidence, *found) == ["small-files"]
+
+
+def test_memory_that_grows_stands_among_what_is_serious(evidence: Evidence):
+    total = evidence.steps.total_seconds
+    told = order(
+        evidence,
+        finding("step-outliers", 0.09 * total),
+        finding("memory-growth", 0.0, "serious"),
+        finding("sync-bound", 0.11 * total, "serious"),
+    )
+    assert told == ["sync-bound", "memory-growth", "step-outliers"]
+
+
+def test_what_is_paid_once_is_never_before_what_is_serious(evidence: Evidence):
+    total = evidence.steps.total_seconds
+    told = order(
+        evidence,
+        finding("step-outliers", 0.09 * total),
+        finding("slow-start", 3.0 * total),
+        finding("sync-bound", 0.11 * total, "serious"),
+    )
+    assert told == ["sync-bound", "slow-start", "step-outliers"]
+
+
+def test_what_others_on_the_host_cause_comes_after_what_the_script_does():
+    tables = play(Run(workers=2, service_ms=3, ready_ms=4.0, worker_cpu=0.8, cores=2, busy_cores=2))
+    for pid, percent in ((100, 20.0), (1000, 5.0), (1001, 5.0)):
+        for t_ms in range(0, 4000, 500):
+            tables.add("process_usage", t_ns=t_ms * MS + pid, pid=pid, cpu_percent=percent)
+    crowded = gather(tables)
+    assert crowded.others_fill_cores
+    assert order(crowded, finding("data-wait", 5.0), finding("step-outliers", 1.0)) == [
+        "step-outliers",
+        "data-wait",
+    ]

@@ -1,0 +1,118 @@
+"""Copies to a device, which is `meta` here: the one that is not the host's memory everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from headrace.observe.probe.copies import CopiesSeen
+from headrace.observe.probe.segments import Copies
+
+
+class Log:
+    def __init__(self) -> None:
+        self.begun = 0
+        self.copies: list[Copies] = []
+
+    def begin(self) -> bool:
+        self.begun += 1
+        return True
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    log = Log()
+    seen = CopiesSeen()
+    seen.on_begin, seen.on_end = log.begin, log.copies.append
+    seen.hook(torch)
+    yield log
+    for name in ("to", "cuda", "copy_"):
+        delattr(torch.Tensor, name)
+
+
+BLOCKING, ASYNC = Copies(1, 1, 1), Copies(1, 1, 0)
+META = torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    ("copy", "counted"),
+    [
+        (lambda x: x.to("meta"), BLOCKING),
+        (lambda x: x.to(META), BLOCKING),
+        (lambda x: x.to(device="meta", dtype=torch.float16), BLOCKING),
+        (lambda x: x.to(META, torch.float16, True), ASYNC),
+        (lambda x: x.to(META, non_blocking=True), ASYNC),
+        (lambda x: x.to(torch.empty(1, device=META)), BLOCKING),
+        (lambda x: x.to(tensor=torch.empty(1, device=META), non_blocking=True), ASYNC),
+        (lambda x: torch.empty(3, device=META).copy_(x), BLOCKING),
+        (lambda x: torch.empty(3, device=META).copy_(x, non_blocking=True), ASYNC),
+        (lambda x: torch.nn.Parameter(x).to(META), BLOCKING),
+    ],
+)
+def test_copies_from_the_host_to_a_device_are_counted(
+    log: Log, copy: Callable[[torch.Tensor], torch.Tensor], counted: Copies
+):
+    assert copy(torch.zeros(3)).is_meta
+    assert log.copies == [counted]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.to(torch.float16),
+        lambda x: x.to(dtype=torch.float16),
+        lambda x: x.to("cpu"),
+        lambda x: x.to(torch.device("cpu"), torch.float16),
+        lambda x: x.to(torch.ones(1, dtype=torch.float64)),
+        lambda x: x.copy_(torch.ones(3)),
+        lambda x: x.new_empty(3, device=META).to(META),
+        lambda x: x.new_empty(3, device=META).to(torch.float16),
+        lambda x: x.new_empty(3, device=META).copy_(torch.empty(3, device=META)),
+    ],
+)
+def test_what_stays_where_it_is_is_not_counted(log: Log, use: Callable[[torch.Tensor], object]):
+    use(torch.zeros(3))
+    assert (log.begun, log.copies) == (0, [])
+
+
+def test_a_copy_that_torch_refuses_raises_as_ever_and_is_none(log: Log):
+    with pytest.raises(TypeError):
+        torch.zeros(3).to("meta", "no dtype")
+    with pytest.raises((TypeError, AttributeError)):
+        torch.zeros(3).copy_("no tensor")
+    assert (log.begun, log.copies) == (1, [Copies()])
+
+
+def test_the_class_gives_the_originals(log: Log):
+    """Libraries compare what an operation on a subclass is told to be with what the class has."""
+    assert torch.Tensor.to is torch._C.TensorBase.to
+    assert torch.Tensor.copy_ is torch._C.TensorBase.copy_
+    assert torch.overrides.is_tensor_method_or_property(torch._C.TensorBase.to)
+    assert torch.Tensor.to(torch.zeros(3), "meta").is_meta
+    assert log.copies == []
+
+
+def test_a_subclass_is_asked_for_nothing_but_the_copy(log: Log):
+    asked = []
+
+    class Logged(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            asked.append(func)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    copied = torch.zeros(3).as_subclass(Logged).to("meta", non_blocking=True)
+    assert isinstance(copied, Logged)
+    assert asked == [torch.Tensor.to]
+    assert log.copies == [ASYNC]
+
+
+def test_compiled_and_scripted_code_may_copy(log: Log):
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3, dtype=torch.float16).copy_(x.to(torch.float64).to("cpu"))
+
+    x = torch.arange(3.0)
+    assert torch.equal(torch.compile(half, backend="eager", fullgraph=True)(x), half(x))
+    assert torch.equal(torch.jit.script(half)(x), half(x))
