@@ -155,12 +155,12 @@ class Training:
         self.rings[0].write(FETCHES, 0, 0, 0, self.step, start, wait, 0, 0)
         self.rings[0].write(
             STEPS, 0, self.step, "train", 0, start, wall, wait, 0, forward, wall - wait - forward,
-            0, 0, 0, 1, 32, 0, -1,
+            0, 0, 0, 1, 32, 0, 0, 0, 0,
         )  # fmt: skip
         made = int(0.98 * wall * self.workers * spent[2])
         self.rings[1 + self.step % self.workers].write(
             BATCHES, 0, 0, self.step % self.workers, self.step // self.workers, start, made,
-            int(made * 0.9), int(made * 0.9), 32, 3_000_000, made // 50, 100_000, 200_000,
+            int(made * 0.9), int(made * 0.9), 32, 3_000_000, 64, made // 50, 100_000, 200_000,
         )  # fmt: skip
         self.step += 1
 

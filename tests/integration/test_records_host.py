@@ -264,7 +264,11 @@ def test_dropped_records_are_told(folder: Path, tmp_path: Path):
 def test_the_phases_of_a_run_are_those_of_its_steps(folder: Path, tmp_path: Path):
     writer = RingWriter(folder / "rings/a.ring")
     for step in range(3):
-        writer.write(STEPS, 0, step, "train", 0, step * 100, 28, *range(1, 8), 1, 32, 1, -1)
+        row = dict.fromkeys(STEPS.columns, 0) | {
+            "step": step, "kind": "train", "start_ns": step * 100, "wall_ns": 28,
+            **{f"{phase}_ns": number for number, phase in enumerate(PHASES, 1)},
+        }  # fmt: skip
+        writer.write(STEPS, *row.values())
     writer.close()
     run = open_run(tmp_path)
     assert list(run.phases.columns) == [
