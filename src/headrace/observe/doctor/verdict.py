@@ -19,6 +19,8 @@ _BOUNDS: dict[str, Bound] = {
 }
 _EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
 """Remedies that a sentence names first: they need little or no code."""
+_COSTLY = ("auxiliary-hosts",)
+"""Remedies that it names last: they cost money."""
 _WORTH_SAYING = 1.1
 _PHASES = {
     "data_wait": "waiting for data",
@@ -98,8 +100,9 @@ def _what_helps(finding: Finding) -> str:
     return f"; {given} the run would be {faster}"
 
 
-def _preference(remedy: Remedy) -> tuple[bool, float]:
-    return remedy.name in _EASY, remedy.predicted_speedup or 0.0
+def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
+    easy, free = remedy.name in _EASY, remedy.name not in _COSTLY
+    return easy, free, remedy.predicted_speedup or 0.0
 
 
 def _capital(text: str) -> str:
