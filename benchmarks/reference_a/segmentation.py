@@ -78,7 +78,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=60)
     args = parser.parse_args()
     ranks = int(os.environ.get("WORLD_SIZE", "1"))

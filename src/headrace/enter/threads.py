@@ -61,7 +61,9 @@ def limit_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
-    after_import("cv2", lambda cv2: cv2.setNumThreads(count))
+    # Told 1, OpenCV waits for its threads to end; of a forked process's parent it would do so for
+    # ever. Told 0, it uses none.
+    after_import("cv2", lambda cv2: cv2.setNumThreads(0 if count == 1 else count))
 
 
 def _set_threads(library: ctypes.CDLL, count: int) -> None:
