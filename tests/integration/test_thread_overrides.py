@@ -45,6 +45,8 @@ def as_many_as_possible(worker):
 if __name__ == "__main__":
     # In the rank the product comes first, as it often does: forked workers find OpenBLAS at work.
     told = {"rank": [started_by_a_product(), torch.get_num_threads(), cv2.getNumThreads()]}
+    # Likewise OpenCV: a forked worker that waited for its parent's threads would do so for ever.
+    cv2.GaussianBlur(np.ones((2000, 2000, 3), np.uint8), (9, 9), 0)
     for method in ("fork", "spawn"):
         loader = DataLoader(
             Threads(),
@@ -63,7 +65,9 @@ CORES = len(os.sched_getaffinity(0))
 def threads_in(folder: Path, *flags: str) -> dict[str, list[int]]:
     (folder / "train.py").write_text(SCRIPT)
     words = [sys.executable, "-m", "headrace.cli.main", "run", *flags, "train.py", "told.json"]
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
     assert ran.returncode == 0, ran.stderr
     return json.loads((folder / "told.json").read_text())
 
