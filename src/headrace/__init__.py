@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.core.lazy import importer
 
 if TYPE_CHECKING:
     from headrace import transforms as transforms
@@ -31,12 +32,7 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]  # noqa: PLE0604 - the names are strings, and a test lists them
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name at its first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    home = importlib.import_module(_HOMES[name])
-    return home if name == "transforms" else getattr(home, name)
+__getattr__ = importer(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

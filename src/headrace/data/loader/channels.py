@@ -5,6 +5,9 @@ one, so whoever is free takes the next. (An iterable dataset has one such socket
 its batches come from that worker's own iterator.) Answers come back over one more. What is larger
 than a few numbers lies in the ticket's slot.
 
+The gate holds back the reads of later batches until those of an iteration's first have arrived: who
+waits for that batch waits for nothing else, and workers that read at once would share the way.
+
 The board says, in shared memory, which tickets each worker has taken and how far it is. It tells
 which batch a killed worker had, and which sample a stuck one is at.
 """
@@ -14,8 +17,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import select
 import socket
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -27,7 +32,7 @@ HELD = 2  # a worker makes one batch and may have the reads of the next one unde
 BOARD_COLUMNS = HELD + 1  # the tickets it holds, and the samples done of the one at work
 NOBODY = -1
 
-_TICKET = struct.Struct("<qqq")  # ticket number, slot, payload bytes
+_TICKET = struct.Struct("<qqqq")  # ticket number, slot, payload bytes, whether it goes first
 _ANSWER = struct.Struct("<qqqqqq")  # what, worker, ticket number, slot, offset, bytes
 
 
@@ -41,20 +46,29 @@ class Answer(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TicketMessage:
-    """Ticket `number`: make the order that lies in `slot`, in `slot`."""
+    """Ticket `number`: make the order that lies in `slot`, in `slot`.
+
+    Attributes:
+        number: The ticket's number.
+        slot: Where its order lies, and where its batch goes.
+        payload_bytes: Length of the order.
+        goes_first: It is for an iteration's first batch, whose reads go before all others.
+    """
 
     number: int
     slot: int
     payload_bytes: int
+    goes_first: bool
 
     def pack(self) -> bytes:
         """Return the message's bytes."""
-        return _TICKET.pack(self.number, self.slot, self.payload_bytes)
+        return _TICKET.pack(self.number, self.slot, self.payload_bytes, self.goes_first)
 
     @classmethod
     def unpack(cls, message: bytes) -> TicketMessage:
         """Return the message that `pack` made."""
-        return cls(*_TICKET.unpack(message))
+        number, slot, payload_bytes, goes_first = _TICKET.unpack(message)
+        return cls(number, slot, payload_bytes, bool(goes_first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,7 @@ class Ends:
         tickets: Receiving ends of the ticket sockets: one, or one a worker.
         answers: Sending end of the answer socket.
         board: The board's anonymous file.
+        gate: The gate's event file.
         slots: The slots' anonymous files.
         workers: How many workers there are.
     """
@@ -96,12 +111,13 @@ class Ends:
     tickets: list[int]
     answers: int
     board: int
+    gate: int
     slots: list[int]
     workers: int
 
     def descriptors(self) -> list[int]:
         """Return all descriptors."""
-        return [*self.tickets, self.answers, self.board, *self.slots]
+        return [*self.tickets, self.answers, self.board, self.gate, *self.slots]
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads, for a command line."""
@@ -132,3 +148,39 @@ def map_board(descriptor: int, workers: int) -> NDArray[np.int64]:
     """Return the board as a shared int64[workers, 3]."""
     pages = mmap.mmap(descriptor, workers * BOARD_COLUMNS * 8)
     return np.frombuffer(pages, np.int64).reshape(workers, BOARD_COLUMNS)
+
+
+class Gate:
+    """Closed at the start of an iteration, opened once; an event file that all workers hold."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def new(cls) -> Gate:
+        """Return a closed gate."""
+        return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._descriptor
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        with suppress(BlockingIOError):  # its counter is full: open it is
+            os.eventfd_write(self._descriptor, 1)
+
+    def shut(self) -> None:
+        """Let nobody through until it is opened."""
+        with suppress(BlockingIOError):  # it was shut
+            os.eventfd_read(self._descriptor)
+
+    def wait(self, longest_s: float) -> None:
+        """Return when it is open, or after `longest_s`: who should open it may be stuck."""
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        poller.poll(longest_s * 1000)
+
+    def close(self) -> None:
+        """Close this process's end."""
+        os.close(self._descriptor)

@@ -20,7 +20,7 @@ from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.loader.reading import SampleReader
 from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.members import SampleLocation, as_bytes
-from headrace.data.storage import CachedStore, StorageConfig, Store, open_store
+from headrace.data.storage import StorageConfig, Store, open_store
 from headrace.data.storage.remote import RemoteStore
 from headrace.data.transforms.decode import decode_member
 from headrace.plan.seeds import combine
@@ -84,6 +84,8 @@ class ShardDataset(KnownDataset):
         # Importing the client is harmless before a fork; calling it would not be.
         self.modules = ("headrace.data.storage.direct",) if self.reads_ahead else ()
         if isinstance(store, RemoteStore) and cache_dir is not None:
+            from headrace.data.storage import CachedStore
+
             store = CachedStore(store, Path(cache_dir), limit_bytes=parse_bytes(cache_bytes))
         self._store = store
         self._begin()

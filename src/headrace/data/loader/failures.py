@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from headrace.core.errors import HeadraceError, WorkerError
 from headrace.data.loader.known import KnownDataset
 
@@ -34,6 +32,8 @@ class Failure:
     def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> Failure:
         """Describe `error`, raised while sample `index` of `dataset` was made."""
         try:
+            import cloudpickle  # here: most workers never fail
+
             pickled = cloudpickle.dumps(error)
             pickle.loads(pickled)
         except Exception:  # noqa: BLE001 - an exception class may be anything; its text remains

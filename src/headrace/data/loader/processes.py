@@ -96,7 +96,8 @@ class ProcessExecutor:
     def _send(self, ticket: Ticket) -> None:
         payload = _pickled(self._orders[ticket.batch])
         self._slots.write(ticket.slot, payload)
-        message = TicketMessage(ticket.number, ticket.slot, len(payload))
+        first = ticket.batch == 0
+        message = TicketMessage(ticket.number, ticket.slot, len(payload), goes_first=first)
         self._force.send(message, ticket.batch % self._queues)
 
     def next_made(self, timeout_s: float) -> Made:

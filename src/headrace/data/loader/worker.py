@@ -17,6 +17,7 @@ from headrace.data.loader.channels import (
     Answer,
     AnswerMessage,
     Ends,
+    Gate,
     TicketMessage,
     map_board,
 )
@@ -26,6 +27,8 @@ from headrace.data.loader.randomness import seed_generators
 from headrace.data.loader.slots import SlotArena, read_at
 from headrace.data.loader.torch_worker import tell_torch
 from headrace.data.storage.process import declare_leaf
+
+_LONGEST_AT_GATE_S = 2.0  # whoever makes the first batch may have died, or wait for a slow answer
 
 
 class Worker:
@@ -38,6 +41,7 @@ class Worker:
         self._tickets = socket.socket(fileno=os.dup(ends.tickets[number % len(ends.tickets)]))
         self._answers = socket.socket(fileno=os.dup(ends.answers))
         self._board = map_board(ends.board, ends.workers)[number]
+        self._gate = Gate(ends.gate)
         self._slots = ends.slots
         self._held: deque[tuple[TicketMessage, Order | Exception]] = deque()
         self._maker = BatchMaker(recipe, self._note_progress)
@@ -74,14 +78,16 @@ class Worker:
 
     def _look_ahead(self) -> None:
         """Take another ticket and begin its reads, once those of the batch at work are there."""
-        _, order = self._held[0]
+        ticket, order = self._held[0]
         if (
             self._maker.looks_ahead
-            and len(self._held) < HELD
             and isinstance(order, Order)
             and self._maker.may_look_ahead(order)
         ):
-            self._take(wait=False)
+            if ticket.goes_first:
+                self._gate.open()
+            elif len(self._held) < HELD:
+                self._take(wait=False)
 
     def _take(self, *, wait: bool) -> bool:
         try:
@@ -100,6 +106,8 @@ class Worker:
             order = error
         self._held.append((ticket, order))
         if self._maker.looks_ahead and isinstance(order, Order):
+            if not ticket.goes_first:
+                self._gate.wait(_LONGEST_AT_GATE_S)
             with contextlib.suppress(Exception):  # whatever it is, making the batch tells
                 self._maker.look_ahead(order)
         return True
@@ -113,6 +121,8 @@ class Worker:
             content, answer = b"", Answer.EXHAUSTED
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
             content, answer = self._failure(error, order), Answer.FAILED
+        if ticket.goes_first:
+            self._gate.open()
         offset = arena.reserve(len(content))
         arena.write(offset, 0, content)
         self._answers.send(

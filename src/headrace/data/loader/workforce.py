@@ -27,6 +27,7 @@ from headrace.data.loader.channels import (
     NOBODY,
     AnswerMessage,
     Ends,
+    Gate,
     TicketMessage,
     map_board,
     new_board,
@@ -98,10 +99,12 @@ class Workforce:
         self._unsent: list[deque[bytes]] = [deque() for _ in range(queues)]
         board_descriptor = new_board(count)
         self.board: NDArray[np.int64] = map_board(board_descriptor, count)
+        self._gate = Gate.new()
         ends = Ends(
             tickets=[receiver.fileno() for _, receiver in self._tickets],
             answers=worker_answers.fileno(),
             board=board_descriptor,
+            gate=self._gate.fileno(),
             slots=slot_descriptors,
             workers=count,
         )
@@ -132,6 +135,7 @@ class Workforce:
         Raises:
             LoaderError: The recipe cannot be pickled, or cannot be unpickled over there.
         """
+        self._gate.shut()
         content, folder = _pickled(recipe), str(Path.cwd())
         digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._recipe_sent:
@@ -230,6 +234,7 @@ class Workforce:
             sender.close()
             receiver.close()
         self._answers.close()
+        self._gate.close()
         try:
             self._server.wait(timeout=5)
         except subprocess.TimeoutExpired:  # it is in the middle of importing the user's modules

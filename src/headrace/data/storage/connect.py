@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -17,39 +17,46 @@ from headrace.data.storage.urls import Location
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
+_NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Connections:
     """The clients of one location; each has connections of its own.
 
+    Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
+    are made at their first use.
+
+    Args:
+        location: The location.
+        config: Retries and timeouts.
+
     Attributes:
+        settings: What the clients are made from; compared to tell new credentials from old.
         reader: For everything but what follows; never retries by itself.
-        hedge: For second attempts: opens a fresh connection for each.
-        writer: For uploads, whose parts it retries by itself within the policy's deadline.
-        settings: What they were made from; compared to tell new credentials from old.
-    """
-
-    reader: ObjectStore
-    hedge: ObjectStore
-    writer: ObjectStore
-    settings: dict[str, Any]
-
-
-def connect(location: Location, config: StorageConfig) -> Connections:
-    """Return clients for `location`; nothing is sent yet.
 
     Raises:
         UsageError: Settings in the environment or in a profile that cannot be.
     """
-    settings = read_settings(location)
-    client = _client_options(config)
-    once: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
-    return Connections(
-        reader=_open(location, settings, client, once),
-        hedge=_open(location, settings, {**client, "pool_max_idle_per_host": "0"}, once),
-        writer=_open(location, settings, client, _upload_retries(config)),
-        settings=settings,
-    )
+
+    def __init__(self, location: Location, config: StorageConfig) -> None:
+        self._location = location
+        self._config = config
+        self._client = _client_options(config)
+        self.settings: dict[str, Any] = read_settings(location)
+        self.reader: ObjectStore = self._open(self._client, _NO_RETRIES)
+
+    @cached_property
+    def hedge(self) -> ObjectStore:
+        """For second attempts: opens a fresh connection for each."""
+        return self._open({**self._client, "pool_max_idle_per_host": "0"}, _NO_RETRIES)
+
+    @cached_property
+    def writer(self) -> ObjectStore:
+        """For uploads, whose parts it retries by itself within the policy's deadline."""
+        return self._open(self._client, _upload_retries(self._config))
+
+    def _open(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
+        return _open(self._location, self.settings, client, retry)
 
 
 def _open(

@@ -14,7 +14,7 @@ import obstore
 from headrace.core.errors import NotFoundError
 from headrace.data.storage.background import submit
 from headrace.data.storage.config import StorageConfig
-from headrace.data.storage.connect import connect
+from headrace.data.storage.connect import Connections
 from headrace.data.storage.failures import WrongAnswerError
 from headrace.data.storage.fetch import (
     Listing,
@@ -50,7 +50,7 @@ class DirectClient:
         enter_client()
         self._location = location
         self._config = config
-        self._connections = connect(location, config)
+        self._connections = Connections(location, config)
         self._retrier = Retrier(config.retry, self._reconnect)
         self._hedge = Hedge(config.hedge_after_s)
         self._turns = asyncio.Semaphore(config.in_flight)
@@ -131,7 +131,7 @@ class DirectClient:
 
     def close(self) -> None:
         """Let go of connections: fresh ones are made when they are needed."""
-        self._connections = connect(self._location, self._config)
+        self._connections = Connections(self._location, self._config)
 
     async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
         whole = bytearray(length)
@@ -202,5 +202,5 @@ class DirectClient:
         """Connect anew where the credentials have changed since; tell whether they had."""
         if read_settings(self._location) == self._connections.settings:
             return False
-        self._connections = connect(self._location, self._config)
+        self._connections = Connections(self._location, self._config)
         return True

@@ -1,0 +1,117 @@
+"""The reads of an iteration's first batch go before those of all others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from headrace import DataLoader
+from headrace.core.errors import WorkerError
+from headrace.data.loader.channels import Gate
+from headrace.data.loader.known import KnownDataset
+
+BATCH = 4
+
+
+class Distant(KnownDataset):
+    """Numbers that have to be read ahead; a folder tells what was begun and what arrived."""
+
+    fingerprint = "distant numbers"
+    reads_ahead = True
+
+    def __init__(self, folder: Path, fate: str = "") -> None:
+        self.folder = folder
+        self.fate = fate
+        self.first_under_way = 0
+
+    def __len__(self) -> int:
+        return 6 * BATCH
+
+    def prefetch(self, samples: Sequence[int]) -> None:
+        if 0 in samples:
+            self.first_under_way = BATCH
+            return
+        state = "after" if (self.folder / "arrived").exists() else "before"
+        (self.folder / f"batch {samples[0] // BATCH} began {state}").touch()
+
+    def reads_under_way(self) -> int:
+        return self.first_under_way
+
+    def __getitem__(self, sample: int) -> int:
+        if sample:
+            return sample
+        others_up = wait_for(lambda: len(list(self.folder.glob("up *"))) > 1, 20)
+        assert others_up, "the other worker did not start"
+        if self.fate == "fails":
+            raise ValueError("the first sample is no good")
+        if self.fate == "killed" and not (self.folder / "killed").exists():
+            (self.folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        # Time enough for the other worker to begin, were it not held back.
+        wait_for(lambda: any(self.folder.glob("batch *")), 0.5)
+        (self.folder / "arrived").touch()
+        self.first_under_way = 0
+        return 0
+
+
+def wait_for(condition: Callable[[], bool], longest_s: float) -> bool:
+    deadline = time.monotonic() + longest_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def loader_of(folder: Path, fate: str = "") -> DataLoader:
+    def up(worker: int) -> None:
+        (folder / f"up {worker}").touch()
+
+    return DataLoader(Distant(folder, fate), BATCH, num_workers=2, worker_init_fn=up)
+
+
+def test_later_batches_are_read_when_the_first_has_arrived(tmp_path: Path):
+    loader = loader_of(tmp_path)
+    assert [int(batch[0]) // BATCH for batch in loader] == list(range(6))
+    began = sorted(path.name for path in tmp_path.glob("batch *"))
+    assert began == [f"batch {number} began after" for number in range(1, 6)]
+
+
+def test_each_epoch_begins_so(tmp_path: Path):
+    loader = loader_of(tmp_path)
+    for _ in range(2):
+        for path in [*tmp_path.glob("batch *"), *tmp_path.glob("arrived")]:
+            path.unlink()
+        assert len(list(loader)) == 6
+        assert not list(tmp_path.glob("* before"))
+        assert len(list(tmp_path.glob("* after"))) == 5
+
+
+def test_a_killed_worker_does_not_keep_the_others_waiting(tmp_path: Path):
+    loader = loader_of(tmp_path, "killed")
+    assert [int(batch[0]) // BATCH for batch in loader] == list(range(6))
+    assert (tmp_path / "killed").exists()
+
+
+def test_a_first_batch_that_fails_is_told(tmp_path: Path):
+    with pytest.raises(WorkerError, match="no good"):
+        list(loader_of(tmp_path, "fails"))
+
+
+def test_a_gate_holds_until_it_is_opened_and_again_when_it_is_shut():
+    gate = Gate.new()
+    gate.open()
+    gate.open()
+    gate.wait(60)
+    gate.wait(60)
+    gate.shut()
+    gate.shut()
+    began = time.monotonic()
+    gate.wait(0.05)
+    assert time.monotonic() - began >= 0.05
+    gate.close()
