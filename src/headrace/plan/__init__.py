@@ -13,6 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanState"]
 
-__getattr__ = importer(
-    __name__, {"Plan": "headrace.plan.plan", "PlanState": "headrace.plan.state"}
-)
+__getattr__ = importer(__name__, {"Plan": "headrace.plan.plan", "PlanState": "headrace.plan.state"})
