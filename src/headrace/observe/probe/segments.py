@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from headrace.records.schema import PHASES
@@ -82,12 +82,19 @@ class Segment:
         """Return the time of each of `PHASES`, in their order; what was sync is not backward's."""
         # What DDP measures by another clock cannot be more than backward took.
         sync_ns = min(self.sync_ns, self.phases_ns.get("backward", 0))
-        moved_ns: dict[Phase, int] = {"backward": -sync_ns, "sync": sync_ns}
-        return tuple(self.phases_ns.get(each, 0) + moved_ns.get(each, 0) for each in _PHASES)
+        phases_ns = self.phases_ns
+        if sync_ns:
+            phases_ns = phases_ns.copy()
+            phases_ns["backward"] -= sync_ns
+            phases_ns["sync"] = phases_ns.get("sync", 0) + sync_ns
+        return tuple([phases_ns.get(each, 0) for each in _PHASES])
 
     def copy(self) -> Segment:
         """Return the segment as it is now."""
-        return replace(self, phases_ns=self.phases_ns.copy())
+        return Segment(  # some 10 us less than dataclasses.replace, once a step
+            self.loader, self.start_ns, self.phases_ns.copy(), self.sync_ns, self.syncs,
+            self.batches, self.samples, self.backwards, self.optimizers, self.copies,
+        )  # fmt: skip
 
     def plus(self, other: Segment) -> Segment:
         """Return this segment and the one that follows it as one."""

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType
 
 from headrace.observe.probe.session import SESSION
@@ -53,7 +54,9 @@ class StackSampler(threading.Thread):
         self.has_lost_it = False
         # Of this very thread, now: asking for that of a thread that has ended may crash.
         self._clock = time.pthread_getcpuclockid(self.watched)
-        self._stopped = threading.Event()
+        # Held until it is told to stop. To wait for it takes a fraction of an Event's wait.
+        self._goes_on = threading.Lock()
+        self._goes_on.acquire()
         self._seen: dict[_Key, list[int]] = {}
         self._texts: dict[_Lines, str] = {}
 
@@ -67,12 +70,12 @@ class StackSampler(threading.Thread):
     def _look_for_ever(self) -> None:
         looked_ns = flushed_ns = time.monotonic_ns()
         cpu_ns = self._cpu_ns()
-        while SESSION.working and not self._stopped.wait(
+        while SESSION.working and not self._told_within(
             DEEP_PERIOD_S if SESSION.deep else PERIOD_S
         ):
             if not SESSION.on:
                 self._flush(flushed_ns)
-                if self._stopped.wait(_OFF_S):
+                if self._told_within(_OFF_S):
                     return
                 looked_ns = flushed_ns = time.monotonic_ns()
                 cpu_ns = self._cpu_ns()
@@ -98,9 +101,17 @@ class StackSampler(threading.Thread):
         except OSError:
             return None
 
+    def _told_within(self, seconds: float) -> bool:
+        """Wait; return whether it was told to stop."""
+        if self._goes_on.acquire(timeout=seconds):
+            self._goes_on.release()
+            return True
+        return False
+
     def stop(self) -> None:
         """Look no more, and write what was seen."""
-        self._stopped.set()
+        with suppress(RuntimeError):  # it was told before
+            self._goes_on.release()
         self.join(timeout=1.0)
 
     def _note(self, frame: FrameType, wall_ns: int, cpu_ns: int) -> None:
@@ -154,9 +165,10 @@ def start_sampler(phase: Callable[[], str]) -> None:
 
 def is_sampled(thread: int | None = None) -> bool:
     """Whether this process samples a thread, or that one, that has not ended."""
-    return any(
-        not sampler.has_lost_it and thread in {None, sampler.watched} for sampler in _RUNNING
-    )
+    for sampler in _RUNNING:
+        if not sampler.has_lost_it and (thread is None or thread == sampler.watched):
+            return True
+    return False
 
 
 def stop_sampler() -> None:

@@ -27,6 +27,7 @@ _MOST_PLACES = 64
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
 Undo = Callable[[], None]
+_Call = tuple[int, str, int]  # loader, name, identity of the code or class that is called
 
 
 class TransformTimer:
@@ -43,7 +44,8 @@ class TransformTimer:
         self._loader = -1
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
-        self._sums: dict[tuple[int, str, str, int], list[int]] = {}
+        self._sums: dict[_Call, list[int]] = {}
+        self._places: dict[_Call, tuple[Any, str, int]] = {}  # and what is called: ids stay its own
         self._flushed_ns = time.monotonic_ns()
 
     def is_due(self) -> bool:
@@ -82,7 +84,13 @@ class TransformTimer:
     @guarded
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
         """Add a call."""
-        sums = self._sums.setdefault((self._loader, name, *place_of(code)), [0, 0, 0])
+        kind = getattr(code, "__code__", None) or type(code)
+        key = (self._loader, name, id(kind))
+        sums = self._sums.get(key)
+        if sums is None:
+            sums = self._sums[key] = [0, 0, 0]
+            if key not in self._places:  # to look it up takes longer than a short call
+                self._places[key] = (kind, *place_of(code))
         sums[0] += 1
         sums[1] += wall_ns
         sums[2] += cpu_ns
@@ -92,7 +100,9 @@ class TransformTimer:
         """Write what was added up."""
         sums, self._sums = self._sums, {}
         start_ns, self._flushed_ns = self._flushed_ns, time.monotonic_ns()
-        for (loader, name, file, line), (calls, wall_ns, cpu_ns) in sums.items():
+        for key, (calls, wall_ns, cpu_ns) in sums.items():
+            loader, name, _ = key
+            _, file, line = self._places[key]
             SESSION.write(
                 TRANSFORMS, SESSION.rank, loader, SESSION.worker, name, file, line, start_ns,
                 calls, wall_ns, cpu_ns, self._one_in,
