@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from screenshot import heatmap_picture  # noqa: E402
 
+from calm import calmly  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.comparison import compare  # noqa: E402 - stands beside this script
 from headrace.observe.whatif.steps import read_steps  # noqa: E402
 from headrace.records.reading import open_records  # noqa: E402
@@ -55,9 +57,14 @@ def main() -> None:
 
 
 def run(folder: Path, *flags: str) -> Path:
-    """Run the script through `headrace run`; return the run's folder."""
-    headrace("run", "--run-dir", str(folder), *flags, str(SCRIPT))
-    return folder
+    """Run the script through `headrace run`, while the host leaves it its cores."""
+
+    def once() -> Path:
+        shutil.rmtree(folder, ignore_errors=True)
+        headrace("run", "--run-dir", str(folder), *flags, str(SCRIPT))
+        return folder
+
+    return calmly(once)
 
 
 def headrace(*words: str) -> str:

@@ -79,7 +79,7 @@ def main():
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--step-ms", type=float, default=60)
+    parser.add_argument("--step-ms", type=float, default=80)
     args = parser.parse_args()
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]
 
+from calm import MOST_STOLEN, calmly  # noqa: E402 - stands above this folder
 from headrace.observe.doctor.diagnose import diagnose  # noqa: E402 - likewise
 from headrace.observe.doctor.evidence import Evidence, gather  # noqa: E402
 from headrace.observe.whatif.backtest import Checked, errors  # noqa: E402
@@ -31,12 +32,15 @@ from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "predictions.md"
 LONGEST_S = 180
-NOTES = """
+STOLEN: list[float] = []
+"""What the host withheld from each run that counts, as a share of the CPU time it wanted."""
+NOTES = f"""
 **Predicted** is what the records of one run of the script as it stands say of the remedy, with the
 90 % interval that users are told; **measured** is the mean step of the runs as it stands over that
 of the run with the remedy. **Error** is predicted / measured - 1. The accelerator is emulated by
 sleeping in the step. Some remedies are none (more batches ahead of a loader that is never ahead):
-a true prediction is then 1.0, and it is in the table because users ask.
+a true prediction is then 1.0, and it is in the table because users ask. Runs from which the host
+withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, four times at most.
 """
 
 
@@ -180,19 +184,27 @@ def pairs_of(case: Case) -> list[tuple[str, Checked | None]]:
     """Run a case as it stands and with each remedy; return what was predicted and measured."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        first = run(case, folder / "first")
+        first = calm_run(case, folder / "first")
         evidence = gather(first)
         predicted = [each.predict(evidence, first) for each in case.remedies]
         changed = [
-            run(case, folder / str(number), each) if forecast is not None else None
+            calm_run(case, folder / str(number), each) if forecast is not None else None
             for number, (each, forecast) in enumerate(zip(case.remedies, predicted, strict=True))
         ]
-        again = run(case, folder / "again")
+        again = calm_run(case, folder / "again")
         return [
             (each.name, None if forecast is None or after is None
              else check(each, forecast, (first, again), after))
             for each, forecast, after in zip(case.remedies, predicted, changed, strict=True)
         ]  # fmt: skip
+
+
+def calm_run(case: Case, folder: Path, remedy: Remedied | None = None) -> Records:
+    """Run a script while the machine is left to it, in a folder beside `folder`."""
+    tries = iter(range(100))
+    return calmly(
+        lambda: run(case, folder.with_name(f"{folder.name}-{next(tries)}"), remedy), STOLEN
+    )
 
 
 def run(case: Case, folder: Path, remedy: Remedied | None = None) -> Records:
@@ -252,6 +264,7 @@ def publish(checked: list[Checked], lines: list[str], missing: list[str]) -> Non
         Row("median error", [found["median"]], "<= 0.10"),
         Row("worst error", [found["worst"]], "<= 0.25"),
         Row("intervals that meet", [found["held"]], ""),
+        Row("share of the CPU time that the host withheld, the worst run", [max(STOLEN)], ""),
     ]
     write_section(
         "Predictions checked", "python benchmarks/remedies/pairs.py", table, rows, page=PAGE

@@ -143,6 +143,7 @@ def test_threads_of_workers_can_be_limited_without_an_edit():
     tables.system["running_threads"] = [24.0] * len(tables.system["t_ns"])
     crowded = remedy(found(tables, "oversubscribed-threads"), "threads")
     assert crowded.high > limited.high  # 24 threads on 4 cores wait for each other
+    assert crowded.predicted_speedup < crowded.high  # how much they do is not seen
 
 
 def test_too_many_workers_are_told_that_fewer_lose_nothing():

@@ -14,11 +14,15 @@ from headrace.observe.whatif.prediction import Change, Prediction, Simulator
 
 _TAKEN = (
     "Its threads are taken to have waited for each other most of the time, as those of BLAS and "
-    "OpenMP do on full cores; at the low end, to have worked all of it."
+    "OpenMP do on full cores; at the low end, to have worked all of it, and at the high end none."
 )
 _MOST_HOSTS = 4
 _MUCH_MORE = 1.05
 """A further host that gives less is not asked for."""
+_CROWDED = 1.5
+"""With more threads a core than this that run or wait for one, each waits for others that wait."""
+_MOST_SPUN = 20.0
+"""Elementwise operations of a millisecond took 15 times the CPU time, two threads on full cores."""
 _RANK_THREADS = 1.2
 """A rank that keeps more cores busy than this does so by threads of its own."""
 
@@ -28,7 +32,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
     loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
-    prediction = _fewer_threads(simulator, Change(threads=1), _spun(evidence, work.threads))
+    prediction = _fewer_threads(evidence, simulator, Change(threads=1), work.threads)
     if prediction.high < WORTH_IT:
         return None
     return predicted(
@@ -49,7 +53,7 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
     threads = float(simulator.load.consume_cpu_ns.mean() / simulator.load.consume_ns.mean())
     if threads < _RANK_THREADS:
         return None
-    prediction = _fewer_threads(simulator, Change(rank_threads=1), _spun(evidence, threads))
+    prediction = _fewer_threads(evidence, simulator, Change(rank_threads=1), threads)
     if prediction.speedup < WORTH_IT:
         return None
     return predicted(
@@ -62,23 +66,27 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
     )
 
 
-def _spun(evidence: Evidence, threads: float) -> float:
-    """Return how many times the CPU time of the work threads take that share it, 1 or more.
+def _fewer_threads(
+    evidence: Evidence, simulator: Simulator, change: Change, threads: float
+) -> Prediction:
+    """Return what fewer threads give where `threads` shared the work.
 
     They wait for each other spinning. All but one may; and on cores that more threads want than
     there are, each spins while those it waits for are not on one, so that only one in `running
     threads / cores` gets on with it. Workers whose BLAS had two threads took 6 to 8 times the CPU
     time of one thread where 5 to 10 threads wanted each core.
+
+    At the low end, all of their time is work. On crowded cores next to nothing is at the high end:
+    how much they spin depends on how short the work is between two waits, which is not seen.
     """
     host = evidence.host
     crowd = (host.running_threads or 0.0) / host.cores
-    return max(threads, crowd, 1.0)
-
-
-def _fewer_threads(simulator: Simulator, change: Change, spun: float) -> Prediction:
-    """Return what fewer threads give that spun so; at the low end, all of their time is work."""
+    spun = max(threads, crowd, 1.0)
     likely = simulator.predict(replace(change, useful_share=1.0 / spun))
-    return replace(likely, low=min(simulator.predict(change).low, likely.low))
+    low, high = min(simulator.predict(change).low, likely.low), likely.high
+    if crowd > _CROWDED:
+        high = max(simulator.predict(replace(change, useful_share=1.0 / _MOST_SPUN)).high, high)
+    return replace(likely, low=low, high=high)
 
 
 def auxiliary_hosts(evidence: Evidence) -> Remedy | None:

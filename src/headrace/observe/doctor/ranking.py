@@ -32,6 +32,8 @@ DATA_RULES = frozenset(
 """Rules that say why data is late: `data-wait` says no more than they do."""
 _DOMINATES = 0.5
 """A piece of code with this share of the workers' time is the cause rather than their number."""
+_EXPLAINS = 0.6
+"""What takes this share of the seconds that another finding counts explains it."""
 
 _LITTLE = 0.01
 """What explains less of step time than this is not told."""
@@ -47,7 +49,6 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "slow-storage"),
     ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
-    ("slow-transfer", "too-few-workers"),
     ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
     ("slow-rank", "sync-bound"),
     ("slow-rank", "cpu-bound-worker"),
@@ -132,6 +133,12 @@ def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[
         few_first = not evidence.cores_full and ((helpless and solves) or not dominates)
         pair = ("too-few-workers", "cpu-bound-worker")
         pairs.append(pair if few_first else (pair[1], pair[0]))
+    transfer = by_rule.get("slow-transfer")
+    explains = _EXPLAINS * few.seconds_lost if few is not None else 0.0
+    if (
+        transfer is not None and transfer.seconds_lost >= explains
+    ):  # else they are late all the same
+        pairs.append(("slow-transfer", "too-few-workers"))
     if evidence.work is not None and evidence.work.hands_over_slowly:
         pairs.append(("slow-transfer", "cpu-bound-worker"))
     collate = by_rule.get("slow-collate")

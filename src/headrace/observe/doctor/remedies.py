@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from headrace.core.overrides import Override
@@ -235,7 +237,11 @@ def making_cause(
     total = sum(sighting.wall_ns for sighting in evidence.making)
     place = hottest(sightings, total, weigh_waiting=weigh_waiting)
     if place is not None:
-        return place.cause(transform_at(place, evidence.transforms))
+        transform = transform_at(place, evidence.transforms)
+        if transform is None or weigh_waiting:
+            return place.cause(transform.name if transform else "")
+        # It is the whole transform that is named, so the share is not that of one of its lines.
+        return replace(place.cause(transform.name), share=max(place.share, transform.share))
     if evidence.transforms and not evidence.making:
         return evidence.transforms[0].cause()
     return None

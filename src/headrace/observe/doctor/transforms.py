@@ -80,8 +80,8 @@ def rank_transforms(transforms: Columns, loader: int) -> tuple[TransformShare, .
     return tuple(sorted(found, key=lambda transform: -transform.share))
 
 
-def transform_at(place: Place, transforms: tuple[TransformShare, ...]) -> str:
-    """Return the name of the transform that a place belongs to; empty where it is none."""
+def transform_at(place: Place, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
+    """Return the transform that a place belongs to; None where it is none."""
     before = [
         transform
         for transform in transforms
@@ -91,8 +91,8 @@ def transform_at(place: Place, transforms: tuple[TransformShare, ...]) -> str:
     ]
     nearest = max(before, key=lambda transform: transform.line, default=None)
     if nearest is None or nearest.share < _AGREES * place.share:
-        return ""
-    return nearest.name
+        return None
+    return nearest
 
 
 def _holders(names: NDArray[Any]) -> NDArray[np.bool_]:
