@@ -10,8 +10,8 @@ the script. Writes docs/reference_a.md, with the heatmaps of the cores before an
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,12 +59,14 @@ def main() -> None:
 def run(folder: Path, *flags: str) -> Path:
     """Run the script through `headrace run`, while the host leaves it its cores."""
 
-    def once() -> Path:
-        shutil.rmtree(folder, ignore_errors=True)
-        headrace("run", "--run-dir", str(folder), *flags, str(SCRIPT))
-        return folder
+    numbers = itertools.count()
 
-    return calmly(once)
+    def once() -> Path:
+        tried = folder.with_name(f"{folder.name}-{next(numbers)}")
+        headrace("run", "--run-dir", str(tried), *flags, str(SCRIPT))
+        return tried
+
+    return calmly(once).rename(folder)
 
 
 def headrace(*words: str) -> str:
