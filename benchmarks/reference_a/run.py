@@ -58,7 +58,6 @@ def main() -> None:
 
 def run(folder: Path, *flags: str) -> Path:
     """Run the script through `headrace run`, while the host leaves it its cores."""
-
     numbers = itertools.count()
 
     def once() -> Path:
