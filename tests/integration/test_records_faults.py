@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import RecordsError, UsageError
-from headrace.records.arrow import FORMAT_KEY
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.records.arrow import FORMAT_KEY, schema_of
 from headrace.records.collector import Collector
+from headrace.records.open_run import open_run
 from headrace.records.places import LAST_CLOSED
 from headrace.records.reading import find_run, open_records
+from headrace.records.recent import recent
 from headrace.records.ring import HEADER_BYTES, RingWriter
-from headrace.records.schema import FETCHES, FORMAT_VERSION
+from headrace.records.schema import BY_NAME, FETCHES, FORMAT_VERSION, LATER
 from headrace.records.store import TABLE_NAMES
 
 
@@ -170,6 +173,41 @@ def test_an_older_store_that_was_left_over_has_nulls_for_what_it_lacks(
     found = open_records(tmp_path).table("fetches")
     assert found.column("ready").to_pylist() == [None] * 3
     assert found.column("rank").to_pylist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_records_from_before_a_table_was_known_have_it_without_rows(
+    folder: Path, tmp_path: Path, name: str
+):
+    write(folder, "a", 3)
+    Collector(folder, "here").close()
+    with_it = open_records(tmp_path)
+    before = {each: with_it.table(each) for each in TABLE_NAMES}
+    (folder / f"{name}.parquet").unlink()
+    records = open_records(tmp_path)
+    assert {each: records.table(each) for each in TABLE_NAMES} == before
+    assert records.table(name).schema.equals(schema_of(name), check_metadata=True)
+    assert records.table(name).num_rows == 0
+    assert records.by_column(name) is None
+    frame = open_run(tmp_path).device_steps
+    assert list(frame.columns) == list(BY_NAME[name].columns)
+    assert len(open_run(tmp_path).phases.columns) == 8
+    assert diagnose(records).verdict.steps == 0
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_a_store_from_before_a_table_was_known_has_it_without_rows(
+    folder: Path, tmp_path: Path, name: str
+):
+    write(folder, "a", 3)
+    collector = Collector(folder, "here")
+    collector.drain()
+    collector.store.connection.execute(f"DROP TABLE {name}")
+    collector.store.close()
+    records = open_records(tmp_path)
+    assert records.table(name) == schema_of(name).empty_table()
+    assert recent(records, name, 0) == schema_of(name).empty_table()
+    assert records.table("fetches").num_rows == 3
 
 
 def test_no_records_say_how_to_record(tmp_path: Path):

@@ -17,7 +17,7 @@ from headrace.records.parquet import close_store
 from headrace.records.parts import PART_ROWS
 from headrace.records.reading import Records
 from headrace.records.recent import ended_ns, last_rows, recent
-from headrace.records.schema import BATCHES, EVENTS, HOSTS, STEPS
+from headrace.records.schema import BATCHES, DEVICE_STEPS, EVENTS, HOSTS, STEPS
 from headrace.records.store import RecordStore
 from headrace.records.totals import StepTotals
 
@@ -179,3 +179,12 @@ def test_totals_of_a_long_run_count_the_steps_that_were_moved_out(tmp_path: Path
         totals.add_new(records)
         assert totals.steps == rows + 1 - 2
         assert totals.data_wait_share == pytest.approx(0.25)
+
+
+def test_of_a_table_without_times_the_last_rows_come(tmp_path: Path):
+    records, written = made(tmp_path / "run")
+    rows = [(0, number, "train", *[1] * 8) for number in range(50)]
+    with written.transaction():
+        written.add(DEVICE_STEPS, rows)
+    found = recent(records, "device_steps", 0, most=10)
+    assert found.column("step").to_pylist() == list(range(40, 50))

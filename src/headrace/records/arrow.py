@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.core.arrow_arrays import coded_strings, numbers
 from headrace.records import system
-from headrace.records.schema import BY_NAME, FORMAT_VERSION, Kind
+from headrace.records.schema import BY_NAME, FORMAT_VERSION, LATER, Kind
 
 FORMAT_KEY = b"headrace_records_format"
 TEXT = pa.dictionary(pa.int32(), pa.string())
@@ -83,6 +83,8 @@ def stored_batches(
     texts = _Texts(connection)
     places = BY_NAME[name].text_places if name != system.NAME else ()
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+    if not present and name in LATER:
+        return
     # An older version's store lacks what was added since.
     chosen = ", ".join(f"t.{column}" if column in present else "NULL" for column in schema.names)
     cursor = connection.execute(

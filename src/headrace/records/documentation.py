@@ -30,7 +30,7 @@ def documentation() -> str:
     parts = [_HEAD]
     for table in TABLES:
         rows = [(field.name, _KINDS[field.kind], field.meaning) for field in table.fields]
-        parts.append(_section(table.name, table.meaning, rows))
+        parts.append(_section(table.name, table.meaning, rows, _LATER_NOTE if table.later else ""))
     columns = [
         (column.name, "64-bit integer" if column.whole else "32-bit float", column.meaning)
         for column in system.COLUMNS
@@ -39,6 +39,9 @@ def documentation() -> str:
     return "\n".join(parts)
 
 
+_LATER_NOTE = """
+Records of an older version may lack this table. It then has these columns and no row.
+"""
 _SYSTEM_NOTE = """
 `{}` stands for the number of a core or a GPU. A column is left out where the host has no such
 thing: no GPU, no CPU quota, no memory limit. A value that could not be had is null.

@@ -30,7 +30,7 @@ from headrace.records.places import (
     is_closed,
 )
 from headrace.records.run_folder import RunFolder, runs_folder
-from headrace.records.schema import BY_NAME, EVENTS
+from headrace.records.schema import BY_NAME, EVENTS, LATER
 from headrace.records.store import TABLE_NAMES
 
 _TRIES = 20
@@ -79,7 +79,7 @@ class Records:
             raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
 
     def by_column(self, name: str) -> ClosedTable | None:
-        """Return a table whose columns are read one by one; None where it is not closed yet.
+        """Return a table whose columns are read one by one; None where it has no closed file.
 
         Raises:
             RecordsError: Its file is broken, lost or of a newer version.
@@ -88,12 +88,17 @@ class Records:
         left = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
         if left or not is_closed(folder):
             return None
-        return ClosedTable(folder / f"{name}{PARQUET}", name)
+        return self._closed(name)
 
     @property
     def folder(self) -> Path:
         """The attempt's records folder."""
         return RunFolder(self.path).records(self.attempt)
+
+    def _closed(self, name: str) -> ClosedTable | None:
+        """Return a table from its file; None where an older version knew no such table."""
+        path = self.folder / f"{name}{PARQUET}"
+        return None if name in LATER and not path.exists() else ClosedTable(path, name)
 
     def _read(self, name: str, *, strict: bool) -> pa.Table:
         with ExitStack() as stack:
@@ -116,7 +121,8 @@ class Records:
                         raise _Moved from None  # closed meanwhile, and its parts removed
                     raise
             if not stores and is_closed(self.folder):
-                tables.append(ClosedTable(self.folder / f"{name}{PARQUET}", name).table())
+                closed = self._closed(name)
+                tables += [closed.table()] if closed is not None else []
             if name in BY_NAME:
                 rows = left.rows(name, list(stores.values()), strict=strict)
                 tables.append(pa.Table.from_batches([batch_of(schema_of(name), rows)]))
@@ -203,7 +209,7 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
         RecordsError: It has no records, or not of this attempt.
     """
     path = find_run(str(run))
-    recorded = [number for number in attempts_with_records(path) if _has_records(path, number)]
+    recorded = recorded_attempts(path)
     if not recorded:
         raise RecordsError(
             f"{path} has no records. They are made by `headrace run`, unless --profile is off."
@@ -242,6 +248,11 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     if Path(run).expanduser().exists():
         raise UsageError(f"{run} holds no run.json, so it is no run's folder.{_hint(near)}")
     raise UsageError(f"There is no run {run!r}, neither at this path nor in {runs}.{_hint(near)}")
+
+
+def recorded_attempts(run: Path) -> list[int]:
+    """Return the numbers of a run's attempts of which anything is recorded, ascending."""
+    return [number for number in attempts_with_records(run) if _has_records(run, number)]
 
 
 def _has_records(run: Path, attempt: int) -> bool:

@@ -49,7 +49,8 @@ def recent(
 
     Args:
         records: The attempt's records.
-        name: The table's name; `hosts` has no times and comes whole.
+        name: The table's name; of those without times, `hosts` and `device_steps`, the last `most`
+            rows come.
         since_ns: The moment, by the host's monotonic clock.
         fewest: So many of the last rows come in any case.
         most: More rows than this are not read: the moment is then a later one, the same for all
@@ -83,7 +84,7 @@ def ended_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return when each row's matter was over, by the host's monotonic clock.
 
     Raises:
-        KeyError: The table is `hosts`, which has no times, or none.
+        KeyError: The table has no times, or there is none of that name.
     """
     total = np.zeros(table.num_rows, dtype=np.int64)
     for column in _ENDED[name]:
@@ -109,10 +110,10 @@ def _condition(
     connection: sqlite3.Connection, name: str, since_ns: int, fewest: int, most: int
 ) -> str:
     """Return which rows are wanted, by their number first, so that no other row is touched."""
-    if name not in _ENDED:
-        return "1"
-    ended = " + ".join(f"t.{column}" for column in _ENDED[name])
     (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
+    if name not in _ENDED:
+        return f"t.rowid > {rows - most}"
+    ended = " + ".join(f"t.{column}" for column in _ENDED[name])
     count = min(max(fewest, _FIRST_LOOK), most)
     while count < min(rows, most) and _latest(connection, name, rows - count) >= since_ns:
         count = min(2 * count, most)

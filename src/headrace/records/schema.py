@@ -47,12 +47,14 @@ class Table:
         name: The table's name.
         meaning: What one row is, in one line.
         fields: Its columns, in the order of a frame.
+        later: Records of an older version may lack it; it reads as a table without rows then.
     """
 
     number: int
     name: str
     meaning: str
     fields: tuple[Field, ...]
+    later: bool = False
 
     @property
     def frame(self) -> struct.Struct:
@@ -285,6 +287,7 @@ DEVICE_STEPS = Table(
         Field("device_optimizer_ns", "phase: optimizer steps"),
         Field("device_other_ns", "phase: all else"),
     ),
+    later=True,
 )
 
 TABLES = (
@@ -304,6 +307,8 @@ TABLES = (
 
 BY_NUMBER = {table.number: table for table in TABLES}
 BY_NAME = {table.name: table for table in TABLES}
+LATER = frozenset(table.name for table in TABLES if table.later)
+"""Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
 """The phases of a step, in their order; the column of each is its name and `_ns`."""
 FORMAT_VERSION = 1
