@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -27,19 +29,28 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     verdict = diagnosis.verdict
     console.print(f"[bold]{escape(verdict.sentence)}[/bold]")
     if verdict.step_ms is not None:
-        phases = ", ".join(
-            f"{phase} {share:.0%}"
-            for phase, share in verdict.phase_shares.items()
-            if share >= 0.005  # less would be shown as 0 %
-        )
         steps = f"{verdict.steps:,} steps of {verdict.step_ms:,.1f} ms"
-        console.print(f"[dim]{steps}: {phases.replace('_', ' ')}[/dim]")
+        if verdict.device_phase_shares:
+            steps += ", by the script's clock"
+        console.print(f"[dim]{steps}: {_phases(verdict.phase_shares)}[/dim]")
+        if verdict.device_phase_shares:
+            by_device = _phases(verdict.device_phase_shares)
+            console.print(f"[dim]by the accelerator's own clock: {by_device}[/dim]")
     for number, finding in enumerate(diagnosis.findings, start=1):
         console.print()
         _print_finding(console, number, finding)
     if diagnosis.rules == "sagemaker":
         console.print()
         _print_others(console, diagnosis)
+
+
+def _phases(shares: Mapping[str, float]) -> str:
+    told = (
+        f"{phase.replace('_', ' ')} {share:.0%}"
+        for phase, share in shares.items()
+        if share >= 0.005  # less would be shown as 0 %
+    )
+    return ", ".join(told)
 
 
 def _print_others(console: Console, diagnosis: Diagnosis) -> None:

@@ -6,6 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from headrace.records.device_rows import device_places
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
 
@@ -48,7 +51,8 @@ class Run:
         """One row a phase of a step: rank, step, kind, loader, start_ns, phase, phase_ns.
 
         `start_ns` is when the step began, `phase_ns` the phase's time in it; `share` is that of
-        the step's time, from 0 to 1.
+        the step's time, from 0 to 1. Where the run has `device_steps`, also `device_phase_ns` and
+        `device_share`: the same by the accelerator's own clock, NaN where a row of it was lost.
         """
         steps = self.steps
         long = steps.melt(
@@ -59,6 +63,12 @@ class Run:
         )
         long["phase"] = long["phase"].str.removesuffix("_ns")
         long["share"] = long["phase_ns"] / long.pop("wall_ns").where(lambda wall_ns: wall_ns > 0)
+        if len(self.device_steps):
+            rows = self._device_steps_of(steps)
+            wall_ns = np.tile(rows["device_wall_ns"].where(lambda ns: ns > 0), len(PHASES))
+            # `melt` puts one phase of all steps below the other.
+            long["device_phase_ns"] = np.concatenate([rows[f"device_{each}_ns"] for each in PHASES])
+            long["device_share"] = long["device_phase_ns"] / wall_ns
         return long
 
     @cached_property
@@ -115,6 +125,16 @@ class Run:
     def hosts(self) -> pd.DataFrame:
         """One row a host."""
         return self._frame("hosts")
+
+    def _device_steps_of(self, steps: pd.DataFrame) -> pd.DataFrame:
+        """Return the row of `device_steps` of each row of `steps`, NaN where it was lost."""
+        there = self.device_steps
+        names = ("rank", "kind", "step")
+        places = device_places(
+            {name: steps[name].to_numpy() for name in names},
+            {name: there[name].to_numpy() for name in names},
+        )
+        return there.reindex(places)  # no row has the number -1
 
     def _frame(self, name: str) -> pd.DataFrame:
         return self._records.table(name).to_pandas()

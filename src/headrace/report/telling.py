@@ -20,6 +20,10 @@ PHASE_MEANINGS = {
 """What each phase of a step is, in plain words."""
 _FACTS = {
     "data_wait_share": "Step time without data",
+    "script_data_wait_share": "Step time in which the script waits for data",
+    "script_copy_share": "Step time in which the script stands in copies",
+    "device_model_share": "Time in which the accelerator is at the model, gaps included",
+    "device_idle_share": "Of it, time in which the accelerator may be idle",
     "data_wait_share_alone": "Step time without data, with one rank",
     "share_of_step_time": "Of step time",
     "batch_wall_ms": "Making a batch takes",

@@ -1,4 +1,4 @@
-"""Remedies on the accelerator's side: pinned copies, bigger batches."""
+"""Remedies on the accelerator's side: pinned copies, copies beside the step, bigger batches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _PINNED_SAVES = (1 / 3, 0.8)
 
 Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the link alone does 5 (PCIe
 2) to 50 (PCIe 5)."""
+_BESIDE_SAVES = (0.5, 1.0)
+"""What a copy beside the step saves of one in line with it: it shares the device's memory."""
 _TWICE = 2.0
 
 
@@ -43,6 +45,22 @@ def faster_copies(
             )
         )
     return tuple(remedies)
+
+
+def copies_beside(evidence: Evidence, at: str) -> Remedy:
+    """Return what it would give to copy the next batch while the device is at this one.
+
+    Args:
+        evidence: What is known.
+        at: Where the script copies, as " at train.py:40"; or nothing.
+    """
+    return predicted(
+        "copies-beside",
+        "copies beside the step",
+        _less_copying(evidence, _BESIDE_SAVES),
+        f"Copy the next batch{at} on a stream of its own while the device is at this one, as "
+        "headrace.DataLoader(device=...) does. Half to all of the copy is taken to be hidden.",
+    )
 
 
 def _pinning(evidence: Evidence, at: str) -> Remedy:
@@ -76,7 +94,7 @@ def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
     told = "as steps of different sizes tell"
     if fixed is None:
         batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
-        own = evidence.steps.wall_ns - evidence.steps.phase_ns("data_wait")
+        own = evidence.steps.wall_ns - evidence.steps.data_wait_ns
         idle = float((own / batches).mean()) * idle_share
         fixed = (idle / 2, idle)
         told = "half to all of the time in which the device is idle"
@@ -91,7 +109,7 @@ def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
 
 
 def _less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
-    copy = evidence.steps.phase_ns("copy")
+    copy = evidence.steps.copy_ns
     if evidence.simulator is None:
         return without(evidence, copy * saved[0], copy * saved[1])
     batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,8 +114,17 @@ class Evidence:
 
     @property
     def data_wait_share(self) -> float:
-        """Data wait over step time, loader starts included, 0 to 1."""
-        return self.steps.share("data_wait")
+        """Data wait over step time, loader starts included, 0 to 1.
+
+        What the accelerator waited by its own clock, where that is known; else the script.
+        """
+        return self.steps.data_wait_share
+
+    @property
+    def script_data_wait(self) -> Mapping[str, float]:
+        """As evidence: the share that the script waited, where the accelerator's is told apart."""
+        known = self.steps.device is not None
+        return {"script_data_wait_share": self.steps.share("data_wait")} if known else {}
 
     @property
     def flowing(self) -> TrainSteps:
@@ -124,13 +134,13 @@ class Evidence:
 
     @property
     def flow_wait_seconds(self) -> float:
-        """Seconds that a rank waited for data, other than for loaders to start."""
-        return self.flowing.seconds("data_wait")
+        """Seconds that a rank's accelerator waited for data, other than for loaders to start."""
+        return self.flowing.data_wait_seconds
 
     @property
     def starved(self) -> bool:
         """Whether the loader does not keep up: data wait is above the lowest threshold."""
-        return self.enough and self.flowing.share("data_wait") >= WARNING
+        return self.enough and self.flowing.data_wait_share >= WARNING
 
     @property
     def workers_busy(self) -> bool:

@@ -94,7 +94,7 @@ def foretell(evidence: Evidence, ranks: int, *, remedies: bool = True) -> Forete
         return None
     if evidence.host.rank_cores is None:  # all else on the host would be taken for the rank's
         return None
-    wait_share = evidence.flowing.share("data_wait")
+    wait_share = evidence.flowing.data_wait_share
     load, cause = simulator.load, making_cause(evidence, evidence.making)
     samples = evidence.steps.rows["samples"].astype(np.float64)
     batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)

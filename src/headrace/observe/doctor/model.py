@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -140,11 +140,13 @@ class Verdict:
     Attributes:
         sentence: The sentence.
         bound: What limits the run.
-        data_wait_share: Data wait over step time, 0 to 1; None where too few steps.
+        data_wait_share: Data wait over step time, 0 to 1: the accelerator's by its own clock where
+            that is known, else the script's. None where too few steps.
         steps: Train steps that count, over all ranks.
         step_ms: Their mean, in milliseconds; None where there are none.
-        phase_shares: The share of step time of each phase.
+        phase_shares: The share of step time of each phase, by the host's clock.
         calibration: Measured step time over simulated, before fitting; None: not simulated.
+        device_phase_shares: The same by the accelerator's clock; empty where that is not known.
     """
 
     sentence: str
@@ -154,6 +156,7 @@ class Verdict:
     step_ms: float | None
     phase_shares: Mapping[str, float]
     calibration: float | None = None
+    device_phase_shares: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +179,8 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: docs/diagnosis.schema.json."""
-        verdict = self.verdict
         return {
-            "verdict": {
-                "sentence": verdict.sentence,
-                "bound": verdict.bound,
-                "data_wait_share": rounded(verdict.data_wait_share),
-                "steps": verdict.steps,
-                "step_ms": rounded(verdict.step_ms),
-                "phase_shares": {name: rounded(s) for name, s in verdict.phase_shares.items()},
-                "calibration": rounded(verdict.calibration),
-            },
+            "verdict": _verdict_json(self.verdict),
             "findings": [_finding_json(finding) for finding in self.findings],
             "rules": self.rules,
             "quiet": list(self.quiet),
@@ -194,6 +188,20 @@ class Diagnosis:
                 {"rule": each.rule, "reason": each.reason} for each in self.not_evaluated
             ],
         }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "sentence": verdict.sentence,
+        "bound": verdict.bound,
+        "data_wait_share": rounded(verdict.data_wait_share),
+        "steps": verdict.steps,
+        "step_ms": rounded(verdict.step_ms),
+        "phase_shares": {name: rounded(s) for name, s in verdict.phase_shares.items()},
+        "calibration": rounded(verdict.calibration),
+    }
+    by_device = {name: rounded(s) for name, s in verdict.device_phase_shares.items()}
+    return {**told, "device_phase_shares": by_device} if by_device else told
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

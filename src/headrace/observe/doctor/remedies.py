@@ -218,7 +218,7 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
         )
     )
     low, middle, high = np.percentile(speedups, (5, 50, 95))
-    left = evidence.steps.phase_ns("data_wait").sum() / max(float((wall - saved_ns).sum()), 1.0)
+    left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
     return Prediction(
         speedup=float(middle), low=float(low), high=float(high), wait_share=min(float(left), 1.0)
     )

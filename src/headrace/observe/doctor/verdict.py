@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from headrace.observe.doctor.evidence import FEWEST_STEPS, WARNING, Evidence
@@ -51,7 +51,14 @@ def decide(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         step_ms=float(steps.wall_ns.mean() / 1e6) if len(steps) else None,
         phase_shares=steps.shares if len(steps) else {},
         calibration=evidence.simulator.calibration if evidence.simulator is not None else None,
+        device_phase_shares=device_shares(evidence),
     )
+
+
+def device_shares(evidence: Evidence) -> Mapping[str, float]:
+    """Return the share of each phase by the accelerator's clock; empty where it is not known."""
+    device = evidence.steps.device
+    return device.shares if device is not None else {}
 
 
 def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
@@ -69,7 +76,7 @@ def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
     if share >= WARNING:
         return f"{waits}; the records do not say why.", "data"
-    phase, part = max(evidence.steps.shares.items(), key=itemgetter(1))
+    phase, part = max((device_shares(evidence) or evidence.steps.shares).items(), key=itemgetter(1))
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
 

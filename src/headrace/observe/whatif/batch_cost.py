@@ -25,7 +25,7 @@ def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
     """
     batches = np.maximum(steps.rows["batches"].astype(np.float64), 1.0)
     samples = steps.rows["samples"].astype(np.float64) / batches
-    own = (steps.wall_ns - steps.phase_ns("data_wait")) / batches
+    own = (steps.wall_ns - steps.data_wait_ns) / batches
     known = samples > 0
     samples, own = samples[known], own[known]
     if len(samples) < _FEWEST_STEPS or samples.std() < _SPREAD * samples.mean():

@@ -161,7 +161,9 @@ def measured_from(
     batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
     workers = int(loader["workers"][0])
     ready_wait = wait_for_ready_ns(fetches, int(loader["loader"][0]), workers)
-    consume = (steady.wall_ns - steady.phase_ns("data_wait")) / batches + ready_wait
+    if steady.device is not None:  # what of it the device does not feel is in its steps already
+        ready_wait = min(ready_wait, float((steady.data_wait_ns / batches).mean()))
+    consume = (steady.wall_ns - steady.data_wait_ns) / batches + ready_wait
     period = steady.wall_ns / batches
     service = work.service_ns
     cpu = np.minimum(work.column("cpu_ns"), service)

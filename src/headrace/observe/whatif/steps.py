@@ -1,4 +1,7 @@
-"""The training steps that count: not those in which the script warms up."""
+"""The training steps that count: not those in which the script warms up.
+
+Their phases are the host's; `device` has them by the accelerator's clock, where that was recorded.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.observe.whatif.device import DeviceSteps, read_device_steps
 from headrace.observe.whatif.tables import (
     Columns,
     Flags,
@@ -33,11 +37,13 @@ class TrainSteps:
         rows: The table `steps`, these rows.
         starts_loader: For each: whether a loader began to iterate in it.
         recorded: How many train steps were recorded, over all ranks, with the warm-up.
+        device: The same steps by the accelerator's clock; None where that is not known.
     """
 
     rows: Columns
     starts_loader: Flags
     recorded: int
+    device: DeviceSteps | None = None
 
     def __len__(self) -> int:
         """Return how many steps count, over all ranks."""
@@ -67,6 +73,49 @@ class TrainSteps:
         return float(self.phase_ns(phase).sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
+    def data_wait_ns(self) -> Floats:
+        """How long the accelerator waited for data in each step.
+
+        By its own clock where that is known: while it has work the script may wait for free. Of a
+        step whose row was lost the same part counts as of the others. Elsewhere: all that the
+        script waited.
+        """
+        waited = self.phase_ns("data_wait")
+        if self.device is None:
+            return waited
+        known = self.device.known
+        # It cannot wait for data when the script does not: more is the clocks' own inaccuracy.
+        felt = np.minimum(self.device.phase_ns("data_wait"), waited[known])
+        waited *= felt.sum() / max(float(waited[known].sum()), 1.0)
+        waited[known] = felt
+        return waited
+
+    @property
+    def data_wait_share(self) -> float:
+        """Which share of step time the accelerator waited for data, 0 to 1."""
+        total = float(self.wall_ns.sum())
+        return float(self.data_wait_ns.sum()) / total if total > 0 else 0.0
+
+    @property
+    def data_wait_seconds(self) -> float:
+        """How many seconds an accelerator waited for data, as the mean over the ranks."""
+        return float(self.data_wait_ns.sum()) / max(len(self.ranks), 1) / 1e9
+
+    @property
+    def copy_ns(self) -> Floats:
+        """How long each step copied to the device: by its own clock where that is known.
+
+        The script may wait in a copy for what the device was given before. Of a step whose row was
+        lost the mean of the others counts.
+        """
+        copied = self.phase_ns("copy")
+        if self.device is not None:
+            by_device = self.device.phase_ns("copy")
+            copied[:] = by_device.mean()
+            copied[self.device.known] = by_device
+        return copied
+
+    @property
     def total_seconds(self) -> float:
         """How many seconds a rank's steps took, as the mean over the ranks."""
         return float(self.wall_ns.sum()) / max(len(self.ranks), 1) / 1e9
@@ -90,6 +139,7 @@ class TrainSteps:
             rows=chosen(self.rows, where),
             starts_loader=self.starts_loader[where],
             recorded=self.recorded,
+            device=self.device.of(where) if self.device is not None else None,
         )
 
     @property
@@ -111,6 +161,7 @@ def read_steps(tables: Tables) -> TrainSteps:
         rows=steps,
         starts_loader=_starts_loader(steps, columns(tables, "fetches")),
         recorded=recorded,
+        device=read_device_steps(tables, steps),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from headrace.observe.doctor.model import SEVERITIES
+from headrace.observe.whatif.steps import read_steps
 from headrace.report.charts import chart
 from headrace.report.figures.phases import phases
 from headrace.report.markup import Html, element, joined
 from headrace.report.material import Material
 from headrace.report.section import Section, explained, note, section
+from headrace.report.sections.clocks import both_clocks
 from headrace.report.telling import PHASE_MEANINGS, counted, number, phase_name, share
 
 
@@ -44,7 +46,8 @@ def _tiles(material: Material) -> Html | None:
     told = material.diagnosis.verdict
     tiles = []
     if told.data_wait_share is not None:
-        tiles.append(_tile(share(told.data_wait_share), "of step time waits for data"))
+        who = "the accelerator waits" if told.device_phase_shares else "waits"
+        tiles.append(_tile(share(told.data_wait_share), f"of step time {who} for data"))
     if told.step_ms is not None:
         tiles.append(_tile(f"{number(told.step_ms)} ms", "a training step takes, on average"))
         tiles.append(_tile(f"{told.steps:,}", "training steps looked at, without the first few"))
@@ -70,6 +73,26 @@ def _phases(material: Material) -> Html | None:
     figure = phases(material.tables)
     if figure is None:
         return None
+    steps = read_steps(material.tables)
+    told, by = _meanings(material), "a bar for each rank"
+    if steps.device is not None:
+        told = both_clocks(steps, steps.device)
+        by = "a bar for each rank, and one for its accelerator by its own clock"
+    return joined(
+        (
+            element("h3", "What a training step spends its time on"),
+            explained(
+                "A step is one round of training: take a batch, run the model, compute gradients, "
+                "update the weights. A rank is one training process. "
+                f"The bars show the mean of {counted(material.diagnosis.verdict.steps, 'step')}."
+            ),
+            chart("phases", figure, f"Mean time of a step by phase, {by}"),
+            told,
+        )
+    )
+
+
+def _meanings(material: Material) -> Html:
     shares = material.diagnosis.verdict.phase_shares
     meanings = joined(
         joined(
@@ -81,15 +104,4 @@ def _phases(material: Material) -> Html | None:
         for phase, part in shares.items()
         if part > 0
     )
-    return joined(
-        (
-            element("h3", "What a training step spends its time on"),
-            explained(
-                "A step is one round of training: take a batch, run the model, compute gradients, "
-                "update the weights. A rank is one training process. "
-                f"The bars show the mean of {counted(material.diagnosis.verdict.steps, 'step')}."
-            ),
-            chart("phases", figure, "Mean time of a step by phase, a bar for each rank"),
-            element("dl", meanings, class_="phases"),
-        )
-    )  # fmt: skip
+    return element("dl", meanings, class_="phases")

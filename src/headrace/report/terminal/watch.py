@@ -160,4 +160,6 @@ class Watch:
 
 def _diagnose_whole(whole: ReadOnce) -> Told:
     verdict = diagnose(whole).verdict
-    return Told(sentence=verdict.sentence, data_wait_share=verdict.data_wait_share)
+    # Like what is shown of the last seconds: of the script's time.
+    waits = None if verdict.data_wait_share is None else verdict.phase_shares["data_wait"]
+    return Told(sentence=verdict.sentence, data_wait_share=waits)

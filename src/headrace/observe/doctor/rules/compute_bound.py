@@ -4,6 +4,10 @@ Fires where data wait is below 5 % of step time, gradient sync below 10 %, and w
 model's (forward, backward, optimizer at least half of step time, or a GPU that is used 80 %): then
 nothing that feeds the accelerator can give more than a few per cent. Without a loader nothing marks
 where forward begins, so there the ranks must have been seen in the model's code.
+
+With a loader, and the device's own clock, it counts what the device does rather than where the host
+stands: it must be at the model for 80 % of its time, and used for half of it where a GPU's
+utilisation is recorded, as gaps between kernels are no work.
 """
 
 from __future__ import annotations
@@ -24,20 +28,31 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     if (sync_share(evidence) or 0.0) >= SERIOUS:
         return None
-    steps = evidence.steps
-    if _model_share(evidence) < _MODEL_SHARE and (gpu_utilisation(evidence) or 0.0) < _GPU_BUSY:
+    steps, device = evidence.steps, evidence.steps.device
+    if not _is_busy(evidence):
         return None
     return Finding(
         rule=RULE,
         severity="info",
-        title=f"the accelerator is the limit: {steps.share('data_wait'):.1%} waits for data",
+        title=f"the accelerator is the limit: {evidence.data_wait_share:.1%} waits for data",
         seconds_lost=0.0,
         evidence={
-            "data_wait_share": steps.share("data_wait"),
+            "data_wait_share": evidence.data_wait_share,
+            **evidence.script_data_wait,
+            **({} if device is None else {"device_model_share": device.model_share}),
             "step_ms": float(steps.wall_ns.mean() / 1e6),
             "steps": len(steps),
         },
     )
+
+
+def _is_busy(evidence: Evidence) -> bool:
+    used, device = gpu_utilisation(evidence), evidence.steps.device
+    if used is not None and used >= _GPU_BUSY:
+        return True
+    if device is None or evidence.loader is None:
+        return _model_share(evidence) >= _MODEL_SHARE
+    return device.model_share >= _GPU_BUSY and (used is None or used >= _MODEL_SHARE)
 
 
 def _model_share(evidence: Evidence) -> float:

@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=_title(evidence, cause),
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "worker_cpu_share": work.cpu_share,
             "batch_wall_ms": float(work.column("wall_ns").mean() / 1e6),
             "batch_cpu_ms": float(work.column("cpu_ns").mean() / 1e6),

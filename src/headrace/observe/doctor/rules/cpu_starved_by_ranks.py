@@ -49,7 +49,7 @@ def check(evidence: Evidence) -> Finding | None:
             "ranks": host.ranks,
             "cores": host.cores,
             "busy_cores": host.busy_cores,
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "data_wait_share_alone": alone.wait_share,
             "cpu_ms_a_batch": float(simulator.measured.demand_ns.mean() / 1e6),
         },

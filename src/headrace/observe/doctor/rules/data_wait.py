@@ -1,9 +1,12 @@
 """Steps wait for data, and no narrower rule says why.
 
-Fires at 5 % of step time (10 % is serious, 20 % critical). Where the script has no DataLoader,
-nothing marks its data wait; then the rank's own lines that run no part of torch, outside backward
-and optimizer, count as such, whether they compute, wait for a queue, or sleep. Below 30 % on a core
-they wait rather than make data.
+Fires at 5 % of step time (10 % is serious, 20 % critical). Where the accelerator's own clock is
+recorded, only that counts as data wait in which it had nothing to do, here and in every rule about
+data: a script may wait for free while the device still has work.
+
+Where the script has no DataLoader, nothing marks its data wait, by no clock; then the rank's own
+lines that run no part of torch, outside backward and optimizer, count as such, whether they
+compute, wait for a queue, or sleep. Below 30 % on a core they wait rather than make data.
 
 With a loader, what the records still tell is said: workers off the CPU for 40 % of their time wait,
 for what is not known; workers that are idle have their batches ready, so taking them takes long.
@@ -35,14 +38,15 @@ def check(evidence: Evidence) -> Finding | None:
     loader, work = evidence.loader, evidence.work
     title, cause = _what_is_known(evidence)
     idle = work is not None and not evidence.workers_busy
-    severity = evidence.severity(evidence.steps.seconds("data_wait"))
+    severity = evidence.severity(evidence.steps.data_wait_seconds)
     return Finding(
         rule=RULE,
         severity="warning" if idle and evidence.others_fill_cores else severity,
         title=title,
-        seconds_lost=evidence.steps.seconds("data_wait"),
+        seconds_lost=evidence.steps.data_wait_seconds,
         evidence={
             "data_wait_share": share,
+            **evidence.script_data_wait,
             "loader": loader.kind,
             "workers": loader.workers,
             "worker_cpu_share": work.cpu_share if work is not None else None,

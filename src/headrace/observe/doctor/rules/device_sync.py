@@ -4,9 +4,16 @@ Fires where a rank stands in such a line, outside of waiting for data, for at le
 time, and the device has time to spare (below 80 % utilisation, or not recorded): a busy device has
 to be waited for somewhere. Native methods leave no frame, so the source line is read where it is
 still at hand.
+
+By the device's own clock, where that is recorded, only that part of the wait counts in which the
+device was not still at what it had been given before. A loss that is printed after each step has
+the script wait for the whole step; while the device is at work that costs nothing.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +22,10 @@ from headrace.observe.doctor.gpus import gpu_utilisation
 from headrace.observe.doctor.model import Finding, Remedy
 from headrace.observe.doctor.places import is_device_sync
 from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.doctor.stacks import hottest
+from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.whatif.device import DeviceSteps
+from headrace.observe.whatif.steps import TrainSteps
+from headrace.records.schema import PHASES
 
 RULE = "device-sync"
 _BUSY = 0.8
@@ -32,7 +42,9 @@ def check(evidence: Evidence) -> Finding | None:
         if sighting.phase not in {"data_wait", "backward"} and is_device_sync(sighting)
     ]
     place = hottest(waits, total)
-    share = sum(sighting.wall_ns for sighting in waits) / max(total, 1.0)
+    stood = sum(sighting.wall_ns for sighting in waits) / max(total, 1.0)
+    device = evidence.steps.device
+    share = stood if device is None else _felt(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
     if place is None or share < SERIOUS or (used is not None and used >= _BUSY):
         return None
@@ -40,15 +52,39 @@ def check(evidence: Evidence) -> Finding | None:
     seconds = share * evidence.steps.total_seconds
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
-    most = without(evidence, saved)
-    remedy: Remedy = predicted("sync", f"no waiting at {cause.place}", most, how)
+    # Within a phase the device's clock does not tell work from waiting for the script.
+    bounds = (saved,) if device is None else (np.zeros_like(saved), saved)
+    gain = without(evidence, *bounds)
+    remedy: Remedy = predicted("sync", f"no waiting at {cause.place}", gain, how)
+    known = used is not None or device is not None
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
-        title=f"the script waits for the device at {cause.place} for {share:.0%} of the time",
+        title=f"the script waits for the device at {cause.place} for {stood:.0%} of the time",
         seconds_lost=seconds,
-        evidence={"share_of_step_time": share, "gpu_utilisation": used},
+        evidence={
+            "share_of_step_time": stood,
+            **({} if device is None else {"device_idle_share": share}),
+            "gpu_utilisation": used,
+        },
         cause=cause,
         # Without a device's own clock the whole wait is the most that can go, not what will.
-        remedies=(remedy,) if used is not None else (Remedy(name="sync", change="", how=how),),
+        remedies=(remedy,) if known else (Remedy(name="sync", change="", how=how),),
+    )
+
+
+def _felt(steps: TrainSteps, device: DeviceSteps, waits: Sequence[Sighting], total: float) -> float:
+    """Return the share of time in which the script stands there and the device may be idle.
+
+    What a phase takes longer by the host's clock than by the device's, the device was at the work
+    of a phase before.
+    """
+    stood: defaultdict[str, float] = defaultdict(float)
+    for sighting in waits:
+        stood[sighting.phase] += sighting.wall_ns / max(total, 1.0)
+    return sum(
+        max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
+        if phase in PHASES
+        else share
+        for phase, share in stood.items()
     )

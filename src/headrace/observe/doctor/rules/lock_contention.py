@@ -39,7 +39,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=f"workers wait for each other {share:.0%} of their time{where}",
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "lock_wait_share": share,
             "worker_cpu_share": evidence.work.cpu_share if evidence.work else None,
         },

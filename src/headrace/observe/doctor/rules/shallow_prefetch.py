@@ -46,7 +46,7 @@ def check(evidence: Evidence) -> Finding | None:
         title="batches vary so much in cost that the ones made ahead run out",
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "batch_wall_ms": service / 1e6,
             "batch_wall_deviation_ms": float(np.std(measured.service_ns)) / 1e6,
             "workers": loader.workers,

@@ -36,7 +36,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=f"collating{where} takes {share:.0%} of the time of making a batch",
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "collate_share": share,
             "collate_ms": float(work.column("collate_ns").mean() / 1e6),
             "batches": len(work),

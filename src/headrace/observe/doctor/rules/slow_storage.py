@@ -51,7 +51,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=f"workers wait for storage {waiting:.0%} of their time{where}",
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "worker_waiting_share": waiting,
             "bound": kind,
             "read_mb_per_s": bytes_per_s / 1e6,

@@ -3,6 +3,10 @@
 Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a step takes
 less than 50 ms: then launching kernels, not running them, sets the pace. Only where GPUs are
 recorded.
+
+By the device's own clock, where that is recorded, only its time at the model can have gaps between
+kernels, so the GPU must be used less than 50 % of that; what it waits elsewhere, for a log that is
+written or a copy, no bigger batch would fill.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ _UTILISATION, _STEP_NS = 0.5, 50e6
 def check(evidence: Evidence) -> Finding | None:
     """Return the finding, where the rule fires."""
     used = gpu_utilisation(evidence)
-    if not evidence.enough or used is None or used >= _UTILISATION:
+    device = evidence.steps.device if evidence.loader is not None else None
+    at_model = device.model_share if device is not None else 1.0
+    if not evidence.enough or used is None or used >= _UTILISATION * at_model:
         return None
     median = float(np.median(evidence.steps.wall_ns))
     if evidence.data_wait_share >= WARNING or median >= _STEP_NS:
         return None
-    seconds = (1.0 - used) * evidence.steps.total_seconds
+    seconds = (at_model - used) * evidence.steps.total_seconds
     samples = evidence.steps.rows["samples"]
     return Finding(
         rule=RULE,
@@ -35,8 +41,10 @@ def check(evidence: Evidence) -> Finding | None:
         seconds_lost=seconds,
         evidence={
             "gpu_utilisation": used,
+            **({} if device is None else {"device_model_share": device.model_share}),
+            **evidence.script_data_wait,
             "step_ms": median / 1e6,
             "samples_a_step": float(samples.mean()),
         },
-        remedies=(bigger_batch(evidence, 1.0 - used),),
+        remedies=(bigger_batch(evidence, at_model - used),),
     )

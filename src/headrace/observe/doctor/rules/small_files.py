@@ -54,7 +54,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=f"workers wait for small files {waiting:.0%} of their time{where}",
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "worker_waiting_share": waiting,
             "reads_a_sample": reads.a_sample,
             "kb_a_read": reads.bytes_a_read / 1e3,

@@ -34,7 +34,7 @@ def check(evidence: Evidence) -> Finding | None:
         title=title,
         seconds_lost=seconds,
         evidence={
-            "data_wait_share": evidence.flowing.share("data_wait"),
+            "data_wait_share": evidence.flowing.data_wait_share,
             "workers": loader.workers,
             "worker_idle_share": work.idle_share,
             "batch_wall_ms": float(work.column("wall_ns").mean() / 1e6),

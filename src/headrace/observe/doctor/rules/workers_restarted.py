@@ -29,7 +29,7 @@ def check(evidence: Evidence) -> Finding | None:
     ]
     if min(starts, default=0) < 2 or not steps.starts_loader.any():
         return None
-    wait = steps.phase_ns("data_wait")
+    wait = steps.data_wait_ns
     usual = float(np.median(wait[~steps.starts_loader])) if (~steps.starts_loader).any() else 0.0
     saved = np.where(steps.starts_loader, np.maximum(wait - usual, 0.0), 0.0)
     share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
