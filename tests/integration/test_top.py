@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import select
@@ -22,6 +23,8 @@ import pytest
 from headrace.cli.top import top
 from headrace.core.errors import RecordsError, UsageError
 from headrace.records.reading import open_records
+from headrace.records.run_folder import RunFolder, open_run_folder
+from headrace.records.switch import make_switch
 from headrace.report.terminal.watch import Watch
 from headrace.report.terminal.window import Window
 from jobs import clean_environment, descendants, eventually, run, started
@@ -184,6 +187,94 @@ def test_a_pause_holds_the_frame_and_is_taken_back(live: Path):
         eventually(lambda: "paused" not in screen.text().rpartition("attempt 1")[2], "going on")
         screen.press(b"q")
         assert screen.ended() == 0
+
+
+def begun(folder: Path) -> RunFolder:
+    """A run whose script has been started, and the process that collects its records not yet."""
+    run_folder = open_run_folder(run_dir=str(folder), name=None, script="train.py")
+    attempt = run_folder.start_attempt(command=["headrace"], argv=["train.py"], world_size=1)
+    (run_folder.records(attempt.number) / "rings").mkdir(parents=True)
+    make_switch(run_folder.records(attempt.number), interval_s=0.5)
+    return run_folder
+
+
+def test_a_run_in_its_first_second_is_waited_for(tmp_path: Path):
+    folder = begun(tmp_path / "early")
+    with waiting(folder) as view:
+        # Only now comes what a moment ago was not there.
+        host = subprocess.Popen(
+            [
+                sys.executable, "-P", "-m", "headrace.observe.probe.host", "--attempt", "1",
+                "--folder", str(folder.records(1)), "--parent", str(os.getpid()),
+            ],
+            stdin=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            said, errors = view.communicate(timeout=60)
+        finally:
+            host.communicate(timeout=60)
+    assert view.returncode == 0, errors
+    assert said.startswith("early   attempt 1   1 rank   running")
+    assert "no training step yet" in said
+
+
+def test_a_run_that_ends_before_anything_is_recorded_is_told(tmp_path: Path):
+    folder = begun(tmp_path / "early")
+    with waiting(folder) as view:
+        folder.end_attempt(1, 3)
+        (folder.records(1) / "switch").unlink()
+        said, errors = view.communicate(timeout=60)
+    assert (view.returncode, said) == (1, "")
+    assert "early ended with exit code 3 after " in errors
+    assert "before anything of it was recorded. What it printed is in" in errors
+
+
+def test_ctrl_c_leaves_while_a_run_is_waited_for(tmp_path: Path):
+    with waiting(begun(tmp_path / "early")) as view:
+        view.send_signal(signal.SIGINT)
+        said, errors = view.communicate(timeout=60)
+    assert (view.returncode, said) == (0, "")
+    assert "Traceback" not in errors
+
+
+@contextmanager
+def waiting(folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
+    """`headrace top` that has said that it waits for the run's first records."""
+    view = subprocess.Popen(
+        [*TOP, str(folder.path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=clean_environment(COLUMNS="80"),
+    )  # fmt: skip
+    try:
+        assert view.stderr is not None
+        told = view.stderr.readline()
+        assert told == "headrace: early has just begun; waiting for its first records\n"
+        yield view
+    finally:
+        view.kill()
+        view.wait()
+
+
+def test_a_run_that_goes_on_unrecorded_is_not_waited_for(tmp_path: Path):
+    folder = open_run_folder(run_dir=str(tmp_path / "unseen"), name=None, script="train.py")
+    folder.start_attempt(command=["headrace"], argv=["train.py"], world_size=1)
+    told = json.loads((folder.path / "run.json").read_text())
+    told["attempts"][0]["started_s"] -= 60
+    (folder.path / "run.json").write_text(json.dumps(told))
+    with pytest.raises(RecordsError, match="unless --profile is off"):
+        top(str(folder.path))
+
+
+def test_the_view_can_be_started_together_with_the_run(tmp_path: Path):
+    stop = tmp_path / "stop"
+    with started(
+        tmp_path, "--name", "early", str(SCRIPT), str(stop), str(tmp_path / "steps")
+    ) as job:
+        path = tmp_path / "runs" / "early"
+        eventually((path / "run.json").exists, "the run's folder", START_S)
+        text = once(path)
+        stop.touch()
+        assert job.wait(timeout=START_S) == 0
+    assert text.startswith("early   attempt 1   1 rank   running")
 
 
 def test_the_end_of_a_run_is_noticed_and_told(tmp_path: Path):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+_WAITS = "headrace: {} has just begun; waiting for its first records"
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -27,19 +29,26 @@ def top(
 ) -> None:
     """Show what a run does now: its speed, phases, cores, ranks and workers, and the verdict.
 
-    Looks at records alone, never at the job. q leaves, p pauses.
+    Looks at records alone, never at the job; of a run that has just begun it waits for the first.
+    q leaves, p pauses.
 
     Example: [bold]headrace top[/bold]
     """
     from rich.console import Console
 
     from headrace.launch.recording import check_interval
+    from headrace.records.beginning import wait_for_records
     from headrace.records.reading import find_run
     from headrace.report.terminal.screen import show, show_once
     from headrace.report.terminal.watch import Watch
 
     interval_s = check_interval(interval)
-    watch = Watch(find_run(run, runs_dir))
+    path = find_run(run, runs_dir)
+    try:
+        wait_for_records(path, lambda: typer.echo(_WAITS.format(path.name), err=True))
+    except KeyboardInterrupt:  # ctrl-C leaves, as it does once there is something to see
+        return
+    watch = Watch(path)
     console = Console(highlight=False)
     if once or not sys.stdout.isatty() or console.is_dumb_terminal:
         show_once(watch, console)
