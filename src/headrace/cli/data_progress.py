@@ -23,9 +23,11 @@ class ProgressDisplay:
 
     Args:
         silent_s: Nothing is shown of work that takes no longer.
+        advice: What is said where ctrl-C ends it.
     """
 
-    def __init__(self, silent_s: float = 2.0) -> None:
+    def __init__(self, silent_s: float = 2.0, *, advice: str = "") -> None:
+        self._advice = f" {advice}" if advice else ""
         self._console = Console(stderr=True)
         self._silent_s = silent_s
         self._began_s = time.monotonic()
@@ -57,7 +59,7 @@ class ProgressDisplay:
             if self._bar is not None:
                 self._bar.stop()
         if kind is KeyboardInterrupt:
-            sys.stderr.write("headrace: interrupted. Run the same command again to go on.\n")
+            sys.stderr.write(f"headrace: interrupted.{self._advice}\n")
             sys.stderr.flush()
             # At once: leaving in order would wait for threads that wait for a slow store.
             os._exit(130)
