@@ -8,12 +8,16 @@ import sys
 import textwrap
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from slow_proxy import Faults, slow_proxy
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import DataLoader, ShardDataset
 from headrace.core.errors import TooManyBadSamplesError
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
 from packed import pack_images
 
 COUNT = 80
@@ -71,14 +75,21 @@ def test_a_byte_that_was_damaged_on_the_way_is_fetched_once_more(
     s3_url: str, s3_server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cached: bool
 ):
     monkeypatch.chdir(tmp_path)
-    url = pack_images(tmp_path / "images", s3_url, 12)
-    dataset = ShardDataset(url, cache_dir=tmp_path / "cache" if cached else None)
+    noise = np.random.default_rng(0).integers(0, 255, (2, 160, 160, 3), np.uint8)
+    for number, image in enumerate(noise):  # so large that the flipped bit lies in the image
+        (tmp_path / "images/x").mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(tmp_path / f"images/x/{number}.jpg"), image)
+    pack(str(tmp_path / "images"), s3_url, PackOptions(shard_bytes=1))
+    expected = ShardDataset(s3_url)[1]
+    dataset = ShardDataset(s3_url, cache_dir=tmp_path / "cache" if cached else None)
     with slow_proxy(s3_server.endpoint, faults=Faults(flip=1.0, at_most=1)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        sample = dataset[3]
+        sample = dataset[1]
         counts = proxy.counts()
     assert counts["flip"] == 1
-    assert sample["__key__"] == dataset.index.locate(3).key
+    assert counts["requests"] >= 2
+    assert sample["__key__"] == expected["__key__"]
+    np.testing.assert_array_equal(sample["jpg"], expected["jpg"])
     assert not (tmp_path / "quarantine.jsonl").exists()
 
 
