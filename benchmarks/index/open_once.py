@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np  # noqa: F401 - every process that trains has it; it is no part of what is measured
+import numpy as np  # noqa: F401 - who trains has it: it is no part of what is measured
 
 _LOOKED_UP = 20_000
 

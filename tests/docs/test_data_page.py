@@ -88,4 +88,4 @@ def test_every_column_of_a_table_and_every_variable_is_told():
     declared = {each.name for each in vars(env).values() if isinstance(each, env.Variable)}
     named = set(re.findall(r"`((?:AWS|GOOGLE|STORAGE|AZURE|HEADRACE)_[A-Z_0-9]+)`", PAGE))
     unread = {"AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_SAS_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"}
-    assert named - declared == unread  # the client itself reads these, or a group of ours holds them
+    assert named - declared == unread  # the client reads these, or a group of ours holds them

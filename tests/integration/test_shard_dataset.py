@@ -187,7 +187,8 @@ def test_an_exception_names_the_sample_s_key_and_shard(url: str, workers: int):
     with pytest.raises(WorkerError) as caught:
         list(DataLoader(dataset, 8, num_workers=workers))
     told = str(caught.value)
-    assert f"sample {first.key} (number {first.sample}) of {first.path} in {dataset.index.url}" in told
+    name = f"sample {first.key} (number {first.sample})"
+    assert f"{name} of {first.path} in {dataset.index.url}" in told
     assert "ZeroDivisionError: two" in told
     assert "in fails_on_two" in told
 

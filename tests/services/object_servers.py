@@ -1,4 +1,4 @@
-"""Small servers of the tests' own: Cloud Storage's XML API, Blob Storage, WebDAV, and a host's keys.
+"""Small servers of the tests' own: Cloud Storage's XML API, Blob Storage, WebDAV, a host's keys.
 
 Each speaks as much of its protocol as the object-store client uses, ETags included.
 """
@@ -245,7 +245,7 @@ class WebHandler(_Handler):
 
 
 class CredentialsHandler(_Handler):
-    """What an EC2 host (its metadata service, version 2) and a pod's agent offer: keys for a while."""
+    """What an EC2 host (its metadata service, version 2) and a pod's agent offer: keys."""
 
     folder = "latest/meta-data/iam/security-credentials/"
     keys = json.dumps(
