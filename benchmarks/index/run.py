@@ -29,9 +29,7 @@ def main() -> None:
         folder = Path(name) / "dataset"
         manifest = synthetic(folder, SHARDS)
         rounds = [measure(folder) for _ in range(ROUNDS)]
-    told = (
-        f"{manifest.num_samples:,} samples in {SHARDS:,} shards, {manifest.num_members:,} files."
-    )
+    told = f"{manifest.num_samples:,} samples in {SHARDS:,} shards, {manifest.num_members:,} files."
     rows = [
         Row("seconds to open", [found["opened_s"] for found in rounds], "<= 1"),
         Row("private memory, MB", [found["private_mb"] for found in rounds], "<= 50"),

@@ -156,9 +156,7 @@ def test_a_segformer_in_a_folder_is_begun_with(tmp_path):
     shape = transformers.SegformerConfig(**TINY_SEGFORMER, num_labels=5)
     saved = transformers.SegformerForSemanticSegmentation(shape)
     segmentation = example("segmentation")
-    assert begun_with(
-        saved, tmp_path, lambda folder: segmentation.segformer(None, folder)
-    ) == {
+    assert begun_with(saved, tmp_path, lambda folder: segmentation.segformer(None, folder)) == {
         "decode_head.classifier.weight",  # for other classes
         "decode_head.classifier.bias",
     }
