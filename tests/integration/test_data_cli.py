@@ -185,8 +185,13 @@ def test_a_terminal_gets_a_bar_with_rate_and_time_left(
     monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes what it writes to for a terminal
     monkeypatch.setenv("COLUMNS", "120")
     with ProgressDisplay(silent_s=0) as display:
-        display(PackProgress(stage="packing", of_samples=200))
-        display(PackProgress(stage="packing", samples=50, of_samples=200, read_bytes=10**6))
+        # The rate counts from the first samples on, so two reports of some are needed.
+        for samples in (0, 25, 50):
+            display(
+                PackProgress(
+                    stage="packing", samples=samples, of_samples=200, read_bytes=samples * 10**5
+                )
+            )
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
     assert re.search(r"packing .*50/200, \d+/s, [\d.]+ [KMG]iB/s, \S+ s left", shown)
 
