@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ["loader/run.py", "remote.py", "resume.py", "exactness/kills.py"]
+SCRIPTS = ["loader/run.py", "remote.py", "index/run.py", "resume.py", "exactness/kills.py"]
 
 
 def main() -> None:

@@ -67,6 +67,25 @@ class Hangs(Draws):
         return super().__getitem__(index)
 
 
+class WaitsForOthers:
+    """Sample 0 is made when all the others have been: by turns that would never be."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 7:
+            self.marker.touch()
+        deadline = time.monotonic() + 60
+        while index == 0 and not self.marker.exists():
+            assert time.monotonic() < deadline, "nobody else made the other samples"
+            time.sleep(0.01)
+        return index
+
+
 class Images:
     """Arrays of 256 kB, so that batches are worth a slot."""
 

@@ -44,8 +44,8 @@ class Pair:
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Crop and recolour where this is for training."""
-        names = ("jpg", "png") if "jpg" in sample else ("png", "mask.png")
-        image, mask = sample[names[0]], TRAIN_IDS[sample[names[1]][:, :, 0]]
+        image = sample["jpg" if "jpg" in sample else "image.png"]  # so called where both are PNG
+        mask = TRAIN_IDS[sample["png"][:, :, 0]]
         if self.crop:
             image, mask = self.crop(image, mask)
             image = self.jitter(image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -39,6 +40,20 @@ def test_batches_are_the_same_bit_for_bit(workers: int):
         assert len(epoch) == len(loader) == len(expected)
         for mine, yours in zip(epoch, expected, strict=True):
             assert_same(mine, yours)
+
+
+def noisy(samples: list[Any]) -> torch.Tensor:
+    return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_a_collate_fn_that_draws_makes_the_same_batches(workers: int):
+    inline, made = (
+        list(DataLoader(Draws(37), 5, shuffle=True, seed=3, collate_fn=noisy, num_workers=count))
+        for count in (0, workers)
+    )
+    assert_same(made, inline)
+    assert len({tuple(batch.tolist()) for batch in inline}) == len(inline) == 8
 
 
 def test_epochs_and_seeds_differ():

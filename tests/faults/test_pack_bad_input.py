@@ -128,6 +128,11 @@ def test_class_lists_that_are_none(tmp_path, names):
         ("url,label\na.jpg,0.5\n", "column 'label' holds numbers with decimals"),
         ("url,label\nx/a.jpg,1\nx/a.jpg,2\n", "two files with one key"),
         ("url,label\na.jpg,1,2\n", "cannot be read as its name says"),
+        ("url,label\na.jpg,1\n../b.jpg,1\n", "column 'url' leads out of the table's folder"),
+        ("url,mask\na.jpg,../a.png\n", "column 'mask' leads out of the table's folder"),
+        ("url,key\na.jpg,a\nb.jpg,../b\n", "'key' would name a sample with '..' or a leading '/'"),
+        ("url,key\na.jpg,/etc/a\n", "a sample with '..' or a leading '/' in row 1 (of 1)"),
+        ("url\nhttp://host/x/../a.jpg\n", "'url' would name a sample with '..'"),
     ],
 )
 def test_tables_that_do_not_fit(tmp_path, rows, words):

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import class_folders, contents, jpeg, write
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gated_pack.py"
 
 
-def start(source: Path, destination: Path) -> tuple[subprocess.Popen[str], int]:
+def start(source: Path, destination: Path | str) -> tuple[subprocess.Popen[str], int]:
     """Start packing; return it and its worker once that has come to the gate."""
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(source), str(destination)],
@@ -52,6 +53,24 @@ def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_pa
     assert contents(destination) == contents(tmp_path / "whole")
     after = identities(destination)
     assert {name: after[name] for name in finished} == finished
+
+
+def test_a_packing_into_a_bucket_goes_on_after_kill_9_too(tmp_path, s3_url):
+    source, bucket = gated_source(tmp_path / "src"), open_store(s3_url)
+    process, _ = start(source, s3_url)
+    process.kill()
+    process.communicate()
+    finished = {info.path for info in bucket.list() if info.path.endswith(".tar")}
+    assert len(finished) >= 3
+    assert "manifest.json" not in {info.path for info in bucket.list()}
+
+    options = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
+    reports = []
+    pack(str(source), s3_url, options, check=decode_member, progress=reports.append)
+    assert max(report.resumed for report in reports) >= 3
+    pack(str(source), str(tmp_path / "whole"), options, check=decode_member)
+    there = {info.path: bytes(bucket.get(info.path)) for info in bucket.list()}
+    assert there == contents(tmp_path / "whole")
 
 
 def test_a_killed_worker_ends_the_packing_with_its_signal_and_shard(tmp_path):

@@ -6,14 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jobs import clean_environment, run
 
 TESTS = Path(__file__).parents[1]
 
 
-def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(tmp_path: Path):
+@pytest.mark.parametrize(("where", "states", "width"), [("local", 12, 400), ("s3", 6, 1500)])
+def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
+    where: str, states: int, width: int, tmp_path: Path, request: pytest.FixtureRequest
+):
+    # To the bucket 18 MB go at a time, in parts.
+    url = str(tmp_path) if where == "local" else request.getfixturevalue("s3_url")
+    script = str(TESTS / "scripts" / "killed_saves.py")
     ended = subprocess.run(
-        [sys.executable, str(TESTS / "scripts" / "killed_saves.py"), str(tmp_path)],
+        [sys.executable, script, url, str(states), str(width)],
         env=clean_environment(),
         capture_output=True,
         text=True,

@@ -8,11 +8,16 @@ import sys
 import textwrap
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+from slow_proxy import Faults, slow_proxy
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import DataLoader, ShardDataset
 from headrace.core.errors import TooManyBadSamplesError
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
 from packed import pack_images
 
 COUNT = 80
@@ -63,6 +68,29 @@ def test_a_bad_sample_is_replaced_within_its_shard_and_named(
     assert record["error"] == "CorruptError"
     assert epochs[0][33] == record["replacement_key"]
     assert dataset.index.shard_of(33) == dataset.index.shard_of(record["replacement"])
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
+def test_a_byte_that_was_damaged_on_the_way_is_fetched_once_more(
+    s3_url: str, s3_server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cached: bool
+):
+    monkeypatch.chdir(tmp_path)
+    noise = np.random.default_rng(0).integers(0, 255, (2, 160, 160, 3), np.uint8)
+    for number, image in enumerate(noise):  # so large that the flipped bit lies in the image
+        (tmp_path / "images/x").mkdir(parents=True, exist_ok=True)
+        assert cv2.imwrite(str(tmp_path / f"images/x/{number}.jpg"), image)
+    pack(str(tmp_path / "images"), s3_url, PackOptions(shard_bytes=1))
+    expected = ShardDataset(s3_url)[1]
+    dataset = ShardDataset(s3_url, cache_dir=tmp_path / "cache" if cached else None)
+    with slow_proxy(s3_server.endpoint, faults=Faults(flip=1.0, at_most=1)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        sample = dataset[1]
+        counts = proxy.counts()
+    assert counts["flip"] == 1
+    assert counts["requests"] >= 2
+    assert sample["__key__"] == expected["__key__"]
+    np.testing.assert_array_equal(sample["jpg"], expected["jpg"])
+    assert not (tmp_path / "quarantine.jsonl").exists()
 
 
 def test_torchs_loader_gets_replacements_too(url: str, tmp_path: Path):
@@ -122,7 +150,7 @@ RANK_SCRIPT = textwrap.dedent("""
 
 
 def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_path: Path):
-    damage(url, [0, 9, 18])  # with two ranks of 4: batches 0, 1 and 2, all on rank 0 but one
+    keys = damage(url, [0, 13, 18])  # with two ranks of 4: batches 0, 1 and 2, on ranks 0, 1 and 0
     (tmp_path / "rank.py").write_text(RANK_SCRIPT)
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0",
@@ -133,3 +161,5 @@ def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_pat
     stops = [(tmp_path / f"stop-{rank}").read_text() for rank in range(2)]
     assert stops[0] == stops[1]
     assert stops[0].startswith("3 3 of 24")
+    ranks = {record["key"]: record["rank"] for record in quarantined(tmp_path)}
+    assert [ranks[key] for key in keys] == [0, 1, 0]  # no rank alone has met three

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -144,12 +146,21 @@ def test_shells_complete_verbs():
     assert "lint" in text
 
 
-def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "advice"),
+    [
+        ("pack", " Run the same command again to go on."),
+        ("index", " Nothing is indexed; the next run begins anew."),
+        ("lint", ""),
+    ],
+)
+def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path, verb, advice):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # a store that never answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/slow.jpg"
         (tmp_path / "t.csv").write_text(f"url,label\n{url},1\n")
+        where = [tmp_path / "t.csv", tmp_path / "dst"] if verb == "pack" else [url]
         process = subprocess.Popen(
-            [*HEADRACE, "data", "pack", tmp_path / "t.csv", tmp_path / "dst"],
+            [*HEADRACE, "data", verb, *where],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         connection, _ = silent.accept()
@@ -157,7 +168,7 @@ def test_ctrl_c_ends_it_at_once_with_130_and_leaves_no_process(tmp_path):
         _, error = process.communicate(timeout=60)  # all who hold the pipes are gone
         connection.close()
     assert process.returncode == 130
-    assert error == "headrace: interrupted. Run the same command again to go on.\n"
+    assert error == f"headrace: interrupted.{advice}\n"
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):
@@ -166,3 +177,32 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capfd):
     assert capfd.readouterr().err == "packing: 50/200, 2 bad\n"
     ProgressDisplay()(progress)
     assert capfd.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")  # rich takes what it writes to for a terminal
+    monkeypatch.setenv("COLUMNS", "120")
+    with ProgressDisplay(silent_s=0) as display:
+        # The rate counts from the first samples on, so two reports of some are needed.
+        for samples in (0, 25, 50):
+            display(
+                PackProgress(
+                    stage="packing", samples=samples, of_samples=200, read_bytes=samples * 10**5
+                )
+            )
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
+    assert re.search(r"packing .*50/200, \d+/s, [\d.]+ [KMG]iB/s, \S+ s left", shown)
+
+
+def test_the_rate_counts_from_the_first_samples_of_this_run_on():
+    display = ProgressDisplay(silent_s=0)
+    begun = PackProgress(stage="packing", samples=100, of_samples=400, resumed=100)
+    later = PackProgress(
+        stage="packing", samples=200, of_samples=400, resumed=100, read_bytes=50 * 2**20
+    )
+    now = time.monotonic()
+    display._show(begun, now)
+    numbers = display._numbers(later, now + 10)
+    assert numbers == ["200/400", "10/s", "5 MiB/s", "20 s left"]

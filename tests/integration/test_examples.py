@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
 import pytest
+import torch
+import transformers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEGMENTATION = EXAMPLES / "segmentation"
@@ -45,6 +49,15 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{name}_train", EXAMPLES / name / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def metrics(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -55,6 +68,14 @@ def streets(tmp_path_factory) -> Path:
     call(SEGMENTATION / "streets.py", root / "a", "--train=12", "--val=6", "--workers=1",
          "--image-format=jpg", cwd=root)  # fmt: skip
     return root / "a"
+
+
+@pytest.fixture(scope="module")
+def png_streets(tmp_path_factory) -> Path:
+    """Scenes as Cityscapes has them: images are PNG, like their masks."""
+    root = tmp_path_factory.mktemp("png-streets")
+    call(SEGMENTATION / "streets.py", root, "--train=0", "--val=6", "--workers=1", cwd=root)
+    return root
 
 
 def test_scenes_are_the_same_on_any_number_of_workers(streets, tmp_path):
@@ -87,9 +108,10 @@ def test_labels_are_cityscapes_own():
     assert [label["train_id"] for label in labels] == list(range(19))
 
 
-def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, tmp_path):
-    for split in ("train", "val"):
-        headrace("data", "pack", streets, tmp_path / "data" / split, f"--split={split}",
+def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, png_streets, tmp_path):
+    # Both layouts in one run: JPEG images to train on, PNG images, as Cityscapes has, held out.
+    for split, source in (("train", streets), ("val", png_streets)):
+        headrace("data", "pack", source, tmp_path / "data" / split, f"--split={split}",
                  "--shard-size=256KiB", "--workers=1", cwd=tmp_path)  # fmt: skip
     (tmp_path / "tiny.json").write_text(json.dumps(TINY_SEGFORMER))
     run, data, checkpoints = tmp_path / "run", tmp_path / "data", tmp_path / "checkpoints"
@@ -128,3 +150,56 @@ def test_imagenet_trains_from_class_folders_where_they_lie(tmp_path):
     (row,) = metrics(run)
     assert row["step"] == 2
     assert 0 <= row["val_top1"] <= row["val_top5"] == 1
+
+
+def test_a_segformer_in_a_folder_is_begun_with(tmp_path):
+    shape = transformers.SegformerConfig(**TINY_SEGFORMER, num_labels=5)
+    saved = transformers.SegformerForSemanticSegmentation(shape)
+    segmentation = example("segmentation")
+    assert begun_with(saved, tmp_path, lambda folder: segmentation.segformer(None, folder)) == {
+        "decode_head.classifier.weight",  # for other classes
+        "decode_head.classifier.bias",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "made_new"),
+    [
+        (
+            "resnet50",
+            lambda: transformers.ResNetForImageClassification(
+                transformers.ResNetConfig(
+                    embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic",
+                    num_labels=5,
+                )
+            ),
+            {"classifier.1.weight", "classifier.1.bias"},
+        ),
+        (
+            "vit",
+            lambda: transformers.ViTForImageClassification(
+                transformers.ViTConfig(
+                    image_size=32, patch_size=16, hidden_size=16, num_hidden_layers=1,
+                    num_attention_heads=2, intermediate_size=16, num_labels=5,
+                )
+            ),
+            {"classifier.weight", "classifier.bias"},
+        ),
+    ],
+)  # fmt: skip
+def test_an_image_classifier_in_a_folder_is_begun_with(tmp_path, name, saved, made_new):
+    imagenet = example("imagenet")
+    new = begun_with(saved(), tmp_path, lambda folder: imagenet.network(name, folder, 7, 32))
+    assert new == made_new
+
+
+def begun_with(saved, folder: Path, network) -> set[str]:
+    """Save a model, begin with it, and return the names of the weights that are new."""
+    saved.save_pretrained(folder)
+    before, after = saved.state_dict(), network(str(folder)).state_dict()
+    assert before.keys() == after.keys()
+    return {
+        name
+        for name, weight in before.items()
+        if weight.shape != after[name].shape or not torch.equal(weight, after[name])
+    }

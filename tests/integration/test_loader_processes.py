@@ -18,7 +18,14 @@ import torch
 
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, LoaderTimeoutError
-from sample_datasets import Draws, Hangs, Images, KillsItsWorker, assert_same
+from sample_datasets import (
+    Draws,
+    Hangs,
+    Images,
+    KillsItsWorker,
+    WaitsForOthers,
+    assert_same,
+)
 
 TESTS = Path(__file__).parents[1]
 DESCRIPTORS = Path("/proc/self/fd")
@@ -60,6 +67,13 @@ def test_a_killed_workers_batch_is_made_again(tmp_path: Path):
     for mine, yours in zip(loader, expected, strict=True):
         assert_same(mine, yours)
     assert (tmp_path / "killed").exists()
+
+
+def test_a_free_worker_takes_the_next_batch_whoever_s_turn_it_would_be(tmp_path: Path):
+    loader = DataLoader(
+        WaitsForOthers(tmp_path / "others are done"), 1, num_workers=2, prefetch_batches=8
+    )
+    assert [int(batch) for batch in loader] == list(range(8))
 
 
 def test_workers_killed_from_outside_are_replaced():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 import headrace
@@ -54,6 +55,26 @@ def test_a_table_of_web_addresses_is_packed(web: str, tmp_path: Path):
             for member in location.members
         }
         assert found == {"jpg": jpeg(number), "cls": str(number).encode()}
+
+
+def test_a_table_on_a_web_server_is_packed_with_paths_relative_to_it(web: str, tmp_path: Path):
+    server = open_store(f"{web}/lists")
+    server.put("photos/a 1.jpg", jpeg(1))
+    server.put("b.jpg", jpeg(2))
+    server.put("train.csv", f"url,label\nphotos/a 1.jpg,dog\n{web}/lists/b.jpg,cat\n".encode())
+    # The query is what a presigned address has; it goes with the table's request and no further.
+    report = pack(
+        f"{web}/lists/train.csv?signature=secret-canary", str(tmp_path / "packed"),
+        PackOptions(keep_order=True),
+    )  # fmt: skip
+    dataset = headrace.ShardDataset(str(tmp_path / "packed"))
+    assert [(each["__key__"], each["cls"]) for each in (dataset[0], dataset[1])] == [
+        ("photos/a 1", 1),
+        ("lists/b", 0),
+    ]
+    np.testing.assert_array_equal(dataset[0]["jpg"], decode_member("jpg", jpeg(1)))
+    assert report.manifest.source.url == f"{web}/lists/train.csv"
+    assert b"canary" not in (tmp_path / "packed/manifest.json").read_bytes()
 
 
 def test_an_address_that_leads_nowhere_is_named(web: str, tmp_path: Path):

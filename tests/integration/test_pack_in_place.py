@@ -121,6 +121,17 @@ def test_empty_objects_are_named(tmp_path):
     assert report.manifest.num_samples == 4
 
 
+def test_an_empty_folder_and_none_at_all_are_told_and_left_as_they_are(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "nowhere"):
+        with pytest.raises(DatasetError, match=f"{name} holds nothing, or does not exist"):
+            index_in_place(str(tmp_path / name))
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    write(tmp_path / "text", {"a/readme.txt": b"x"})
+    with pytest.raises(DatasetError, match=r"1 other files \(a/readme\.txt\)"):
+        index_in_place(str(tmp_path / "text"))
+
+
 def test_a_folder_that_holds_a_dataset_is_not_indexed_over_it(tmp_path):
     wild_tars(tmp_path / "tars")
     index_in_place(str(tmp_path / "tars"))

@@ -2,96 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
+from synthetic import SHARD_SAMPLES, synthetic
 
 from headrace.core.errors import DatasetError
 from headrace.data.shards.index import open_index
-from headrace.data.shards.manifest import (
-    Extension,
-    Manifest,
-    ShardEntry,
-    Source,
-    fingerprint_of,
-)
-from headrace.data.shards.rows.builder import digest_of, schema_of
-from headrace.data.shards.rows.columns import Kinds
-from headrace.data.shards.rows.file import write_index
 from headrace.data.storage import open_store
 
-KINDS: Kinds = {"cls": "range", "jpg": "range"}
-SHARD_SAMPLES = 1280
-
-
-def synthetic(folder: Path, shards: int) -> Manifest:
-    """Write the index of class folders in shards of 128 MiB, every shard's rows alike."""
-    keys = pa.array([f"n01440764/n01440764_{row:05d}" for row in range(SHARD_SAMPLES)])
-    offsets = pa.array(np.arange(SHARD_SAMPLES) * 110_000)
-    sizes = pa.array(np.full(SHARD_SAMPLES, 100_000, np.uint32))
-    arrays = [keys, offsets, sizes, sizes, offsets, sizes, sizes]
-    batch = pa.record_batch(arrays, schema=schema_of(KINDS))
-    entry = ShardEntry(
-        name="", size_bytes=1, num_samples=SHARD_SAMPLES, digest=digest_of(batch, KINDS),
-        index_start=0, index_bytes=0,
-    )  # fmt: skip
-    entries = [replace(entry, name=f"{number:06d}.tar") for number in range(shards)]
-    fingerprint = fingerprint_of("tar", entries)
-    folder.mkdir(parents=True)
-    index = write_index(folder / "index.arrow", (batch for _ in entries), KINDS, fingerprint)
-    manifest = Manifest(
-        fingerprint=fingerprint,
-        layout="tar",
-        num_samples=shards * SHARD_SAMPLES,
-        num_members=2 * shards * SHARD_SAMPLES,
-        size_bytes=shards,
-        extensions=tuple(Extension(name=name, kind=kind) for name, kind in KINDS.items()),
-        index_bytes=index.size_bytes,
-        index_crc32c=index.crc32c,
-        source=Source(kind="synthetic", url="", num_files=0, size_bytes=0),
-        shards=tuple(
-            replace(entry, index_start=start, index_bytes=length)
-            for entry, (start, length) in zip(entries, index.spans, strict=True)
-        ),
-    )
-    (folder / "manifest.json").write_bytes(manifest.to_json())
-    return manifest
-
-
-READER = """
-import random, re, sys, time
-def private_kb():
-    return int(re.search(r"Anonymous:\\s+(\\d+)", open("/proc/self/smaps_rollup").read())[1])
-import numpy
-before = private_kb()
-start = time.perf_counter()
-from headrace.data.shards.index import open_index
-index = open_index(sys.argv[1])
-opened_s = time.perf_counter() - start
-for sample in random.Random(0).sample(range(len(index)), 20_000):
-    index.locate(sample)
-print(len(index), private_kb() - before, opened_s)
-"""
+OPEN_ONCE = Path(__file__).parents[2] / "benchmarks/index/open_once.py"
 
 
 def test_ten_million_samples_cost_a_process_under_50_mb_and_64_bytes_a_member(tmp_path):
     manifest = synthetic(tmp_path / "ds", 7813)
     assert manifest.index_bytes / manifest.num_members <= 64
     outcome = subprocess.run(
-        [sys.executable, "-c", READER, str(tmp_path / "ds")],
+        [sys.executable, str(OPEN_ONCE), str(tmp_path / "ds")],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     shutil.rmtree(tmp_path / "ds")  # 0.6 GB, which pytest would keep
-    samples, private_kb, opened_s = outcome.stdout.split()
-    sys.stdout.write(f"opened in {opened_s} s, {private_kb} kB of private memory\n")
-    assert int(samples) > 10**7
-    assert int(private_kb) < 50_000  # with pyarrow itself, and 20,000 random look-ups
+    found = json.loads(outcome.stdout)
+    assert found["samples"] > 10**7
+    assert found["private_mb"] < 50  # with 20,000 random look-ups
 
 
 def test_a_small_index_stays_within_its_budget_too(tmp_path):

@@ -152,6 +152,43 @@ def test_a_table_of_urls_and_labels(tmp_path, kind):
     assert report.manifest.classes == ("cat", "dog")
 
 
+def test_a_table_in_a_bucket_names_objects_beside_it_and_elsewhere(tmp_path, s3_url):
+    bucket = open_store(s3_url)
+    for path in ("lists/near/a.jpg", "far/b.jpg"):
+        bucket.put(path, jpeg(len(path)))
+    bucket.put("lists/t.csv", f"url,label\nnear/a.jpg,0\n{s3_url}/far/b.jpg,1\n".encode())
+    pack(f"{s3_url}/lists/t.csv", f"{s3_url}/packed", PackOptions(keep_order=True))
+    samples = list(read_all(open_index(f"{s3_url}/packed")).values())
+    assert samples == [
+        {"jpg": jpeg(len("lists/near/a.jpg")), "cls": b"0"},
+        {"jpg": jpeg(len("far/b.jpg")), "cls": b"1"},
+    ]
+
+
+def test_webdataset_reads_every_kind_of_member_and_name(tmp_path):
+    source = cityscapes(tmp_path / "src")
+    options = PackOptions(source=SourceOptions(split="train"), keep_order=True)
+    pack(str(source), str(tmp_path / "pairs"), options)
+    long = "x" * 120
+    rows = [
+        {"url": f"p/{number}.jpg", "key": key, "lat": 0.5, "label": number}
+        for number, key in enumerate(("plain", f"{long}/{long}", "straße/v1.2 é"))
+    ]
+    write(tmp_path, {f"p/{number}.jpg": jpeg(number) for number in range(3)})
+    pack(str(table(tmp_path, "jsonl", rows)), str(tmp_path / "rows"), PackOptions(keep_order=True))
+    for name in ("pairs", "rows"):
+        shards = sorted(str(path) for path in (tmp_path / name).glob("*.tar"))
+        theirs = {
+            sample.pop("__key__"): {
+                member: data for member, data in sample.items() if not member.startswith("__")
+            }
+            for sample in webdataset.WebDataset(shards, shardshuffle=False)
+        }
+        assert theirs == read_all(open_index(str(tmp_path / name)))
+    assert {"cls", "jpg", "json"} == set(theirs["plain"])
+    assert len(theirs) == 3
+
+
 def test_splits_number_their_classes_alike(tmp_path):
     train = class_folders(tmp_path / "train", each=1, classes=("cat", "dog", "eel"))
     val = class_folders(tmp_path / "val", each=1, classes=("eel",))

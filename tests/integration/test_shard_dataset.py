@@ -14,7 +14,13 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import Checkpointer, DataLoader, ShardDataset
-from headrace.core.errors import BadSampleError, DatasetError, NotFoundError, StorageError
+from headrace.core.errors import (
+    BadSampleError,
+    DatasetError,
+    NotFoundError,
+    StorageError,
+    WorkerError,
+)
 from headrace.data.shards.in_place import index_in_place
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
@@ -165,6 +171,26 @@ def test_packing_that_decodes_lets_crops_skip_rows_and_nothing_else_changes(tmp_
         one = decoded[sample]["jpg"]
         random.seed(sample)
         np.testing.assert_array_equal(one, plain[sample]["jpg"])
+
+
+def fails_on_two(label: int) -> int:
+    if label == 2:
+        raise ZeroDivisionError("two")
+    return label
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_names_the_sample_s_key_and_shard(url: str, workers: int):
+    dataset = ShardDataset(url, transform=OnMembers("cls", fails_on_two))
+    labels = [ShardDataset(url)[number]["cls"] for number in range(COUNT)]
+    first = dataset.index.locate(labels.index(2))
+    with pytest.raises(WorkerError) as caught:
+        list(DataLoader(dataset, 8, num_workers=workers))
+    told = str(caught.value)
+    name = f"sample {first.key} (number {first.sample})"
+    assert f"{name} of {first.path} in {dataset.index.url}" in told
+    assert "ZeroDivisionError: two" in told
+    assert "in fails_on_two" in told
 
 
 class Tabled(ShardDataset):

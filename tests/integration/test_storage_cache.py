@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -61,6 +62,20 @@ def test_a_second_job_reads_nothing_from_the_store(warm: CacheableStore, folder:
     assert bytes(cached.get_range("data", 100_000, 500_000)) == _DATA[100_000:600_000]
     assert cached.stats().miss_bytes == 0
     assert cached.stats().hit_bytes == 500_000
+
+
+def test_a_relative_folder_is_the_same_for_who_moves_on(
+    origin: CacheableStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cached = _cached(origin, Path("here"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    worker_s = pickle.loads(pickle.dumps(cached))
+    worker_s.get("data")
+    worker_s.close()
+    assert _blocks(tmp_path / "here")
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "stranger"])

@@ -113,9 +113,18 @@ def test_a_given_samplers_state_is_its_count():
     order = [3, 1, 4, 1, 5, 9, 2, 6]
     loader = DataLoader(Indices(10), 3, sampler=order, num_workers=0)
     taken, state = stop_after(loader, 1)
-    resumed = DataLoader(Indices(10), 3, sampler=order, num_workers=0)
+    assert state["position"] == 1
+    asked: list[int] = []
+
+    class Asked(Indices):
+        def __getitem__(self, index: int) -> int:
+            asked.append(index)
+            return index
+
+    resumed = DataLoader(Asked(10), 3, sampler=order, num_workers=0)
     resumed.load_state_dict(state)
     assert taken + [batch.tolist() for batch in resumed] == [[3, 1, 4], [1, 5, 9], [2, 6]]
+    assert asked == [1, 5, 9, 2, 6]  # of what was delivered before, nothing is read again
 
 
 def test_states_of_other_datasets_and_other_loaders_are_refused():

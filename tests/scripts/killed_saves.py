@@ -1,8 +1,10 @@
-"""Saves that are killed at every state of the folder that they pass through.
+"""Saves that are killed at every state of the folder, or bucket, that they pass through.
 
 A child saves step after step, its weights equal to the step. It is killed with SIGKILL as soon
 as the folder shows its n-th new state; then the newest checkpoint must be whole, and that of the
 last step which the child had finished, or of the one it was about to finish.
+
+python killed_saves.py URL STATES WIDTH: the model has WIDTH x WIDTH weights.
 """
 
 from __future__ import annotations
@@ -19,26 +21,29 @@ import torch._dynamo  # what the first optimizer step would import in every chil
 from torch import nn
 
 from headrace.core.lifetime import die_with_parent
+from headrace.data.storage import open_store
 from headrace.train import Checkpointer
 
 FIRST_STEPS = 2  # saved in peace before the watching begins
-STATES = 12
+URL, STATES, WIDTH = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
-def save_on_and_on(folder: Path, told: int) -> None:
-    model = nn.Linear(400, 400)
+def save_on_and_on(url: str, told: int) -> None:
+    model = nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(1000):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(step)
-        Checkpointer(str(folder), keep=2).save(step, model, optimizer, extra=step)
+        Checkpointer(url, keep=2).save(step, model, optimizer, extra=step)
         os.write(told, b".")
 
 
-def state_of(folder: Path) -> tuple:
+def state_of(url: str) -> tuple:
+    if "://" in url:
+        return tuple((info.path, info.size_bytes) for info in open_store(url).list())
     try:
-        return tuple(sorted((str(path), path.stat().st_size > 0) for path in folder.rglob("*")))
+        return tuple(sorted((str(path), path.stat().st_size > 0) for path in Path(url).rglob("*")))
     except FileNotFoundError:  # it changed while it was looked at
         return ()
 
@@ -58,30 +63,30 @@ def forked(action: Callable[[], None]) -> int:
     return child
 
 
-def kill_at(folder: Path, number: int) -> None:
+def kill_at(url: str, number: int) -> None:
     listening, told = os.pipe()
-    child = forked(lambda: save_on_and_on(folder, told))
+    child = forked(lambda: save_on_and_on(url, told))
     os.close(told)
     for _ in range(FIRST_STEPS):
         assert os.read(listening, 1) == b"."
-    seen = {state_of(folder)}
+    seen = {state_of(url)}
     while len(seen) <= number:
-        seen.add(state_of(folder))
+        seen.add(state_of(url))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     finished = FIRST_STEPS
     while os.read(listening, 1):
         finished += 1
     os.close(listening)
-    checker = forked(lambda: check(folder, finished - 1))
+    checker = forked(lambda: check(url, finished - 1))
     assert os.waitpid(checker, 0)[1] == 0
 
 
-def check(folder: Path, last_told: int) -> None:
-    checkpointer = Checkpointer(str(folder), keep=2)
+def check(url: str, last_told: int) -> None:
+    checkpointer = Checkpointer(url, keep=2)
     latest = checkpointer.latest()
     assert latest in {last_told, last_told + 1}, (latest, last_told)
-    model = nn.Linear(400, 400)
+    model = nn.Linear(WIDTH, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     restored = checkpointer.restore(model, optimizer)
     assert restored is not None
@@ -89,9 +94,11 @@ def check(folder: Path, last_told: int) -> None:
     assert all(bool((parameter == latest).all()) for parameter in model.parameters())
     checkpointer.save(latest + 1, model, optimizer)  # in a folder that may hold leftovers
     assert checkpointer.latest() == latest + 1
-    left = sorted(path.name for path in folder.iterdir())
+    left = sorted({info.path.partition("/")[0] for info in open_store(url).list()})
+    if "://" not in url:  # empty folders are left by nobody either
+        assert left == sorted(path.name for path in Path(url).iterdir())
     assert left == [f"step-{step:012d}" for step in (latest, latest + 1)], left
 
 
 for state in range(1, STATES + 1):
-    kill_at(Path(sys.argv[1]) / str(state), state)
+    kill_at(f"{URL}/{state}", state)

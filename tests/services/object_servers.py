@@ -1,4 +1,4 @@
-"""Small object servers of the tests' own: Cloud Storage's XML API, Blob Storage, a WebDAV server.
+"""Small servers of the tests' own: Cloud Storage's XML API, Blob Storage, WebDAV, a host's keys.
 
 Each speaks as much of its protocol as the object-store client uses, ETags included.
 """
@@ -6,7 +6,9 @@ Each speaks as much of its protocol as the object-store client uses, ETags inclu
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -242,6 +244,40 @@ class WebHandler(_Handler):
         self.answer(207, f'<D:multistatus xmlns:D="DAV:">{rows}</D:multistatus>')
 
 
+class CredentialsHandler(_Handler):
+    """What an EC2 host (its metadata service, version 2) and a pod's agent offer: keys."""
+
+    folder = "latest/meta-data/iam/security-credentials/"
+    keys = json.dumps(
+        {
+            "Code": "Success",
+            "Type": "AWS-HMAC",
+            "LastUpdated": "2026-01-01T00:00:00Z",
+            "Expiration": "2099-01-01T00:00:00Z",
+            "AccessKeyId": "HOSTKEY",
+            "SecretAccessKey": "host-secret",
+            "Token": "host-session",
+        }
+    )
+
+    def do_PUT(self) -> None:
+        self.answer(200 if self.key == "latest/api/token" else 404, "metadata-token")
+
+    def do_GET(self) -> None:
+        wanted = {
+            "pod": ("authorization", "pod-token", self.keys),
+            self.folder: ("x-aws-ec2-metadata-token", "metadata-token", "the-role"),
+            f"{self.folder}the-role": ("x-aws-ec2-metadata-token", "metadata-token", self.keys),
+        }
+        header, token, text = wanted.get(self.key, ("", "", ""))
+        if not header:
+            self.answer(404)
+        elif self.headers.get(header) != token:
+            self.answer(401)
+        else:
+            self.answer(200, text)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -252,9 +288,17 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def object_server(handler: type[_Handler]) -> Iterator[ObjectServer]:
+def object_server(
+    handler: type[_Handler], certificate: tuple[str, str] | None = None
+) -> Iterator[ObjectServer]:
+    """Run a server; with a certificate and its key, for localhost, it speaks https."""
     with _Server(("127.0.0.1", 0), handler) as server:
         state = ObjectServer(endpoint=f"http://127.0.0.1:{server.server_port}")
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+            state.endpoint = f"https://localhost:{server.server_port}"
         server.RequestHandlerClass = type("Handler", (handler,), {"state": state})
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()

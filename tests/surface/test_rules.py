@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,39 @@ def test_the_environment_is_read_in_one_file_alone(path: Path):
         for alias in node.names
     }
     assert not (names | imported) & {"environ", "environb", "getenv", "putenv", "getenvb"}
+
+
+# In launch it is what torchrun's own process runs; `headrace` itself starts without torch.
+MAY_IMPORT_TORCH = (
+    "data/loader/", "train/", "observe/probe/",
+    "launch/flags.py", "launch/logs.py", "launch/torchrun.py",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_torch_and_ray_are_imported_at_module_level_only_where_marked(path: Path):
+    if path.relative_to(ROOT / "src/headrace").as_posix().startswith(MAY_IMPORT_TORCH):
+        return
+    imported = {
+        name.partition(".")[0]
+        for node in _at_module_level(ast.parse(path.read_text()))
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    assert not imported & {"torch", "ray"}
+
+
+def _at_module_level(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _at_module_level(node)
 
 
 def test_every_package_has_something_in_it():

@@ -119,9 +119,13 @@ def test_without_credentials_requests_are_anonymous(
     assert _settings(host=True) == {}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one")
     assert _settings(host=True)["skip_signature"] is True
-    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://[fd00:ec2::254]/")
+    assert _settings(host=False) == {
+        "endpoint": "http://one",
+        "metadata_endpoint": "http://[fd00:ec2::254]",
+    }
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    assert _settings(host=True)["skip_signature"] is True
+    assert _settings(host=True) == {"endpoint": "http://one", "skip_signature": True}
 
 
 def test_google_and_azure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def index(
         mask_glob=mask_glob,
         classes=read_classes(classes_from) if classes_from else (),
     )
-    with ProgressDisplay() as progress:
+    with ProgressDisplay(advice="Nothing is indexed; the next run begins anew.") as progress:
         report = index_in_place(
             url, destination=to, source=options, max_bad=max_bad, progress=progress
         )

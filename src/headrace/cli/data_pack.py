@@ -84,7 +84,7 @@ def pack(
         ),
     )
     recode = Recode(resize_short=resize_short, quality=quality) if resize_short else None
-    with ProgressDisplay() as progress:
+    with ProgressDisplay(advice="Run the same command again to go on.") as progress:
         report = packing.pack(
             source, destination, options, recode=recode, check=decode_member, progress=progress
         )

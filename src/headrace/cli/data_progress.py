@@ -12,6 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from headrace.cli.ctrl_c import ctrl_c_noticed
 from headrace.core.units import format_bytes, format_seconds
 from headrace.data.shards.progress import PackProgress
 
@@ -23,9 +24,11 @@ class ProgressDisplay:
 
     Args:
         silent_s: Nothing is shown of work that takes no longer.
+        advice: What is said where ctrl-C ends it.
     """
 
-    def __init__(self, silent_s: float = 2.0) -> None:
+    def __init__(self, silent_s: float = 2.0, *, advice: str = "") -> None:
+        self._advice = f" {advice}" if advice else ""
         self._console = Console(stderr=True)
         self._silent_s = silent_s
         self._began_s = time.monotonic()
@@ -39,10 +42,12 @@ class ProgressDisplay:
         self._timer = threading.Timer(silent_s, lambda: self(self._latest))
         self._timer.daemon = True
         self._task = TaskID(0)
+        self._ctrl_c = ctrl_c_noticed(self._interrupted)
 
     def __enter__(self) -> Self:
         # Something is shown even of work that has nothing to report for a while.
         self._timer.start()
+        self._ctrl_c.__enter__()
         return self
 
     def __exit__(
@@ -51,16 +56,12 @@ class ProgressDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is KeyboardInterrupt:
+            self._interrupted()
         self._timer.cancel()
         with self._lock:
-            self._ended = True
-            if self._bar is not None:
-                self._bar.stop()
-        if kind is KeyboardInterrupt:
-            sys.stderr.write("headrace: interrupted. Run the same command again to go on.\n")
-            sys.stderr.flush()
-            # At once: leaving in order would wait for threads that wait for a slow store.
-            os._exit(130)
+            self._end()
+        self._ctrl_c.__exit__(kind, error, trace)
 
     def __call__(self, progress: PackProgress) -> None:
         """Show how far the work is."""
@@ -68,6 +69,19 @@ class ProgressDisplay:
             if not self._ended:
                 self._latest = progress
                 self._show(progress, time.monotonic())
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _interrupted(self) -> None:
+        with self._lock:  # to the end: it is said once, and nothing is shown after it
+            self._end()
+            sys.stderr.write(f"headrace: interrupted.{self._advice}\n")
+            sys.stderr.flush()
+            # At once: leaving in order would wait for threads that wait for a slow store.
+            os._exit(130)
 
     def _show(self, progress: PackProgress, now: float) -> None:
         if progress.stage != self._stage or self._first[1] <= progress.resumed:

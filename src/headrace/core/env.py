@@ -88,6 +88,12 @@ AWS_SHARED_CREDENTIALS_FILE = Variable(
 AWS_EC2_METADATA_DISABLED = Variable(
     "AWS_EC2_METADATA_DISABLED", "true: do not ask the EC2 host for credentials"
 )
+AWS_METADATA_ENDPOINT = Variable(
+    "AWS_METADATA_ENDPOINT", "where the host offers S3 credentials, if not at the usual address"
+)
+AWS_EC2_METADATA_SERVICE_ENDPOINT = Variable(
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT", "likewise, as the AWS tools call it"
+)
 AWS_CREDENTIALS = (
     AWS_ACCESS_KEY_ID,
     Variable("AWS_WEB_IDENTITY_TOKEN_FILE", "S3 credentials: token of a Kubernetes account"),

@@ -52,6 +52,8 @@ def index_in_place(
     tell = progress or (lambda _: None)
     options = source or SourceOptions()
     store, target = open_store(url), open_store(destination or url)
+    if next(store.list(), None) is None:
+        raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
     _refuse_used(target)
     listed = listing(tell)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:

@@ -38,9 +38,13 @@ def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
         return settings | _keys(profile)
     if any(name in profile for name in _NEEDS_BOTO3):
         return settings | {"credential_provider": _boto3_provider()}
+    if (env.AWS_EC2_METADATA_DISABLED.get() or "").lower() == "true":
+        return settings | {"skip_signature": True}
+    named = env.AWS_METADATA_ENDPOINT.get() or env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get()
+    if named:
+        return settings | {"metadata_endpoint": named.rstrip("/")}
     elsewhere = "amazonaws.com" not in settings.get("endpoint", "amazonaws.com")
-    disabled = (env.AWS_EC2_METADATA_DISABLED.get() or "").lower() == "true"
-    if elsewhere or disabled or not offered_by_host():
+    if elsewhere or not offered_by_host():
         settings["skip_signature"] = True
     return settings
 

@@ -50,7 +50,7 @@ class CachedStore:
         if not 4096 <= block_bytes <= _SPAN_BYTES:
             raise UsageError(f"block_bytes={block_bytes}: a block has 4096 to {_SPAN_BYTES} bytes.")
         self._store = store
-        self._cache_dir = Path(cache_dir)
+        self._cache_dir = Path(cache_dir).absolute()  # a worker may stand in another folder
         self._limit_bytes = limit_bytes
         self._block_bytes = block_bytes
         self._begin()

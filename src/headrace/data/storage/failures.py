@@ -87,6 +87,7 @@ _TRANSFER = (
     ("ConnectionRefused", Fault.UNREACHABLE, "nothing listens at the endpoint"),
     ("NetworkUnreachable", Fault.UNREACHABLE, "the network is unreachable"),
     ("HostUnreachable", Fault.UNREACHABLE, "the host is unreachable"),
+    ("InvalidCertificate", Fault.REFUSED, "the server's certificate is not trusted"),
     ("certificate", Fault.REFUSED, "the server's certificate is not trusted"),
     ("URL scheme is not allowed", Fault.REFUSED, "the endpoint is not https"),
     ("BareRedirect", Fault.REFUSED, "the bucket is in another region; set AWS_REGION"),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
-from headrace.data.shards.names import path_of_url, stem_of
+from headrace.data.shards.names import key_of, path_of_url, refusal, stem_of
 from headrace.data.shards.sources.samples import (
     FileColumn,
     SampleTable,
@@ -46,7 +46,8 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     member "json". Paths that are no URLs are relative to the table.
 
     Raises:
-        DatasetError: No such column, an empty cell, an unknown class, two rows with one key.
+        DatasetError: No such column, an empty cell, an unknown class, two rows with one key, a path
+            or key with "..", a key that begins with "/".
         StorageError: The table cannot be read.
     """
     folder, name = split_url(url)
@@ -54,8 +55,8 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     data = bytes(open_store(folder).get(name))
     content = _parse(data, name, shown)
     columns = _Columns(content, shown)
-    paths = columns.strings(columns.image)
-    masks = columns.strings(columns.mask) if columns.mask else None
+    paths = columns.paths(columns.image)
+    masks = columns.paths(columns.mask) if columns.mask else None
     labels, classes = _labels(columns, known_classes)
     state = listing_hash()
     state.update(data)
@@ -108,13 +109,28 @@ class _Columns:
         self.refuse_rows(np.flatnonzero(empty.to_numpy(zero_copy_only=False)), name, "is empty")
         return array
 
-    def refuse_rows(self, rows: NDArray[np.intp], name: str, what: str) -> None:
+    def paths(self, name: str) -> pa.LargeStringArray:
+        array = self.strings(name)
+        wrong = [row for row, path in enumerate(texts(array)) if _leads_out(path)]
+        self.refuse_rows(
+            np.array(wrong, dtype=np.intp), name, "leads out of the table's folder ('..')",
+            "Write a whole path or URL there.",
+        )  # fmt: skip
+        return array
+
+    def refuse_rows(
+        self,
+        rows: NDArray[np.intp],
+        name: str,
+        what: str,
+        advice: str = "Correct or remove those rows.",
+    ) -> None:
         if len(rows):
             shown = ", ".join(str(row + 1) for row in rows[:10])
             more = f" and {len(rows) - 10} more" if len(rows) > 10 else ""
             raise DatasetError(
                 f"{self.where}: column {name!r} {what} in row {shown}{more} (of "
-                f"{self.content.num_rows}). Correct or remove those rows."
+                f"{self.content.num_rows}). {advice}"
             )
 
     def _first(self, names: Sequence[str]) -> str | None:
@@ -161,9 +177,21 @@ def _labels(
 
 def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray:
     if columns.key is not None:
-        return columns.strings(columns.key)
-    stems = [stem_of(path_of_url(path)) for path in texts(paths)]
-    return large_strings(stems)
+        name, stems = columns.key, columns.strings(columns.key)
+    else:
+        name = columns.image
+        stems = large_strings([stem_of(path_of_url(path)) for path in texts(paths)])
+    # What no shard may hold must not be written either: lint and other readers would refuse it.
+    wrong = [row for row, stem in enumerate(texts(stems)) if refusal(f"{key_of(stem)}.x")]
+    columns.refuse_rows(
+        np.array(wrong, dtype=np.intp), name, "would name a sample with '..' or a leading '/'",
+        "Correct those rows, or name the samples in a column 'key'.",
+    )  # fmt: skip
+    return stems
+
+
+def _leads_out(path: str) -> bool:
+    return "://" not in path and not path.startswith("/") and ".." in path.split("/")
 
 
 def _column(paths: pa.LargeStringArray) -> FileColumn:

@@ -1,0 +1,54 @@
+"""The index of a dataset that need not exist, of any size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.data.shards.manifest import Extension, Manifest, ShardEntry, Source, fingerprint_of
+from headrace.data.shards.rows.builder import digest_of, schema_of
+from headrace.data.shards.rows.columns import Kinds
+from headrace.data.shards.rows.file import write_index
+
+KINDS: Kinds = {"cls": "range", "jpg": "range"}
+SHARD_SAMPLES = 1280
+
+
+def synthetic(folder: Path, shards: int) -> Manifest:
+    """Write the index and manifest of class folders in shards of 128 MiB; return the manifest.
+
+    Every shard's rows are alike.
+    """
+    keys = pa.array([f"n01440764/n01440764_{row:05d}" for row in range(SHARD_SAMPLES)])
+    offsets = pa.array(np.arange(SHARD_SAMPLES) * 110_000)
+    sizes = pa.array(np.full(SHARD_SAMPLES, 100_000, np.uint32))
+    arrays = [keys, offsets, sizes, sizes, offsets, sizes, sizes]
+    batch = pa.record_batch(arrays, schema=schema_of(KINDS))
+    entry = ShardEntry(
+        name="", size_bytes=1, num_samples=SHARD_SAMPLES, digest=digest_of(batch, KINDS),
+        index_start=0, index_bytes=0,
+    )  # fmt: skip
+    entries = [replace(entry, name=f"{number:06d}.tar") for number in range(shards)]
+    fingerprint = fingerprint_of("tar", entries)
+    folder.mkdir(parents=True)
+    index = write_index(folder / "index.arrow", (batch for _ in entries), KINDS, fingerprint)
+    manifest = Manifest(
+        fingerprint=fingerprint,
+        layout="tar",
+        num_samples=shards * SHARD_SAMPLES,
+        num_members=2 * shards * SHARD_SAMPLES,
+        size_bytes=shards,
+        extensions=tuple(Extension(name=name, kind=kind) for name, kind in KINDS.items()),
+        index_bytes=index.size_bytes,
+        index_crc32c=index.crc32c,
+        source=Source(kind="synthetic", url="", num_files=0, size_bytes=0),
+        shards=tuple(
+            replace(entry, index_start=start, index_bytes=length)
+            for entry, (start, length) in zip(entries, index.spans, strict=True)
+        ),
+    )
+    (folder / "manifest.json").write_bytes(manifest.to_json())
+    return manifest
