@@ -13,7 +13,7 @@ import pytest
 from headrace.core.errors import RecordsError, UsageError
 from headrace.records.arrow import FORMAT_KEY
 from headrace.records.collector import Collector
-from headrace.records.places import LAST_CLOSED
+from headrace.records.layout import LAST_CLOSED
 from headrace.records.reading import find_run, open_records
 from headrace.records.ring import HEADER_BYTES, RingWriter
 from headrace.records.schema import FETCHES, FORMAT_VERSION

@@ -13,9 +13,9 @@ change that, so it is a warning however long it takes.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.activity import is_device_sync, runs_model
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Finding
-from headrace.observe.doctor.places import is_device_sync, runs_model
 from headrace.observe.doctor.remedies import first_loader, making_cause
 from headrace.observe.doctor.stacks import Sighting, hottest
 

@@ -11,9 +11,9 @@ by bandwidth, which they share.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.activity import is_lock, is_reading, is_sleep
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.places import is_lock, is_reading, is_sleep
 from headrace.observe.doctor.remedies import less_reading, making_cause, more_workers, predicted
 from headrace.observe.doctor.stacks import Sighting, waiting_ns
 
