@@ -8,46 +8,12 @@ import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headrace.records.reading import open_records
-from headrace.records.schema import PHASES
+from recorded import SCRIPTS, Run, check
 
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
-SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
-
-
-class Run:
-    """A recorded run."""
-
-    def __init__(self, folder: Path, script: str, *arguments: str, flags: tuple[str, ...] = ()):
-        self.folder = folder
-        command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder)]
-        self.ended = subprocess.run(
-            [*command, *flags, str(SCRIPTS / f"{script}.py"), *arguments],
-            capture_output=True, text=True, check=False, timeout=240,
-        )  # fmt: skip
-        assert self.ended.returncode == 0, self.ended.stderr
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = open_records(self.folder).table(table).to_pylist()
-        return found
-
-    def steps(self, kind: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows("steps") if row["kind"] == kind]
-
-
-def check(run: Run) -> None:
-    """Check what holds for every run."""
-    assert [row for row in run.rows("events") if row["kind"] == "probe-fault"] == []
-    for row in run.rows("steps"):
-        assert sum(row[f"{phase}_ns"] for phase in PHASES) == row["wall_ns"]
-    for row in run.rows("batches"):
-        assert row["collate_ns"] <= row["wall_ns"]
-    assert run.rows("hosts")[0]["cores"] > 0
-    assert run.rows("system")
 
 
 def busy_lines(run: Run, *, worker: bool) -> Counter[str]:

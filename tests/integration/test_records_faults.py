@@ -14,8 +14,8 @@ from headrace.core.errors import RecordsError, UsageError
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.records.arrow import FORMAT_KEY, schema_of
 from headrace.records.collector import Collector
+from headrace.records.layout import LAST_CLOSED
 from headrace.records.open_run import open_run
-from headrace.records.places import LAST_CLOSED
 from headrace.records.reading import find_run, open_records
 from headrace.records.recent import recent
 from headrace.records.ring import HEADER_BYTES, RingWriter

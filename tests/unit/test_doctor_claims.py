@@ -184,11 +184,13 @@ def test_a_rank_that_waits_for_its_data_names_the_line_that_makes_them():
 
 
 def test_memory_that_grows_comes_before_a_warning_that_costs_seconds():
-    tables = play(Run(workers=4, service_ms=8, ready_ms=0.8, batches=600, busy_cores=3))
+    run = Run(workers=4, service_ms=8, ready_ms=2.4, batches=600, busy_cores=3)
+    run.phases_ms["forward"] += 20.0
+    tables = play(run)
     for t_ns in tables.system["t_ns"]:
         held = int(8e9 + 5e8 * t_ns / 1e9)
         tables.add("process_usage", t_ns=t_ns, pid=100, cpu_percent=50.0, resident_bytes=held)
-    assert rules(diagnose(tables))[0] == "memory-growth"
+    assert rules(diagnose(tables)) == ["memory-growth", "slow-transfer"]
 
 
 def test_time_between_the_lines_of_a_loop_belongs_to_its_function():
@@ -202,3 +204,17 @@ def test_time_between_the_lines_of_a_loop_belongs_to_its_function():
     cause = diagnose(play(run)).findings[0].cause
     assert cause is not None
     assert (cause.line, cause.share) == (36, pytest.approx(0.75, abs=0.01))
+
+
+def test_what_is_special_about_long_steps_is_named_and_not_the_model_that_all_run():
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
+    run.outlier_every, run.outlier_ms = 20, 60.0
+    model = f"{SCRIPT}:12:Network.forward"
+    run.rank_stacks = [
+        (stack(f"{SCRIPT}:50:main", model), "forward", 0.4, 1.0),
+        (stack(f"{SCRIPT}:58:main", f"{SCRIPT}:30:evaluate", model), "other", 0.2, 1.0),
+    ]
+    worst = diagnose(play(run)).findings[0]
+    assert worst.rule == "step-outliers"
+    assert worst.cause is not None
+    assert (worst.cause.line, worst.cause.function) == (30, "evaluate")

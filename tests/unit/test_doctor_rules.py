@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
@@ -9,6 +11,7 @@ from headrace.observe.doctor.rules import RULES
 from run_tables import MS, SCRIPT, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
+DATA = {"data-wait", "slow-transfer", "too-few-workers", "cpu-bound-worker", "shallow-prefetch"}
 
 
 def found(tables: RunTables, rule: str) -> Finding | None:
@@ -90,6 +93,111 @@ def test_memory_that_grows_all_the_time(mb_a_second: int, fires: bool):
     finding = found(tables, "memory-growth")
     assert (finding is not None) == fires
     assert finding is None or "memory of rank 0 grows by" in finding.title
+    assert finding is None or finding.evidence["line_at_fault"] == "not found"
+    assert finding is None or "tracemalloc" in finding.remedies[0].how
+
+
+LEAKING = """
+import torch
+
+
+def train(loader, model, optimizer):
+    losses = []
+    for x, y in loader:
+        loss = step(model, x, y, optimizer)
+        losses.append(loss)
+
+
+def step(model, x, y, optimizer):
+    loss = model(x, y)
+    loss.backward()
+    parts = []
+    for part in x:
+        parts.append(part)
+    return loss
+
+
+train(*prepared())
+"""
+
+
+def test_the_line_that_keeps_what_grows_is_named_as_likely(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text(LEAKING)
+    outer = (f"{script}:20:<module>", f"{script}:7:train")
+    seen = [
+        (stack(outer[0], f"{script}:6:train"), "data_wait", 0.2, 0.0),
+        (stack(*outer, f"{script}:12:step"), "forward", 0.5, 1.0),
+        (stack(*outer, f"{script}:13:step"), "backward", 0.25, 1.0),
+    ]
+    tables = play(healthy(batches=400, rank_stacks=seen))
+    for t_ns in tables.system["t_ns"]:
+        held = int(8e9 + 500e6 * t_ns / 1e9)
+        tables.add("process_usage", t_ns=t_ns, pid=100, resident_bytes=held)
+    finding = found(tables, "memory-growth")
+    assert finding is not None
+    assert finding.cause is not None
+    assert LEAKING.splitlines()[finding.cause.line - 1].strip() == "losses.append(loss)"
+    assert finding.title.endswith("likely kept in losses at train.py:9")
+    assert finding.evidence["line_at_fault"] == "likely, told by the source"
+    assert "loss.item()" in finding.remedies[0].how
+
+
+def short_steps(ms: float, **changes) -> RunTables:
+    """Play steps of so many milliseconds, fed by workers that have nothing left to do."""
+    run = healthy(batches=400, service_ms=0.3, **changes)
+    run.phases_ms |= dict.fromkeys(run.phases_ms, 0.0) | {"forward": ms / 2, "backward": ms / 2}
+    return play(run)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "ready_ms", "told"),
+    [
+        (60, 1.6, {}),
+        (20, 1.6, {"data-wait": "info"}),
+        (5, 1.6, {"slow-transfer": "warning"}),
+        (40, 3.0, {"slow-transfer": "warning"}),  # more than handing over needs
+        (5, 3.0, {"slow-transfer": "critical"}),
+    ],
+)
+def test_taking_ready_batches_over_is_no_starvation(
+    step_ms: float, ready_ms: float, told: dict[str, str]
+):
+    findings = diagnose(short_steps(step_ms, ready_ms=ready_ms)).findings
+    assert {each.rule: each.severity for each in findings if each.rule in DATA} == told
+    # Without a look at what lies ready, as with Headrace's own loader, no more is said.
+    tables = short_steps(step_ms, ready_ms=ready_ms)
+    for row in tables.rows["fetches"]:
+        row["ready"] = -1
+    wait = found(tables, "data-wait")
+    if ready_ms < 2:
+        worst = "warning" if "slow-transfer" in told else told.get("data-wait")
+        assert (wait.severity if wait else None) == worst
+    assert wait is None or "taking them over" in wait.title or ready_ms > 2
+
+
+def test_busy_workers_that_are_late_by_little_are_too_few_all_the_same():
+    run = healthy(workers=1, batches=400, service_ms=6.5, ready_ms=0.1, busy_cores=2)
+    run.phases_ms |= dict.fromkeys(run.phases_ms, 0.0) | {"forward": 5.0}
+    findings = diagnose(play(run)).findings
+    assert findings[0].rule == "too-few-workers"
+    assert findings[0].severity in {"serious", "critical"}
+
+
+def test_short_steps_have_nothing_to_fix_or_want_larger_batches():
+    little = diagnose(short_steps(20, ready_ms=1.6)).verdict
+    assert little.sentence.startswith("Nothing to fix: 7")
+    assert "taking them over needs 1.60 ms each" in little.sentence
+    tables = short_steps(5, ready_ms=1.6)
+    for row in tables.rows["fetches"]:
+        row["ready"] = -1
+    worst = diagnose(tables).findings[0]
+    (remedy,) = worst.remedies
+    assert (worst.rule, remedy.name) == ("data-wait", "bigger-batch")
+    # At best all of 1.6 ms in 6.6 ms goes for every second batch.
+    assert remedy.low is not None
+    assert remedy.high is not None
+    assert 1.0 < remedy.low < remedy.high < 1.25
 
 
 def test_ranks_that_take_different_numbers_of_steps():

@@ -18,7 +18,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        history.append({"loss": loss, "activations": x.repeat(1, 200)})
+        history.append({"loss": loss, "activations": x.repeat(1, 200)})  # at fault
     print(f"{len(history)} steps")
 
 

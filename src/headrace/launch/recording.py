@@ -19,7 +19,7 @@ from headrace.core.errors import UsageError
 from headrace.core.overrides import RANK_THREADS, Override, parse_overrides, threads_in
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
-from headrace.records.places import RINGS
+from headrace.records.layout import RINGS
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
 

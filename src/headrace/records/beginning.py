@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.core.errors import LaunchError, RecordsError
 from headrace.core.units import format_seconds
-from headrace.records.places import STORE, is_closed
+from headrace.records.layout import STORE, is_closed
 from headrace.records.reading import Records, recorded_attempts
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import NAME as SWITCH

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.core.errors import RecordsError
 from headrace.records import ring
-from headrace.records.places import LOCK, RINGS, STORE, is_closed
+from headrace.records.layout import LOCK, RINGS, STORE, is_closed
 from headrace.records.schema import EVENTS, Table
 from headrace.records.store import RecordStore
 

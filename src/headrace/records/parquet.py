@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from headrace.records.arrow import in_one_piece, stored_batches, stored_schema
 from headrace.records.closed import ClosedTable
+from headrace.records.layout import PARQUET
 from headrace.records.parts import Parts, part_files
-from headrace.records.places import PARQUET
 from headrace.records.store import TABLE_NAMES, RecordStore
 
 _GROUP_ROWS = 1 << 18

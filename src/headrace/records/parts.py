@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.records.places import PARQUET
+from headrace.records.layout import PARQUET
 from headrace.records.schema import BATCHES, FETCHES, STEPS
 
 PARTED = (STEPS.name, FETCHES.name, BATCHES.name)

@@ -19,8 +19,7 @@ from headrace.records import ring, store
 from headrace.records.arrow import batch_of, in_one_piece, schema_of, stored_schema
 from headrace.records.closed import ClosedTable
 from headrace.records.collector import dropped_row, fault_row, is_collecting
-from headrace.records.parquet import stored_tables
-from headrace.records.places import (
+from headrace.records.layout import (
     LOCK,
     PARQUET,
     RECORDS,
@@ -29,6 +28,7 @@ from headrace.records.places import (
     attempts_with_records,
     is_closed,
 )
+from headrace.records.parquet import stored_tables
 from headrace.records.run_folder import RunFolder, runs_folder
 from headrace.records.schema import BY_NAME, EVENTS, LATER
 from headrace.records.store import TABLE_NAMES

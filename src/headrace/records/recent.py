@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.core.arrow_arrays import numbers, values_of
 from headrace.records import store
 from headrace.records.arrow import stored_batches, stored_schema
-from headrace.records.places import STORE
+from headrace.records.layout import STORE
 from headrace.records.reading import Records
 from headrace.records.store import TABLE_NAMES
 

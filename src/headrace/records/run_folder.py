@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.records.places import RECORDS
+from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
 RUNS_FOLDER = "runs"

@@ -168,8 +168,22 @@ BATCHES = Table(
         Field("cpu_ns", "CPU time of the worker's main thread meanwhile"),
         Field("process_cpu_ns", "CPU time of all its threads meanwhile"),
         Field("samples", "samples in it; -1 where unknown"),
-        Field("read_bytes", "bytes that the process read meanwhile: files and pipes, not recv()"),
+        Field(
+            "read_bytes",
+            "bytes that the process read meanwhile: files, pipes, and network_bytes; looked at"
+            " every 20 ms, so that a batch may have those of some before it",
+        ),
         Field("reads", "read calls that brought them, or found an end; -1 where not recorded"),
+        Field(
+            "network_bytes",
+            "of these: over Python's sockets, TLS decrypted, or by Headrace's storage; what other"
+            " native clients receive is not seen; -1 where not recorded",
+        ),
+        Field(
+            "read_ns",
+            "of wall_ns: in reads of Python's sockets, and in Headrace's of samples; what other"
+            " code reads of files is not timed, but seen in stacks; -1 where not recorded",
+        ),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),
         Field("send_ns", "handing the batch before this one over: pickling, shared memory"),

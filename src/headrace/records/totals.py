@@ -13,8 +13,8 @@ import pyarrow as pa
 from headrace.core.arrow_arrays import values_of
 from headrace.records import store
 from headrace.records.closed import ClosedTable
+from headrace.records.layout import STORE
 from headrace.records.parts import part_files
-from headrace.records.places import STORE
 from headrace.records.reading import Records
 from headrace.records.schema import STEPS
 

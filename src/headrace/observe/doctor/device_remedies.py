@@ -101,11 +101,29 @@ def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
     return predicted(
         "bigger-batch",
         "twice the batch size",
-        _twice_the_batch(evidence, fixed),
+        twice_the_batch(evidence, fixed),
         "Raise batch_size while memory allows it, or use torch.compile or CUDA graphs. What a step "
         f"costs whatever its batch is taken to be {fixed[0] / 1e6:.1f} to {fixed[1] / 1e6:.1f} ms, "
         f"{told}.",
     )
+
+
+def twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
+    """Return what twice the batch would give.
+
+    Args:
+        evidence: What is known.
+        fixed_ns: What a batch costs the step whatever its size, at least and at most.
+    """
+    if evidence.simulator is None:
+        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
+        # Of two batches in one the fixed cost is paid once.
+        least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
+        return without(evidence, least, most)
+    least_change, most_change = (
+        Change(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
+    )
+    return evidence.simulator.predict_between(least_change, most_change)
 
 
 def _less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
@@ -116,15 +134,3 @@ def _less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
     copy_ns = float((copy / batches).mean())
     least, most = (Change(consume_saved_ns=copy_ns * share) for share in saved)
     return evidence.simulator.predict_between(least, most)
-
-
-def _twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
-    if evidence.simulator is None:
-        batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
-        # Of two batches in one the fixed cost is paid once.
-        least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
-        return without(evidence, least, most)
-    least_change, most_change = (
-        Change(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
-    )
-    return evidence.simulator.predict_between(least_change, most_change)

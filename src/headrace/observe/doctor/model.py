@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,8 @@ Bound = Literal["data", "compute", "sync", "copy", "rank", "other", "unknown"]
 RuleSet = Literal["headrace", "sagemaker"]
 RULE_SETS: tuple[RuleSet, ...] = ("headrace", "sagemaker")
 Fact: TypeAlias = float | int | str | None
+_WITHIN = re.compile(r"(\.<locals>)?\.<(genexpr|(list|set|dict)comp|lambda)>$")
+"""What has no name of its own is part of the function around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,8 @@ class Cause:
         """The transform's or else the function's short name: RandomBlur, Faces.__getitem__."""
         if self.transform:
             return self.transform.rsplit(": ", 1)[-1]
-        function = self.function.split(" > ", maxsplit=1)[0].rsplit("<locals>.", 1)[-1]
+        function = _WITHIN.sub("", self.function.split(" > ", maxsplit=1)[0])
+        function = function.rsplit("<locals>.", 1)[-1]
         for called in (".__call__", ".forward"):
             function = function.removesuffix(called)
         return "" if function == "<module>" else function

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.core.overrides import Override
+from headrace.observe.doctor.activity import is_lock
 from headrace.observe.doctor.evidence import CRITICAL, Evidence
 from headrace.observe.doctor.model import Cause, Remedy
-from headrace.observe.doctor.places import is_lock
 from headrace.observe.doctor.stacks import Sighting, hottest, waiting_ns
 from headrace.observe.doctor.transforms import transform_at
 from headrace.observe.whatif.measured import Measured

@@ -62,7 +62,7 @@ def device_shares(evidence: Evidence) -> Mapping[str, float]:
 
 
 def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
-    recorded, share = evidence.steps.recorded, evidence.data_wait_share
+    recorded = evidence.steps.recorded
     if recorded == 0:
         return "No training step was recorded, so there is nothing to tell.", "unknown"
     if not evidence.enough:
@@ -71,10 +71,18 @@ def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
     wrong = [finding for finding in findings if finding.severity != "info"]
     if wrong:
         return _say_wrong(evidence, wrong[0])
+    return _say_fine(evidence, findings)
+
+
+def _say_fine(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+    share = evidence.data_wait_share
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
     if share >= WARNING:
+        known = next((finding for finding in findings if finding.rule == "data-wait"), None)
+        if known is not None:
+            return f"Nothing to fix: {waits}; {known.title}.", "other"
         return f"{waits}; the records do not say why.", "data"
     phase, part = max((device_shares(evidence) or evidence.steps.shares).items(), key=itemgetter(1))
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"

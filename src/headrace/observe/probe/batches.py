@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.observe.probe.receiving import RECEIVER, Received
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import BATCHES
@@ -36,6 +37,7 @@ class BatchRecorder:
         self._number = 0
         self._ended_ns = 0
         self._read_bytes = self._reads = self._looked_ns = 0
+        self._received: Received | None = None
         self._owner = os.getpid()
 
     @guarded
@@ -47,9 +49,13 @@ class BatchRecorder:
             return None
         if not SESSION.on:
             self._ended_ns = 0
+            self._received = None
             return None
         if not self._looked_ns:
             self._read_since()
+        if self._received is None:
+            self._received = RECEIVER.sums
+        RECEIVER.begin()
         self.phase = "work"
         self.collate_ns = 0
         return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
@@ -59,13 +65,13 @@ class BatchRecorder:
         """The batch is made."""
         cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
         now_ns = time.monotonic_ns()
-        self.phase = "idle"
+        self._stop()
         start_ns, cpu_before_ns, process_cpu_before_ns = began
         idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
         SESSION.write(
             BATCHES, SESSION.rank, loader, SESSION.worker, self._number, start_ns,
             now_ns - start_ns, cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns,
-            samples, *self._read_since(), self.collate_ns, idle_ns, self.send_ns,
+            samples, *self._all_read_since(), self.collate_ns, idle_ns, self.send_ns,
         )  # fmt: skip
         self._number += 1
         self.send_ns = 0
@@ -74,7 +80,7 @@ class BatchRecorder:
     @guarded
     def failed(self) -> None:
         """Making the batch raised an error, or there was no further one."""
-        self.phase = "idle"
+        self._stop()
 
     def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
         """Return `collate` with its time added to that of the batch at work."""
@@ -89,6 +95,22 @@ class BatchRecorder:
                 self.collate_ns += time.monotonic_ns() - began_ns
 
         return timed
+
+    def _stop(self) -> None:
+        self.phase = "idle"
+        RECEIVER.end()
+
+    def _all_read_since(self) -> tuple[int, int, int, int]:
+        """Return bytes and reads since the last batch, bytes of the network, and time in reads."""
+        before, now = self._received or Received(), RECEIVER.sums
+        self._received = now
+        read_bytes, reads = self._read_since()
+        return (
+            read_bytes + now.uncounted_bytes - before.uncounted_bytes,
+            reads + now.uncounted_reads - before.uncounted_reads,
+            now.bytes - before.bytes,
+            RECEIVER.read_ns,
+        )
 
     def _read_since(self) -> tuple[int, int]:
         """Return bytes and read calls of this process since the last look; 0 if that was just now.

@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 from headrace.core import env
 from headrace.core.after_import import FAILED
 from headrace.core.errors import HeadraceError
-from headrace.records.places import RINGS
+from headrace.records.layout import RINGS
 from headrace.records.ring import SUFFIX, RingWriter
 from headrace.records.schema import EVENTS, PROCESSES, Table
 from headrace.records.switch import Switch

@@ -12,10 +12,10 @@ utilisation is recorded, as gaps between kernels are no work.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.activity import runs_model
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.gpus import gpu_utilisation
 from headrace.observe.doctor.model import Finding
-from headrace.observe.doctor.places import runs_model
 from headrace.observe.doctor.rules.sync_bound import sync_share
 
 RULE = "compute-bound"

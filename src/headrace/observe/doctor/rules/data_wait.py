@@ -12,13 +12,18 @@ With a loader, what the records still tell is said: workers off the CPU for 40 %
 for what is not known; workers that are idle have their batches ready, so taking them takes long.
 Where others fill the host's cores meanwhile, the rank waits for a core: nothing in the script would
 change that, so it is a warning however long it takes.
+
+Taking a batch over that lies ready takes up to 2 ms (see `handing_over.py`). Where workers are idle
+and no more than that is waited for, 5 % of step time beyond it apart, the loader keeps up, and its
+steps are short: no fault below 10 % of step time, and a warning above, for larger batches help.
 """
 
 from __future__ import annotations
 
-from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.activity import is_device_sync, runs_model
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
+from headrace.observe.doctor.handing_over import fewer_hand_overs, is_handing_over
 from headrace.observe.doctor.model import Cause, Finding
-from headrace.observe.doctor.places import is_device_sync, runs_model
 from headrace.observe.doctor.remedies import first_loader, making_cause
 from headrace.observe.doctor.stacks import Sighting, hottest
 
@@ -35,6 +40,8 @@ def check(evidence: Evidence) -> Finding | None:
     share = evidence.data_wait_share
     if share < WARNING:
         return None
+    if is_handing_over(evidence) and (share < SERIOUS or not evidence.others_fill_cores):
+        return _short_steps(evidence)
     loader, work = evidence.loader, evidence.work
     title, cause = _what_is_known(evidence)
     idle = work is not None and not evidence.workers_busy
@@ -54,6 +61,22 @@ def check(evidence: Evidence) -> Finding | None:
             "cores_used_by_others": evidence.host.foreign_cores,
         },
         cause=cause,
+    )
+
+
+def _short_steps(evidence: Evidence) -> Finding:
+    steps, share = evidence.steps, evidence.data_wait_share
+    step_ms = float(steps.wall_ns.mean() / 1e6)
+    wait_ms = float(steps.phase_ns("data_wait").sum() / max(steps.rows["batches"].sum(), 1) / 1e6)
+    slow = share >= SERIOUS
+    return Finding(
+        rule=RULE,
+        severity="warning" if slow else "info",
+        title=f"batches are ready; taking them over needs {wait_ms:.2f} ms each, in steps of "
+        f"{step_ms:.1f} ms",
+        seconds_lost=steps.seconds("data_wait"),
+        evidence={"data_wait_share": share, "step_ms": step_ms, "wait_for_batch_ms": wait_ms},
+        remedies=fewer_hand_overs(evidence, wait_ms * 1e6) if slow else (),
     )
 
 

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.observe.doctor.activity import is_device_sync
 from headrace.observe.doctor.evidence import SERIOUS, Evidence
 from headrace.observe.doctor.gpus import gpu_utilisation
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.places import is_device_sync
 from headrace.observe.doctor.remedies import predicted, without
 from headrace.observe.doctor.stacks import Sighting, hottest
 from headrace.observe.whatif.device import DeviceSteps

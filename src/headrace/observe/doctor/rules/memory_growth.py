@@ -3,23 +3,50 @@
 Fires where a straight line explains at least 90 % of the variance of memory in use over the second
 half of the steps, and it grows there by at least 64 MiB and 2 % of what is there: caches and
 allocators settle in the first half. What else runs on the host is not looked at.
+
+No stack shows the line that keeps what others allocate, for keeping takes no time. The source of
+the functions that ran meanwhile shows which of them add to something and never empty it: the surest
+of these lines is named, as likely (see `growing.py`).
 """
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.growing import growing_lines
+from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.stacks import Frame, Sighting, end_ns_of
 from headrace.observe.whatif.tables import Columns, Floats, chosen, length
 
 RULE = "memory-growth"
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
+_STAYS, _PHASES = 0.9, 2
+"""A function that is seen in this share of a rank's time, and in several phases, holds its loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Grower:
+    """Whose memory it is.
+
+    Attributes:
+        name: In words.
+        rank: The rank that it is of; -1 where not known.
+        worker: The worker; -1 where it is none.
+        is_device: It is a device's, which any rank may use.
+    """
+
+    name: str
+    rank: int = -1
+    worker: int = -1
+    is_device: bool = False
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -27,44 +54,147 @@ def check(evidence: Evidence) -> Finding | None:
     if not evidence.enough or evidence.steps.span_ns is None:
         return None
     begin, end = evidence.steps.span_ns
+    middle = (begin + end) // 2
     growing = [
-        (rate, whose, float(seconds[-1]))
-        for whose, t_ns, used in _series(evidence)
-        if (half := (t_ns >= (begin + end) // 2) & (t_ns <= end)).sum() >= _FEWEST_ROWS
+        (rate, number, float(seconds[-1]), whose)
+        for number, (whose, t_ns, used) in enumerate(_series(evidence))
+        if (half := (t_ns >= middle) & (t_ns <= end)).sum() >= _FEWEST_ROWS
         and (seconds := (t_ns[half] - t_ns[half][0]) / 1e9)[-1] > 0
         and (rate := _rate(seconds, used[half].astype(np.float64))) is not None
     ]
     if not growing:
         return None
-    rate, whose, watched_s = max(growing)
+    rate, _, watched_s, whose = max(growing, key=lambda each: each[:2])
+    likely = _likely(_seen(evidence, whose, middle), holds_loop=whose.worker < 0)
+    what, cause = likely or ("", None)
+    where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
     return Finding(
         rule=RULE,
         severity="serious",
-        title=f"memory of {whose} grows by {rate * 60 / 2**20:,.0f} MiB a minute",
+        title=f"memory of {whose.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         seconds_lost=0.0,
-        evidence={"growth_mb_per_min": rate * 60 / 1e6, "watched_s": watched_s},
+        evidence={
+            "growth_mb_per_min": rate * 60 / 1e6,
+            "watched_s": watched_s,
+            "line_at_fault": "likely, told by the source" if cause is not None else "not found",
+        },
+        cause=cause,
+        remedies=(Remedy(name="keep-less", change="", how=_how(whose, what)),),
     )
 
 
-def _series(evidence: Evidence) -> Iterator[tuple[str, Floats, Floats]]:
-    """Yield what may grow: its name, times in ns, bytes in use."""
+def _series(evidence: Evidence) -> Iterator[tuple[_Grower, Floats, Floats]]:
+    """Yield what may grow: whose it is, times in ns, bytes in use."""
     usage, system = evidence.usage, evidence.system
     for pid in np.unique(usage["pid"]) if length(usage) else ():
         rows = chosen(usage, usage["pid"] == pid)
-        yield _name(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
+        yield _grower(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
     for name in system if length(system) else ():
         match = _DEVICE.fullmatch(name)
         if match:
-            yield f"GPU {match[1]}", system["t_ns"], system[name]
+            yield _Grower(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
 
 
-def _name(processes: Columns, pid: int) -> str:
+def _grower(processes: Columns, pid: int) -> _Grower:
     places = np.flatnonzero(processes["pid"] == pid).tolist() if length(processes) else []
     if not places:
-        return f"process {pid}"
+        return _Grower(name=f"process {pid}")
     row = places[-1]
     rank, worker = int(processes["rank"][row]), int(processes["worker"][row])
-    return f"rank {rank}" if worker < 0 else f"worker {worker} of rank {rank}"
+    name = f"rank {rank}" if worker < 0 else f"worker {worker} of rank {rank}"
+    return _Grower(name=name, rank=rank, worker=worker)
+
+
+def _seen(evidence: Evidence, whose: _Grower, since_ns: int) -> list[Sighting]:
+    """Return where that process was seen from a time on; workers of a rank run the same code."""
+    seen = evidence.making if whose.worker >= 0 else evidence.rank_seen
+    mine = [each for each in seen if whose.is_device or each.rank == whose.rank]
+    later = [each.only(end_ns_of(each.rows) >= since_ns) for each in mine]
+    return [each for each in later if length(each.rows)]
+
+
+def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | None:
+    """Return what most likely grows, and the line that adds to it; None where none is found.
+
+    Args:
+        seen: Where the process was seen.
+        holds_loop: Whether some function of the script runs all the time; a worker's are called
+            anew for each sample.
+    """
+    total = sum(sighting.wall_ns for sighting in seen)
+    functions: dict[tuple[str, str], _Function] = {}
+    for sighting in seen:
+        for depth, frame in enumerate(sighting.frames):
+            if frame.is_user and frame.line:
+                key = (frame.file, frame.function)
+                known = functions.setdefault(key, _Function(frame=frame, depth=depth, phases=set()))
+                known.note(sighting)
+    found = [
+        (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
+        for function in functions.values()
+        for growth in growing_lines(
+            "".join(linecache.getlines(function.frame.file)),
+            function.frame.function,
+            function.frame.line,
+            stays=holds_loop and function.stays(total),
+        )
+    ]
+    if not found:
+        return None
+    _, _, line, what, frame = max(found, key=lambda each: each[:3])
+    return what, Cause(file=frame.file, line=-line, function=frame.function)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Function:
+    """A function of the script in which a process was seen.
+
+    Attributes:
+        frame: A line of it.
+        depth: How many frames were around it.
+        phases: What the process did meanwhile.
+        wall_ns: For how long.
+        sighting: Seen last in it: a function that calls itself counts once.
+    """
+
+    frame: Frame
+    depth: int
+    phases: set[str]
+    wall_ns: float = 0.0
+    sighting: Sighting | None = None
+
+    def note(self, sighting: Sighting) -> None:
+        """Add what was seen, once."""
+        if sighting is not self.sighting:
+            self.sighting = sighting
+            self.wall_ns += sighting.wall_ns
+            self.phases.add(sighting.phase)
+
+    def stays(self, total_ns: float) -> bool:
+        """Whether a call of it lasts about as long as the process was seen."""
+        return self.wall_ns >= _STAYS * total_ns and len(self.phases) >= _PHASES
+
+
+def _how(whose: _Grower, what: str) -> str:
+    if what:
+        return (
+            "Keep numbers and not tensors (loss.item()): a loss keeps the graph of its step, with "
+            f"what that computed. Empty {what} now and then, or write it to disk."
+        )
+    if whose.is_device:
+        return (
+            "No line of the script that ran meanwhile is seen to keep something. "
+            "torch.cuda.memory._record_memory_history() and _dump_snapshot() tell who holds it."
+        )
+    shared = (
+        " A worker also copies what its dataset shares with the rank, page by page as it touches "
+        "it: lists of Python objects do that, arrays do not."
+    )
+    return (
+        "No line of the script that ran meanwhile is seen to keep something. Two snapshots of "
+        "tracemalloc, some hundred steps apart, tell where Python's objects come from, and "
+        f"gc.get_objects() which tensors there are.{shared if whose.worker >= 0 else ''}"
+    )
 
 
 def _rate(seconds: Floats, used: Floats) -> float | None:

@@ -11,11 +11,12 @@ by bandwidth, which they share.
 
 from __future__ import annotations
 
+from headrace.observe.doctor.activity import is_lock, is_reading, is_sleep
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.places import is_lock, is_reading, is_sleep
 from headrace.observe.doctor.remedies import less_reading, making_cause, more_workers, predicted
 from headrace.observe.doctor.stacks import Sighting, waiting_ns
+from headrace.observe.whatif.measured import Work
 
 RULE = "slow-storage"
 _WAITING_SHARE = 0.4
@@ -55,12 +56,20 @@ def check(evidence: Evidence) -> Finding | None:
             "worker_waiting_share": waiting,
             "bound": kind,
             "read_mb_per_s": bytes_per_s / 1e6,
+            "network_share_of_bytes": _share(work, "network_bytes", "read_bytes"),
+            "timed_reads_share": _share(work, "read_ns", "wall_ns"),
             "read_kb_per_sample": read_bytes / max(float(work.column("samples").sum()), 1.0) / 1e3,
             "batches": len(work),
         },
         cause=cause,
         remedies=_remedies(evidence, waiting, kind),
     )
+
+
+def _share(work: Work, part: str, whole: str) -> float | None:
+    """Return what share of a column another one is; None where nothing of it was seen."""
+    seen = float(work.column(part).sum())
+    return min(seen / max(float(work.column(whole).sum()), 1.0), 1.0) if seen else None
 
 
 def _reading(evidence: Evidence) -> tuple[tuple[Sighting, ...], float]:

@@ -4,14 +4,17 @@ Fires where data wait is at least 5 % of step time and either a worker takes lon
 over than to make one (a thread does it beside the making, so less does not hold it up), or a rank
 that finds a batch ready still waits 5 % of a step for it. Tensors go by handle in well under a
 millisecond; lists of Python objects do not. Where other jobs fill the host's cores, the wait for a
-ready batch may be one for a core, and says nothing.
+ready batch may be one for a core, and says nothing. Up to 2 ms a batch is what handing over may
+take at best (see `handing_over.py`): that is told from 10 % of a step on, and never as more than a
+warning; below, `data-wait` says that steps are short.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
+from headrace.observe.doctor.handing_over import HAND_OVER_NS
 from headrace.observe.doctor.model import Finding, Remedy
 from headrace.observe.doctor.remedies import predicted
 from headrace.observe.whatif.measured import Work, wait_for_ready_ns
@@ -31,15 +34,18 @@ def check(evidence: Evidence) -> Finding | None:
     unpack = unpack_ns / max(float(evidence.flowing.wall_ns.mean()), 1.0)
     if evidence.others_fill_cores:
         unpack = 0.0
-    if send < _SEND_SHARE and unpack < WARNING:
+    usual = send < _SEND_SHARE and unpack_ns <= HAND_OVER_NS
+    if send < _SEND_SHARE and unpack < (SERIOUS if usual else WARNING):
         return None
     by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if send >= _SEND_SHARE else 0.0
     by_unpack = evidence.flowing.total_seconds * unpack if unpack >= WARNING else 0.0
     seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
     return Finding(
         rule=RULE,
-        severity=evidence.severity(seconds),
-        title="handing batches from the workers to the rank takes long",
+        severity="warning" if usual else evidence.severity(seconds),
+        title=f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
+        if usual
+        else "handing batches from the workers to the rank takes long",
         seconds_lost=seconds,
         evidence={
             "send_over_make": send,

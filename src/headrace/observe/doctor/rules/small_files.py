@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.observe.doctor.activity import is_lock, is_sleep, reads_own_files
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.places import is_lock, is_sleep, reads_own_files
 from headrace.observe.doctor.remedies import less_waiting, making_cause, more_workers, predicted
 from headrace.observe.doctor.stacks import Sighting, waiting_ns
 from headrace.observe.whatif.measured import Work

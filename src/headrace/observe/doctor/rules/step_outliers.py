@@ -4,16 +4,21 @@ A step is an outlier when it takes at least 1.5 times the median and is five rob
 (1.48 times the median deviation) above it; steps in which a loader begins do not count. Fires with
 at least two of them that cost at least 5 % of all step time. Where others fill the host's cores,
 irregular ones in the model's own phases are their doing, and are not told.
+
+The line is the one that ran then and does not run in every step: an evaluation calls the model, as
+training does, and the line that calls it there is what is special.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from headrace.observe.doctor.evidence import WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Finding
 from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.doctor.stacks import hottest, seen_during
+from headrace.observe.doctor.stacks import Frame, Sighting, hottest, seen_during
 from headrace.observe.whatif.steps import TrainSteps
 from headrace.observe.whatif.tables import Flags
 from headrace.records.schema import PHASES
@@ -113,5 +118,21 @@ def _cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
         for rank, begins in begin_ns.items()
     }
     in_phase = [each for each in evidence.rank_seen if each.phase == phase]
-    place = hottest(seen_during(in_phase, begin_ns, end_ns))
+    usual = {frame for each in evidence.rank_seen if each.phase != phase for frame in each.frames}
+    seen = seen_during(in_phase, begin_ns, end_ns)
+    place = hottest([_at_what_is_special(each, usual) for each in seen])
     return place.cause() if place is not None else None
+
+
+def _at_what_is_special(sighting: Sighting, usual: set[Frame]) -> Sighting:
+    """Return a sighting without the inner lines that run in a step's other phases too."""
+    if sighting.own_frame not in usual:
+        return sighting
+    special = [
+        depth
+        for depth, frame in enumerate(sighting.frames)
+        if frame.is_user and frame.line and frame not in usual
+    ]
+    if not special:
+        return sighting
+    return replace(sighting, frames=sighting.frames[: special[-1] + 1])

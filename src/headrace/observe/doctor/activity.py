@@ -1,4 +1,4 @@
-"""What a stack tells of the kind of waiting: for a lock, for a read, for the device."""
+"""What a process does where it was seen: takes a lock, reads, trains, waits for the device."""
 
 from __future__ import annotations
 

@@ -1,0 +1,171 @@
+"""What comes over the network while batches are made, and the time it takes to read it.
+
+The kernel counts what a process gets by `read`. Python's sockets ask by `recv`, which it does not
+count, so their methods are wrapped once a process makes batches; that costs about 1 us a call. TLS
+asks by `read` below them, so its bytes are counted already, encrypted.
+
+Headrace's own storage receives in native code; what arrives is counted where it is handed over.
+Other native clients receive unseen.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headrace.core.after_import import after_import
+from headrace.observe.probe.session import SESSION
+
+_SIZES: dict[str, Callable[[Any], int]] = {
+    "recv": len,
+    "recv_into": int,
+    "recvfrom": lambda found: len(found[0]),
+    "recvfrom_into": lambda found: int(found[0]),
+    "recvmsg": lambda found: len(found[0]),
+    "recvmsg_into": lambda found: int(found[0]),
+}
+"""How many bytes a method's answer stands for."""
+
+
+class Received(NamedTuple):
+    """Sums since the process began.
+
+    Attributes:
+        bytes: That came over the network.
+        uncounted_bytes: Of these: which the kernel's count of reads leaves out.
+        uncounted_reads: The calls that brought them.
+    """
+
+    bytes: int = 0
+    uncounted_bytes: int = 0
+    uncounted_reads: int = 0
+
+
+class Receiver:
+    """Counts what the process receives.
+
+    Threads add to the sums, and each adds what it has worked out before: then no other gets in
+    between.
+
+    Attributes:
+        thread: That makes a batch now, by its identifier; None: no batch is made, or recorded.
+        read_ns: Of the batch at work: time of that thread in reads that are timed.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.read_ns = 0
+        self._bytes = self._uncounted_bytes = self._uncounted_reads = 0
+        self._hooked = False
+        self._timing = False
+
+    @property
+    def sums(self) -> Received:
+        """What was received until now."""
+        return Received(self._bytes, self._uncounted_bytes, self._uncounted_reads)
+
+    def begin(self) -> None:
+        """This thread begins to make a batch."""
+        if not self._hooked:
+            self._hooked = True
+            after_import("socket", self._hook_sockets)
+            after_import("ssl", self._hook_tls)
+            after_import("headrace.data.storage.direct", self._hook_storage)
+            after_import("headrace.data.loader.reading", self._hook_samples)
+        self._timing = False
+        self.read_ns = 0
+        self.thread = get_ident()
+
+    def end(self) -> None:
+        """The batch is made, or it failed."""
+        self.thread = None
+
+    def _add(self, size_of: Callable[[Any], int], found: Any, counted: bool) -> None:  # noqa: FBT001
+        """Add what one call brought; the kernel has counted it, or not."""
+        try:  # `guarded` by hand: this is called very often
+            size_bytes = size_of(found)
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("Receiver", error)
+            return
+        self._bytes += size_bytes
+        if not counted:
+            self._uncounted_bytes += size_bytes
+            self._uncounted_reads += 1
+
+    def _timed(self, call: Callable[[], Any]) -> Any:
+        """Call it, and time it where this thread makes the batch and is in no other such call."""
+        if self._timing or get_ident() != self.thread:
+            return call()
+        self._timing = True
+        began_ns = monotonic_ns()
+        try:
+            return call()
+        finally:
+            self.read_ns += monotonic_ns() - began_ns
+            self._timing = False
+
+    def _hook_sockets(self, module: ModuleType) -> None:
+        for name, size_of in _SIZES.items():
+            self._hook_socket(module.socket, name, size_of, counted=False)
+
+    def _hook_tls(self, module: ModuleType) -> None:
+        self._hook_socket(module.SSLSocket, "read", _size_of, counted=True)
+
+    def _hook_socket(
+        self, kind: Any, name: str, size_of: Callable[[Any], int], *, counted: bool
+    ) -> None:
+        original = getattr(kind, name)
+
+        @functools.wraps(original)
+        def receive(sock: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.thread is None:
+                return original(sock, *args, **kwargs)
+            began_ns = monotonic_ns()
+            found = original(sock, *args, **kwargs)
+            spent_ns = monotonic_ns() - began_ns
+            if get_ident() == self.thread and not self._timing:
+                self.read_ns += spent_ns
+            self._add(size_of, found, counted)
+            return found
+
+        setattr(kind, name, receive)
+
+    def _hook_storage(self, module: ModuleType) -> None:
+        original = module.DirectClient._get  # noqa: SLF001 - where all that is read comes from
+
+        @functools.wraps(original)
+        async def _get(client: Any, target: str, fetch: Any) -> Any:
+            found = await original(client, target, fetch)
+            self._add(_size_of, found, counted=False)
+            return found
+
+        module.DirectClient._get = _get  # noqa: SLF001
+
+    def _hook_samples(self, module: ModuleType) -> None:
+        reader = module.SampleReader
+        fetched, arrived = reader._fetched, reader._arrived  # noqa: SLF001 - where it waits
+
+        @functools.wraps(fetched)
+        def _fetched(self_: Any, *args: Any) -> Any:
+            return self._timed(lambda: fetched(self_, *args))
+
+        @functools.wraps(arrived)
+        def _arrived(*args: Any) -> Any:
+            return self._timed(lambda: arrived(*args))
+
+        reader._fetched, reader._arrived = _fetched, staticmethod(_arrived)  # noqa: SLF001
+
+
+def _size_of(found: Any) -> int:
+    """Return how many bytes an answer is: a number of them, a part of an object, a range, none."""
+    data = getattr(found, "data", found)
+    if isinstance(data, int):
+        return data
+    return len(data) if isinstance(data, bytes | bytearray | memoryview) else 0
+
+
+RECEIVER = Receiver()

@@ -1,0 +1,28 @@
+"""Steps that take longer every so often: what ran then is named, whatever it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.records.reading import open_records
+from recorded import SCRIPTS, Run, check
+
+SOURCE = (SCRIPTS / "interrupted.py").read_text().splitlines()
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("what", ["checkpoint", "evaluation", "garbage"])
+def test_what_interrupts_training_every_so_often_is_named(tmp_path: Path, what: str):
+    run = Run(tmp_path / "run", "interrupted", what)
+    check(run)
+    findings = {each.rule: each for each in diagnose(open_records(run.folder)).findings}
+    outliers = findings["step-outliers"]
+    assert outliers.evidence["every_steps"] == 20
+    assert outliers.evidence["phase"] == "other"
+    assert outliers.cause is not None
+    assert Path(outliers.cause.file) == SCRIPTS / "interrupted.py"
+    assert SOURCE[outliers.cause.line - 1].endswith(f"# {what}")
+    assert outliers.cause.name in {"save", "evaluate", "main"}

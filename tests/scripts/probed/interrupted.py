@@ -1,0 +1,63 @@
+"""Training that is interrupted every 20 steps, by what the argument says."""
+
+import gc
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+EVERY = 20
+
+
+class Network(nn.Module):
+    """A layer on an accelerator that needs its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        time.sleep(0.03)
+        return self.layer(x)
+
+
+def save(net: nn.Module, table: torch.Tensor, folder: Path) -> None:
+    """Write a checkpoint."""
+    torch.save({"net": net.state_dict(), "table": table}, folder / "last.pt")  # checkpoint
+
+
+def evaluate(net: nn.Module, held_out: torch.Tensor) -> float:
+    """Look at all that was held out."""
+    with torch.no_grad():
+        return sum(float(net(x).sum()) for x in held_out.split(16))  # evaluation
+
+
+def main(what: str, folder: Path) -> None:
+    """Train."""
+    data = TensorDataset(torch.randn(3840, 16), torch.randint(0, 3, (3840,)))
+    net, table, held_out = Network(), torch.randn(40_000_000), torch.randn(160, 16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    known = [{"number": number} for number in range(2_000_000)] if what == "garbage" else []
+    for step, (x, y) in enumerate(DataLoader(data, batch_size=32, num_workers=1)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        if step % EVERY < EVERY - 1:
+            continue
+        if what == "checkpoint":
+            save(net, table, folder)
+        elif what == "evaluation":
+            evaluate(net, held_out)
+        else:
+            gc.collect()  # garbage
+    del known[:]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        main(sys.argv[1], Path(scratch))
