@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.model import Diagnosis, Finding
+from headrace.observe.doctor.ranking import rank
 from headrace.observe.whatif.host import read_host
 from headrace.observe.whatif.measured import measure
 from headrace.observe.whatif.prediction import Change, Simulator
@@ -218,3 +222,25 @@ def test_what_is_special_about_long_steps_is_named_and_not_the_model_that_all_ru
     assert worst.rule == "step-outliers"
     assert worst.cause is not None
     assert (worst.cause.line, worst.cause.function) == (30, "evaluate")
+
+
+def ranked(*seconds: tuple[str, float], **run: Any) -> list[str]:
+    """Return the order of findings that count so many seconds, in a run."""
+    findings = [
+        Finding(rule=rule, severity="critical", title="", seconds_lost=lost, evidence={})
+        for rule, lost in seconds
+    ]
+    return [finding.rule for finding in rank(findings, gather(play(Run(**run))))]
+
+
+def test_slow_handing_over_explains_late_batches_where_it_is_much_of_the_wait():
+    run: dict[str, Any] = {"workers": 2, "service_ms": 30, "busy_cores": 2}
+    assert ranked(("too-few-workers", 0.9), ("slow-transfer", 0.8), **run)[0] == "slow-transfer"
+    assert ranked(("too-few-workers", 0.9), ("slow-transfer", 0.3), **run)[0] == "too-few-workers"
+
+
+def test_batches_made_ahead_that_run_out_on_their_way_are_blamed_on_it():
+    found = (("shallow-prefetch", 0.9), ("slow-transfer", 0.8))
+    slow: dict[str, Any] = {"workers": 2, "service_ms": 10, "send_ms": 45, "busy_cores": 2}
+    assert ranked(*found, **slow)[0] == "slow-transfer"
+    assert ranked(*found, **{**slow, "send_ms": 2})[0] == "shallow-prefetch"

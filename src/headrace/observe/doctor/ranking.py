@@ -141,6 +141,7 @@ def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[
         pairs.append(("slow-transfer", "too-few-workers"))
     if evidence.work is not None and evidence.work.hands_over_slowly:
         pairs.append(("slow-transfer", "cpu-bound-worker"))
+        pairs.append(("slow-transfer", "shallow-prefetch"))  # those ahead run out on their way
     collate = by_rule.get("slow-collate")
     if worker is not None and collate is not None:
         same = worker.cause is not None and (

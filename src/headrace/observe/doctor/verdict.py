@@ -80,7 +80,8 @@ def _say_fine(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bou
     if any(finding.rule == "compute-bound" for finding in findings):
         return f"The accelerator is the limit: {waits}; nothing to fix.", "compute"
     if share >= WARNING:
-        known = next((finding for finding in findings if finding.rule == "data-wait"), None)
+        why = DATA_RULES | {"data-wait"}
+        known = next((finding for finding in findings if finding.rule in why), None)
         if known is not None:
             return f"Nothing to fix: {waits}; {known.title}.", "other"
         return f"{waits}; the records do not say why.", "data"
