@@ -244,3 +244,9 @@ def test_batches_made_ahead_that_run_out_on_their_way_are_blamed_on_it():
     slow: dict[str, Any] = {"workers": 2, "service_ms": 10, "send_ms": 45, "busy_cores": 2}
     assert ranked(*found, **slow)[0] == "slow-transfer"
     assert ranked(*found, **{**slow, "send_ms": 2})[0] == "shallow-prefetch"
+
+
+def test_ranks_that_starve_come_before_the_threads_that_make_them_starve():
+    run: dict[str, Any] = {"workers": 2, "service_ms": 60, "ranks": 2, "cores": 2, "busy_cores": 2}
+    found = (("oversubscribed-threads", 0.9), ("cpu-starved-by-ranks", 0.5))
+    assert ranked(*found, **run)[0] == "cpu-starved-by-ranks"

@@ -41,6 +41,7 @@ _LITTLE = 0.01
 _SPECIFIC_FIRST = (
     ("cpu-starved-by-ranks", "cpu-bound-worker"),
     ("cpu-starved-by-ranks", "too-few-workers"),
+    ("cpu-starved-by-ranks", "oversubscribed-threads"),  # they did no harm to one rank alone
     ("oversubscribed-threads", "cpu-bound-worker"),
     ("slow-storage", "too-few-workers"),
     ("small-files", "too-few-workers"),

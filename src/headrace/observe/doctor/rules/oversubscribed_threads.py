@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.observe.doctor.core_remedies import one_thread_a_worker
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.remedies import predicted
+from headrace.observe.doctor.remedies import making_cause, predicted
 from headrace.observe.whatif.prediction import with_workers
 
 RULE = "oversubscribed-threads"
@@ -46,6 +46,8 @@ def check(evidence: Evidence) -> Finding | None:
             "cores": evidence.host.cores,
             "busy_cores": evidence.host.busy_cores,
         },
+        # The line whose work the threads share.
+        cause=making_cause(evidence, evidence.making) if threaded else None,
         remedies=_remedies(evidence, threaded=threaded),
     )
 
