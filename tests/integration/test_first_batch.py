@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from headrace import DataLoader
 from headrace.core.errors import WorkerError
 from headrace.data.loader.channels import Gate
 from headrace.data.loader.known import KnownDataset
+from jobs import eventually
 
 BATCH = 4
 
@@ -45,27 +47,18 @@ class Distant(KnownDataset):
     def __getitem__(self, sample: int) -> int:
         if sample:
             return sample
-        others_up = wait_for(lambda: len(list(self.folder.glob("up *"))) > 1, 20)
-        assert others_up, "the other worker did not start"
+        eventually(lambda: len(list(self.folder.glob("up *"))) > 1, "both workers start")
         if self.fate == "fails":
             raise ValueError("the first sample is no good")
         if self.fate == "killed" and not (self.folder / "killed").exists():
             (self.folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         # Time enough for the other worker to begin, were it not held back.
-        wait_for(lambda: any(self.folder.glob("batch *")), 0.5)
+        with suppress(AssertionError):
+            eventually(lambda: any(self.folder.glob("batch *")), "another batch begins", 0.5)
         (self.folder / "arrived").touch()
         self.first_under_way = 0
         return 0
-
-
-def wait_for(condition: Callable[[], bool], longest_s: float) -> bool:
-    deadline = time.monotonic() + longest_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def loader_of(folder: Path, fate: str = "") -> DataLoader:

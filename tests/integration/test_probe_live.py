@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 
 from headrace.core.errors import HeadraceError
 from headrace.records.reading import open_records
+from jobs import eventually
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
@@ -66,26 +66,19 @@ def job(tmp_path: Path) -> Iterator[Job]:
         started.process.communicate()
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-
-
 def test_a_running_job_is_switched_off_on_and_deep(job: Job):
-    wait_until(lambda: job.recorded() >= 50)
+    eventually(lambda: job.recorded() >= 50, "job.recorded() >= 50")
     assert "off" in job.switch("--off")
     # What was under way is written; from then on steps are made and none is recorded.
     before = job.made()
-    wait_until(lambda: job.made() >= before + 50)
+    eventually(lambda: job.made() >= before + 50, "job.made() >= before + 50")
     recorded, made = job.recorded(), job.made()
-    wait_until(lambda: job.made() >= made + 100)
+    eventually(lambda: job.made() >= made + 100, "job.made() >= made + 100")
     assert job.recorded() == recorded
     assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
-    wait_until(lambda: job.recorded() >= recorded + 50)
+    eventually(lambda: job.recorded() >= recorded + 50, "job.recorded() >= recorded + 50")
     assert "deep" in job.switch("--deep", "30s")
-    wait_until(lambda: bool(job.events("trace")))
+    eventually(lambda: bool(job.events("trace")), "bool(job.events('trace'))")
     (trace,) = job.events("trace")
     assert Path(trace).parent == job.folder / "traces"
     assert Path(trace).stat().st_size > 0
@@ -97,7 +90,7 @@ def test_a_running_job_is_switched_off_on_and_deep(job: Job):
 
 
 def test_a_job_that_is_over_cannot_be_switched(job: Job):
-    wait_until(lambda: job.made() >= 1)
+    eventually(lambda: job.made() >= 1, "job.made() >= 1")
     job.stop()
     ended = subprocess.run(
         [*HEADRACE, "profile", str(job.folder), "--off"],
@@ -110,7 +103,7 @@ def test_a_job_that_is_over_cannot_be_switched(job: Job):
 
 
 def test_what_a_killed_rank_did_is_there(job: Job):
-    wait_until(lambda: job.recorded() >= 50)
+    eventually(lambda: job.recorded() >= 50, "job.recorded() >= 50")
     made = job.made()
     rank = next(
         process
@@ -124,7 +117,7 @@ def test_what_a_killed_rank_did_is_there(job: Job):
 
 
 def test_what_a_killed_launcher_left_is_there(job: Job):
-    wait_until(lambda: job.recorded() >= 50)
+    eventually(lambda: job.recorded() >= 50, "job.recorded() >= 50")
     made = job.made()
     below = psutil.Process(job.process.pid).children(recursive=True)
     os.kill(job.process.pid, signal.SIGKILL)

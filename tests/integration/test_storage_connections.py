@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+import trustme
 
 from headrace.core import env
 from headrace.core.errors import StorageError
@@ -64,19 +63,12 @@ def test_without_credentials_requests_are_not_signed(monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def authority(tmp_path: Path) -> Path:
     """Make a certificate authority and a certificate of its for localhost."""
-    if shutil.which("openssl") is None:
-        pytest.skip("certificates are made with the openssl program")
-    subject = ["-newkey", "rsa:2048", "-noenc", "-days", "2", "-x509"]
-    openssl("req", *subject, "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem",
-            cwd=tmp_path)  # fmt: skip
-    openssl("req", *subject, "-subj", "/CN=localhost", "-keyout", "host.key", "-out", "host.pem",
-            "-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=DNS:localhost",
-            "-addext", "basicConstraints=critical,CA:FALSE", cwd=tmp_path)  # fmt: skip
+    made = trustme.CA()
+    host = made.issue_cert("localhost")
+    made.cert_pem.write_to_path(tmp_path / "ca.pem")
+    host.cert_chain_pems[0].write_to_path(tmp_path / "host.pem")
+    host.private_key_pem.write_to_path(tmp_path / "host.key")
     return tmp_path
-
-
-def openssl(*arguments: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *arguments], cwd=cwd, check=True, capture_output=True)
 
 
 def test_https_is_read_where_the_certificate_is_trusted_and_refused_elsewhere(

@@ -8,18 +8,17 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.storage import Store, open_store
 from headrace.data.storage.helper_process import helper_pids
+from jobs import alive, eventually
 
 _FORK = multiprocessing.get_context("fork")
 _DEADLINE_S = 30
@@ -66,13 +65,6 @@ def _run(program: str, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-
-
-def _wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("daemon", [True, False], ids=["worker", "rank"])
@@ -180,7 +172,7 @@ def test_reads_survive_kill_9_of_the_helper(s3_store: Store) -> None:
     os.kill(helper, signal.SIGKILL)
     assert b"".join(future.result(timeout=_DEADLINE_S) for future in futures) == data
     assert helper not in helper_pids()
-    _wait_until_gone(helper)
+    eventually(lambda: not alive(helper), f"process {helper} is gone")
 
 
 def test_an_upload_survives_kill_9_of_the_helper_if_its_data_can_be_had_again(
@@ -228,7 +220,7 @@ def test_the_helper_ends_with_its_owner(s3_store: Store) -> None:
     process = _run(_OWNER, s3_store.url, "read")
     output, _ = process.communicate(timeout=_DEADLINE_S)
     assert process.returncode == 0
-    _wait_until_gone(int(output))
+    eventually(lambda: not alive(int(output)), f"process {int(output)} is gone")
 
 
 def test_the_helper_ends_with_its_killed_owner_and_the_upload_does_not_appear(
@@ -239,5 +231,5 @@ def test_the_helper_ends_with_its_killed_owner_and_the_upload_does_not_appear(
     helper = int(process.stdout.readline())
     process.kill()
     process.communicate()
-    _wait_until_gone(helper)
+    eventually(lambda: not alive(helper), f"process {helper} is gone")
     assert [info.path for info in s3_store.list()] == ["x"]

@@ -21,6 +21,8 @@ from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
 from slow_proxy import Faults, slow_proxy
 
+from jobs import eventually
+
 TOOLS = Path(__file__).parents[2] / "tools"
 
 
@@ -39,13 +41,6 @@ def _is_listening(endpoint: str) -> bool:
     address = urlsplit(endpoint)
     with closing(socket.socket()) as probe:
         return probe.connect_ex((address.hostname, address.port)) == 0
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_the_server_is_gone_after_the_block_and_its_objects_stay(tmp_path: Path) -> None:
@@ -77,8 +72,10 @@ def test_services_end_with_a_killed_owner(which: str, tmp_path: Path) -> None:
     endpoint, pid = receiver.recv()
     owner.kill()
     owner.join()
-    _wait_until(lambda: not psutil.pid_exists(pid) or not psutil.Process(pid).is_running())
-    _wait_until(lambda: not _is_listening(endpoint))
+    eventually(
+        lambda: not psutil.pid_exists(pid) or not psutil.Process(pid).is_running(), "it is gone"
+    )
+    eventually(lambda: not _is_listening(endpoint), "it is gone")
 
 
 def test_the_proxy_is_gone_after_the_block(s3_server: S3Server) -> None:
@@ -148,4 +145,4 @@ def test_the_command_lines_tell_where_they_listen(s3_server: S3Server, tmp_path:
             connection.close()
             process.terminate()
             process.communicate()
-        _wait_until(lambda endpoint=endpoint: not _is_listening(endpoint))
+        eventually(lambda endpoint=endpoint: not _is_listening(endpoint), "it is gone")

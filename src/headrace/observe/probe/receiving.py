@@ -88,7 +88,7 @@ class Receiver:
         """Add what one call brought; the kernel has counted it, or not."""
         try:  # `guarded` by hand: this is called very often
             size_bytes = size_of(found)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("Receiver", error)
             return
         self._bytes += size_bytes
