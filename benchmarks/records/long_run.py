@@ -160,7 +160,8 @@ class Training:
         made = int(0.98 * wall * self.workers * spent[2])
         self.rings[1 + self.step % self.workers].write(
             BATCHES, 0, 0, self.step % self.workers, self.step // self.workers, start, made,
-            int(made * 0.9), int(made * 0.9), 32, 3_000_000, 64, made // 50, 100_000, 200_000,
+            int(made * 0.9), int(made * 0.9), 32, 3_000_000, 64, 0, 0, made // 50, 100_000,
+            200_000,
         )  # fmt: skip
         self.step += 1
 

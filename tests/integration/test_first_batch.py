@@ -53,6 +53,9 @@ class Distant(KnownDataset):
         if self.fate == "killed" and not (self.folder / "killed").exists():
             (self.folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fate == "stuck":
+            others = [f"batch {number} began before" for number in (1, 2, 3)]
+            eventually(lambda: all((self.folder / name).exists() for name in others), "others", 5)
         # Time enough for the other worker to begin, were it not held back.
         with suppress(AssertionError):
             eventually(lambda: any(self.folder.glob("batch *")), "another batch begins", 0.5)
@@ -91,6 +94,11 @@ def test_a_killed_worker_does_not_keep_the_others_waiting(tmp_path: Path):
     assert (tmp_path / "killed").exists()
 
 
+def test_one_worker_waits_for_a_stuck_first_batch_and_all_others_go_on(tmp_path: Path):
+    loader = loader_of(tmp_path, "stuck")  # for longer than is waited for it once, and not twice
+    assert [int(batch[0]) // BATCH for batch in loader] == list(range(6))
+
+
 def test_a_first_batch_that_fails_is_told(tmp_path: Path):
     with pytest.raises(WorkerError, match="no good"):
         list(loader_of(tmp_path, "fails"))
@@ -100,11 +108,11 @@ def test_a_gate_holds_until_it_is_opened_and_again_when_it_is_shut():
     gate = Gate.new()
     gate.open()
     gate.open()
-    gate.wait(60)
-    gate.wait(60)
+    assert gate.wait(60)
+    assert gate.wait(60)
     gate.shut()
     gate.shut()
     began = time.monotonic()
-    gate.wait(0.05)
+    assert not gate.wait(0.05)
     assert time.monotonic() - began >= 0.05
     gate.close()

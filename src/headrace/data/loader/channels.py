@@ -175,11 +175,11 @@ class Gate:
         with suppress(BlockingIOError):  # it was shut
             os.eventfd_read(self._descriptor)
 
-    def wait(self, longest_s: float) -> None:
-        """Return when it is open, or after `longest_s`: who should open it may be stuck."""
+    def wait(self, longest_s: float) -> bool:
+        """Wait until it is open, `longest_s` at most; return whether it is."""
         poller = select.poll()
         poller.register(self._descriptor, select.POLLIN)
-        poller.poll(longest_s * 1000)
+        return bool(poller.poll(longest_s * 1000))
 
     def close(self) -> None:
         """Close this process's end."""

@@ -86,7 +86,7 @@ class Worker:
         ):
             if ticket.goes_first:
                 self._gate.open()
-            elif len(self._held) < HELD:
+            elif len(self._held) < HELD and self._gate.wait(0):
                 self._take(wait=False)
 
     def _take(self, *, wait: bool) -> bool:
@@ -106,8 +106,8 @@ class Worker:
             order = error
         self._held.append((ticket, order))
         if self._maker.looks_ahead and isinstance(order, Order):
-            if not ticket.goes_first:
-                self._gate.wait(_LONGEST_AT_GATE_S)
+            if not (ticket.goes_first or self._gate.wait(_LONGEST_AT_GATE_S)):
+                self._gate.open()  # for all: nobody else is to wait as long again
             with contextlib.suppress(Exception):  # whatever it is, making the batch tells
                 self._maker.look_ahead(order)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
@@ -18,6 +19,7 @@ from headrace.data.shards.packing.shard import PACKING_FOLDER
 from headrace.data.shards.progress import PackProgress, Progress, listing
 from headrace.data.shards.sources.detect import SourceOptions, list_source
 from headrace.data.shards.sources.samples import IMAGE_EXTENSIONS
+from headrace.data.shards.sources.tables import TABLE_SUFFIXES
 from headrace.data.storage import Store, open_store
 
 _PROBE_NAME = ".headrace-write-test"
@@ -52,21 +54,19 @@ def index_in_place(
     tell = progress or (lambda _: None)
     options = source or SourceOptions()
     store, target = open_store(url), open_store(destination or url)
-    if next(store.list(), None) is None:
-        raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
+    if store.url.lower().endswith(TABLE_SUFFIXES):
+        raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
+    holds_tars = _holds_tars(store)
     _refuse_used(target)
     listed = listing(tell)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         spool = PartSpool(Path(folder))
-        if options.image_glob is None and _holds_tars(store):
+        if options.image_glob is None and holds_tars:
             if options.split is not None:
                 raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
             about = index_tars(store, target.url, spool, tell, options.classes)
         else:
-            table = list_source(url, options, listed)
-            if table.source.kind == "table":
-                raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
-            about = index_objects(table, target.url, spool, tell)
+            about = index_objects(list_source(url, options, listed), target.url, spool, tell)
         summary = summarise(spool.parts())
         check_budget(summary.bad, max_bad, store.url, complete=True)
         tell(PackProgress(stage="indexing"))
@@ -94,8 +94,12 @@ def _refuse_used(target: Store) -> None:
 
 
 def _holds_tars(store: Store) -> bool:
-    """Tell by the first tar or image."""
-    for info in store.list():
+    """Tell by the first tar or image; raises DatasetError where there is nothing at all."""
+    found = store.list()
+    first = next(found, None)
+    if first is None:
+        raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
+    for info in chain([first], found):
         if info.path.endswith(".tar"):
             return True
         if extension_of(info.path) in IMAGE_EXTENSIONS:

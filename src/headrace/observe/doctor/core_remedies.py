@@ -40,7 +40,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
         "one thread a worker",
         prediction,
         "headrace run --apply worker_threads=1; or in the DataLoader's worker_init_fn: "
-        f"cv2.setNumThreads(1), and OMP_NUM_THREADS=1 before the start. {_TAKEN}",
+        f"cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. {_TAKEN}",
         (Override("worker_threads", 1),) if loader.kind == "torch" else (),
     )
 

@@ -92,8 +92,9 @@ class Segment:
     def copy(self) -> Segment:
         """Return the segment as it is now."""
         return Segment(  # some 10 us less than dataclasses.replace, once a step
-            self.loader, self.start_ns, self.phases_ns.copy(), self.sync_ns, self.syncs,
-            self.batches, self.samples, self.backwards, self.optimizers, self.copies,
+            loader=self.loader, start_ns=self.start_ns, phases_ns=self.phases_ns.copy(),
+            sync_ns=self.sync_ns, syncs=self.syncs, batches=self.batches, samples=self.samples,
+            backwards=self.backwards, optimizers=self.optimizers, copies=self.copies,
         )  # fmt: skip
 
     def plus(self, other: Segment) -> Segment:

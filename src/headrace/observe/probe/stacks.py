@@ -102,11 +102,8 @@ class StackSampler(threading.Thread):
             return None
 
     def _told_within(self, seconds: float) -> bool:
-        """Wait; return whether it was told to stop."""
-        if self._goes_on.acquire(timeout=seconds):
-            self._goes_on.release()
-            return True
-        return False
+        """Wait; return whether it was told to stop: once, and then it ends."""
+        return self._goes_on.acquire(timeout=seconds)
 
     def stop(self) -> None:
         """Look no more, and write what was seen."""

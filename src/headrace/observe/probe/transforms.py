@@ -88,9 +88,9 @@ class TransformTimer:
         key = (self._loader, name, id(kind))
         sums = self._sums.get(key)
         if sums is None:
-            sums = self._sums[key] = [0, 0, 0]
             if key not in self._places:  # to look it up takes longer than a short call
                 self._places[key] = (kind, *place_of(code))
+            sums = self._sums[key] = [0, 0, 0]
         sums[0] += 1
         sums[1] += wall_ns
         sums[2] += cpu_ns
