@@ -36,7 +36,7 @@ from report import Row, ratio, write_section
 
 NOTES = """
 Times begin at `iter(loader)`, with the dataset and the loader made. Remote and local differ by the
-first batch, about half a second once an epoch, so short epochs show it most.
+first batch, a quarter of a second once an epoch, so short epochs show it most.
 
 The first batch's reads go before those of all others (`Gate`), and the S3 server keeps what it
 knows of its files. Before that (commit f5febe1), on the same host, the first batch took 1.07 s,
