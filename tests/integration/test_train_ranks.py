@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import headrace
@@ -27,6 +28,22 @@ def test_two_ranks_train_alike_and_one_or_four_go_on(tmp_path: Path, s3_url: str
         restored = headrace.Checkpointer(f"{tmp_path}/{saved_by}").restore(model, optimizer)
         assert restored is not None
         assert not differences(reference[saved_by], everything(model, optimizer))
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_script_that_ends_well_leaves_the_process_group(ranks: str, tmp_path: Path):
+    # gloo's threads may abort a process that keeps the group while Python shuts down.
+    ended = _run(tmp_path, ranks, str(TESTS / "scripts" / "leaves_group.py"))
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("in a group at the end: True") == int(ranks)
+    assert ended.stdout.count("in a group at exit: False") == int(ranks)
+
+
+def test_a_rank_that_fails_leaves_the_group_alone(tmp_path: Path):
+    ended = _run(tmp_path, "2", str(TESTS / "scripts" / "leaves_group.py"), "--fail")
+    assert ended.returncode == 1, ended.stderr
+    assert "rank 0 failed first" in ended.stderr and "RuntimeError: on purpose" in ended.stderr
+    assert "in a group at exit: True" in ended.stdout
 
 
 def _run(folder: Path, ranks: str, *arguments: str):

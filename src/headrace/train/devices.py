@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from typing import Any
 
 import torch
@@ -48,13 +51,14 @@ def join_process_group(device: torch.device) -> None:
 
     With RANK set, of all ranks, as torchrun tells; otherwise of this process alone, without
     network. nccl (or the device's own backend) carries tensors on the device, gloo those on the
-    CPU.
+    CPU. A script that ends well leaves the group at its exit, if it did not itself.
 
     Raises:
         UsageError: RANK is set, but not what else torchrun sets.
     """
     if dist.is_initialized():
         return
+    atexit.register(_leave, os.getpid())
     backend = dist.get_default_backend_for_device(device)
     if device.type != "cpu":
         backend = f"cpu:gloo,{device.type}:{backend}"
@@ -72,3 +76,17 @@ def join_process_group(device: torch.device) -> None:
 
 def _private_store() -> Any:
     return dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
+
+
+def _leave(owner: int) -> None:
+    """Destroy the process group of a rank that ends well, while Python is still whole.
+
+    gloo's threads may free the tensors of their last collective late. While the interpreter
+    shuts down, that aborts the process (pytorch issue 190489): a finished training would end in
+    SIGABRT. After an error the group is left alone: the others may be in a collective that this
+    rank never joins, and some backends would wait for it.
+    """
+    forked = os.getpid() != owner
+    failed = getattr(sys, "last_type", None) is not None
+    if dist.is_initialized() and not forked and not failed:
+        dist.destroy_process_group()
