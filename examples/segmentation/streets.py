@@ -54,7 +54,7 @@ def main() -> None:
     tasks = [("train", n) for n in range(args.train)] + [("val", n) for n in range(args.val)]
     write = functools.partial(write_scene, args.root, args.seed, args.image_format)
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(args.workers, context, cv2.setNumThreads, (1,)) as pool:
+    with ProcessPoolExecutor(args.workers, context, cv2.setNumThreads, (0,)) as pool:
         for done, _ in enumerate(pool.map(write, tasks, chunksize=8), start=1):
             if done % 200 == 0 or done == len(tasks):
                 rate = done / (time.perf_counter() - begin)

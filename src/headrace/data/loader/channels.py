@@ -23,6 +23,7 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from io import FileIO
 from typing import Any
 
 import numpy as np
@@ -151,10 +152,14 @@ def map_board(descriptor: int, workers: int) -> NDArray[np.int64]:
 
 
 class Gate:
-    """Closed at the start of an iteration, opened once; an event file that all workers hold."""
+    """Closed at the start of an iteration, opened once; an event file that all workers hold.
+
+    Args:
+        descriptor: The file's; closed with the gate, at the latest when nobody holds the gate.
+    """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._file = FileIO(descriptor)
 
     @classmethod
     def new(cls) -> Gate:
@@ -163,24 +168,24 @@ class Gate:
 
     def fileno(self) -> int:
         """Return its descriptor."""
-        return self._descriptor
+        return self._file.fileno()
 
     def open(self) -> None:
         """Let everybody through, now and later."""
         with suppress(BlockingIOError):  # its counter is full: open it is
-            os.eventfd_write(self._descriptor, 1)
+            os.eventfd_write(self.fileno(), 1)
 
     def shut(self) -> None:
         """Let nobody through until it is opened."""
         with suppress(BlockingIOError):  # it was shut
-            os.eventfd_read(self._descriptor)
+            os.eventfd_read(self.fileno())
 
     def wait(self, longest_s: float) -> bool:
         """Wait until it is open, `longest_s` at most; return whether it is."""
         poller = select.poll()
-        poller.register(self._descriptor, select.POLLIN)
+        poller.register(self._file, select.POLLIN)
         return bool(poller.poll(longest_s * 1000))
 
     def close(self) -> None:
         """Close this process's end."""
-        os.close(self._descriptor)
+        self._file.close()

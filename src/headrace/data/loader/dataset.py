@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamplesError, UsageError
 from headrace.core.units import parse_bytes
+from headrace.data import storage as storage_layer  # whose CachedStore few workers need
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.quarantine import too_many, write_records
 from headrace.data.loader.reading import SampleReader
@@ -84,9 +85,8 @@ class ShardDataset(KnownDataset):
         # Importing the client is harmless before a fork; calling it would not be.
         self.modules = ("headrace.data.storage.direct",) if self.reads_ahead else ()
         if isinstance(store, RemoteStore) and cache_dir is not None:
-            from headrace.data.storage import CachedStore
-
-            store = CachedStore(store, Path(cache_dir), limit_bytes=parse_bytes(cache_bytes))
+            limit_bytes = parse_bytes(cache_bytes)
+            store = storage_layer.CachedStore(store, Path(cache_dir), limit_bytes=limit_bytes)
         self._store = store
         self._begin()
 

@@ -7,8 +7,9 @@ callable from torchvision, albumentations or kornia does as well in its place.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.core.lazy import importer
 
 if TYPE_CHECKING:
     from headrace.data.transforms.color import ColorJitter
@@ -33,23 +34,17 @@ __all__ = [
     "decode_member",
 ]
 
-_HOME = {
-    "CenterCrop": "crop",
-    "ColorJitter": "color",
-    "Compose": "compose",
-    "JointScaleCropFlip": "joint",
-    "Normalize": "normalize",
-    "OnMembers": "compose",
-    "RandomHorizontalFlip": "crop",
-    "RandomResizedCrop": "crop",
-    "Recode": "recode",
-    "decode_image": "decode",
-    "decode_member": "decode",
+_HOMES = {
+    "color": ("ColorJitter",),
+    "compose": ("Compose", "OnMembers"),
+    "crop": ("CenterCrop", "RandomHorizontalFlip", "RandomResizedCrop"),
+    "decode": ("decode_image", "decode_member"),
+    "joint": ("JointScaleCropFlip",),
+    "normalize": ("Normalize",),
+    "recode": ("Recode",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for (PEP 562): OpenCV costs 100 ms."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+# Only when a name is first asked for: OpenCV costs 100 ms.
+__getattr__ = importer(
+    __name__, {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
+)
