@@ -26,7 +26,9 @@ def heatmap_picture(run: Path, picture: Path) -> None:
     height = int(figure.layout.height or 400)
     with tempfile.TemporaryDirectory() as temporary:
         page = Path(temporary) / "page.html"
-        page.write_text(figure.to_html(include_plotlyjs="inline", full_html=True), "utf-8")
+        page.write_text(
+            figure.to_html(include_plotlyjs="inline", config={"displayModeBar": False}), "utf-8"
+        )
         subprocess.run(
             [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
              f"--user-data-dir={temporary}/profile", f"--window-size=1000,{height + 20}",
