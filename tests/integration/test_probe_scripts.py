@@ -149,7 +149,6 @@ def test_sharded_models_tell_waits_for_other_ranks(tmp_path: Path):
 
 
 def test_ray_data(tmp_path: Path):
-    pytest.importorskip("ray.data")
     run = Run(tmp_path / "run", "ray_batches")
     check(run)
     assert len(run.steps("train")) == 40
