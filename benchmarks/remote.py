@@ -39,8 +39,7 @@ Times begin at `iter(loader)`, with the dataset and the loader made. Remote and 
 first batch, a quarter of a second once an epoch, so short epochs show it most.
 
 The first batch's reads go before those of all others (`Gate`), and the S3 server keeps what it
-knows of its files. Before that (commit f5febe1), on the same host, the first batch took 1.07 s,
-the epoch 1.06 of local, and 0.61 of the cores were busy.
+knows of its files.
 """.strip()
 BATCH, WORKERS = 64, 2
 LATENCY_MS, RATE_MB = 30, 50
