@@ -15,7 +15,7 @@ from headrace.observe.doctor.core_remedies import (
 from headrace.observe.doctor.evidence import FULL, SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Remedy, remedy_json, rounded
 from headrace.observe.doctor.remedies import faster, making_cause, more_workers
-from headrace.observe.whatif.scaling import Estimate, Scaled, scaled
+from headrace.observe.whatif.scaling import Estimate, Scaled, scaled, with_ranks
 
 _THREADS = 1.5
 """Workers that use so many times the CPU time of their main threads have threads to spare."""
@@ -117,9 +117,9 @@ def at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     assert simulator is not None  # asked before
     load = simulator.load
     each = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
-    other = simulator.at_ranks(ranks)
+    other = with_ranks(simulator, ranks)
     running = host.running_threads
-    used = each * ranks / float(other.before_ns.mean()) + host.foreign_cores
+    used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
     return replace(
         evidence,
         simulator=other,

@@ -55,6 +55,16 @@ class Scaled:
     wait_share: Estimate
 
 
+def with_ranks(simulator: Simulator, ranks: int) -> Simulator:
+    """Return a simulator of the same pipeline with so many ranks on the host.
+
+    Args:
+        simulator: The measured pipeline.
+        ranks: Ranks on the host.
+    """
+    return simulator.changed(Change(ranks=ranks))
+
+
 def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
     """Return what so many ranks would give.
 
