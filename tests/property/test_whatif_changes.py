@@ -48,6 +48,7 @@ RUNS = {
     "waiting": Run(workers=2, service_ms=60, worker_cpu=0.1, busy_cores=0.5, read_bytes=10**6),
     "inline": Run(workers=0, service_ms=10, cores=4, busy_cores=1, ready_ms=0),
     "two ranks": Run(workers=2, ranks=2, service_ms=25, cores=4, busy_cores=3),
+    "threads": Run(workers=1, service_ms=6, cores=2, busy_cores=0.9, threads=1.8, worker_cpu=0.8),
 }
 MEASURED = pytest.mark.parametrize("name", RUNS)
 
@@ -164,13 +165,16 @@ def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     told = [scaled(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
     for fewer, more in pairwise(told):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
-        assert more.batches_per_s.value >= fewer.batches_per_s.value / NOISE
+        # Of the host's work only that grows in which threads wait for each other.
+        spun = more.spin_factor.value / fewer.spin_factor.value
+        assert spun >= 1.0
+        assert more.batches_per_s.value >= fewer.batches_per_s.value / spun / NOISE
         if name == "full":  # there the rank's own time grows too, as it waits for a core
             assert waited_ms(more) >= waited_ms(fewer) / NOISE
         else:
             assert more.wait_share.value >= fewer.wait_share.value - 0.02
     for each in told:
-        for estimate in (each.efficiency, each.wait_share, each.batches_per_s):
+        for estimate in (each.efficiency, each.wait_share, each.batches_per_s, each.spin_factor):
             assert estimate.low <= estimate.value <= estimate.high
 
 
@@ -179,11 +183,24 @@ def waited_ms(told: Scaled) -> float:
     return told.wait_share.value * told.ranks * 1000 / told.batches_per_s.value
 
 
+def test_threads_take_more_cpu_time_only_where_they_outnumber_the_cores():
+    crowded = [scaled(simulator_of("threads"), ranks, 0.01) for ranks in (1, 2, 4)]
+    assert [each.spin_factor.value > 1 for each in crowded] == [False, True, True]
+    one, two, _ = crowded
+    assert two.wait_share.low == pytest.approx(one.wait_share.low, abs=0.05)  # they may not spin
+    assert two.wait_share.value > 0.3
+    assert two.wait_share.high > 0.8
+    for alone in ("fed", "waiting", "two ranks", "inline"):
+        assert scaled(simulator_of(alone), 8, 0.01).spin_factor.high == 1.0
+    # On full cores they spun already when they were measured.
+    assert scaled(simulator_of("full"), 3, 0.5).spin_factor.high == pytest.approx(3.0)
+
+
 @MEASURED
 def test_remedies_at_other_ranks_are_measured_against_those_ranks(name: str):
     simulator = simulator_of(name)
     crowded = with_ranks(simulator, 8)
-    there = Change(ranks=8)
+    there = Change(ranks=8, spin_factor=crowded.spin_factor)
     speed = simulator.predict(there).speedup
     half = Change(service_factor=0.5)
     both = simulator.predict(replace(there, service_factor=0.5)).speedup

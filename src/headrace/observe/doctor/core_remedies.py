@@ -32,7 +32,9 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
     loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
-    prediction = _fewer_threads(evidence, simulator, Change(threads=1), work.threads)
+    # With more ranks than were measured its threads are taken to spin for longer.
+    threads = max(work.threads, simulator.spin_factor)
+    prediction = _fewer_threads(evidence, simulator, Change(threads=1), threads)
     if prediction.high < WORTH_IT:
         return None
     return predicted(

@@ -45,6 +45,7 @@ class Change:
         rank_threads: Threads of the rank that keep a core busy.
         useful_share: With `threads` or `rank_threads`: the share of all threads' CPU time that
             is work, which those that are left do; in the rest they waited for each other, spinning.
+        spin_factor: So many times the CPU time of the workers, whose threads wait for each other.
         consume_saved_ns: So much less a batch in the consumer; below 0: more.
         ranks: Ranks on the host: they share its cores.
         auxiliary_cores: Cores on auxiliary hosts that make batches for each rank. Local workers
@@ -64,6 +65,7 @@ class Change:
     threads: int | None = None
     rank_threads: int | None = None
     useful_share: float = 1.0
+    spin_factor: float = 1.0
     consume_saved_ns: float = 0.0
     ranks: int | None = None
     auxiliary_cores: float = 0.0
@@ -101,6 +103,7 @@ class Simulator:
         calibration: Measured time a batch over simulated, before anything was fitted.
         load: The measured costs, drawn again and fitted.
         before: The pipeline as it is, played.
+        spin_factor: Where it is a changed one: as in `Change`.
     """
 
     def __init__(self, measured: Measured) -> None:
@@ -109,6 +112,7 @@ class Simulator:
         self.calibration = fitted.calibration
         self.load = fitted.load
         self.before = simulate(measured.pipeline, fitted.load)
+        self.spin_factor = 1.0
 
     def changed(self, change: Change) -> Simulator:
         """Return a simulator of the changed pipeline, of the same batches.
@@ -124,6 +128,7 @@ class Simulator:
             ranks=change.ranks or now.ranks,
             period_ns=now.period_ns * slower,
         )
+        other.spin_factor = self.spin_factor * change.spin_factor
         return other
 
     def predict(self, change: Change) -> Prediction:
@@ -230,7 +235,7 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
 
 
 def _changed(load: Load, change: Change) -> Load:
-    load = _with_threads(load, change)
+    load = _with_threads(_spun(load, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
     capped = waiting * change.capped_share
@@ -251,6 +256,13 @@ def _changed(load: Load, change: Change) -> Load:
         auxiliary_ns=change.auxiliary_ns * change.batch_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
+
+
+def _spun(load: Load, factor: float) -> Load:
+    """Let the workers' threads take so many times the CPU time, waiting for each other."""
+    cpu = load.service_cpu_ns * factor
+    service = load.service_ns - load.service_cpu_ns + cpu
+    return replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=load.demand_ns * factor)
 
 
 def _with_threads(load: Load, change: Change) -> Load:
