@@ -44,6 +44,19 @@ def test_a_real_run_is_foretold_at_other_ranks(recorded: Path):
     assert same["now"]["batches_per_s"]["value"] == pytest.approx(1000 / step_ms, rel=0.1)
 
 
+def test_ranks_that_need_more_than_the_cores_are_foretold_to_wait(tmp_path: Path):
+    flags = ("--name", "fed", "--profile-interval", "100ms")
+    said(tmp_path, "run", *flags, str(SCRIPTS / "counted.py"))
+    host = json.loads(said(tmp_path, "doctor", "--ranks", "1", "--json"))
+    assert host["cpu_ms_a_batch"] >= 30  # four samples of 7.5
+    cores = int(host["cores"])  # each for a rank that needs one and a half
+    then = json.loads(said(tmp_path, "doctor", "--ranks", str(cores), "--json"))["then"]
+    most = 1000 * host["cores"] / host["cpu_ms_a_batch"]
+    assert then["batches_per_s"]["value"] <= most * 1.01
+    assert then["data_wait_share"]["value"] >= 0.15
+    assert then["worker_cpu_factor"]["high"] == 1  # workers of one thread wait for no other
+
+
 def test_it_is_told_in_words(recorded: Path):
     told = said(recorded, "doctor", "--ranks", "2")
     assert told.startswith("At 2 ranks: ")

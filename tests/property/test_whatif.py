@@ -12,9 +12,8 @@ from headrace.observe.whatif.prediction import Change, Simulator, predict
 from headrace.observe.whatif.simulation import (
     Load,
     Pipeline,
-    batch_period_ns,
     delivery_times,
-    wait_share,
+    simulate,
 )
 from headrace.plan.dispatch import Dispatch
 from run_tables import Run, play
@@ -76,10 +75,10 @@ def test_without_variance_it_is_the_closed_form(service, consume, workers, facto
     pipeline = Pipeline(workers=workers, prefetch_factor=factor, takes_next=takes_next)
     load = a_load([service] * 400, [consume] * 400)
     expected = max(consume, service / workers)
-    assert batch_period_ns(pipeline, load)[0] == pytest.approx(expected, rel=0.02)
+    assert simulate(pipeline, load).period_ns[0] == pytest.approx(expected, rel=0.02)
     alone = Pipeline(workers=0)
-    assert batch_period_ns(alone, load)[0] == pytest.approx(service + consume)
-    assert wait_share(alone, load) == pytest.approx(service / (service + consume))
+    assert simulate(alone, load).period_ns[0] == pytest.approx(service + consume)
+    assert simulate(alone, load).wait_share == pytest.approx(service / (service + consume))
 
 
 @given(
@@ -87,7 +86,7 @@ def test_without_variance_it_is_the_closed_form(service, consume, workers, facto
 )
 def test_no_more_cpu_is_used_than_there_are_cores(service, consume, workers, cores):
     load = a_load([service] * 200, [consume] * 200, cpu_share=1.0, consume_cpu=1.0)
-    period = batch_period_ns(Pipeline(workers=workers, cores=cores), load)[0]
+    period = simulate(Pipeline(workers=workers, cores=cores), load).period_ns[0]
     assert period * cores >= (service + consume) * 0.999
 
 

@@ -33,7 +33,8 @@ def fed(**changes) -> Run:
 def looked_at(run: Run, rank_percent: float = 30.0) -> RunTables:
     """Play a run whose processes were looked at, each rank alike."""
     tables = play(run)
-    worker = 100.0 * run.service_ms * run.worker_cpu * run.threads / 10.5 / max(run.workers, 1)
+    used_ms = run.service_ms * run.worker_cpu * run.threads
+    worker = 100.0 * used_ms / sum(run.phases_ms.values()) / max(run.workers, 1)
     shares = {100 + rank: rank_percent for rank in range(run.ranks)}
     shares |= {1000 + number: worker for number in range(run.workers)}
     for t_ms in range(0, 4000, 100):
@@ -132,6 +133,38 @@ def test_threads_of_the_rank_itself_can_be_limited():
     assert [str(each) for each in limited.overrides] == ["rank_threads=1"]
     assert limited.predicted_speedup is not None
     assert limited.predicted_speedup > 1.05
+
+
+def threaded(**changes) -> Run:
+    """A run as of docs/reference_a.md: one worker, two threads, a third of two cores in all."""
+    run = fed(**{"workers": 1, "service_ms": 27, "worker_cpu": 0.9, "threads": 1.9, **changes})
+    run.cores, run.busy_cores = changes.get("cores", 2), 0.6
+    run.phases_ms = {**run.phases_ms, "forward": 80.0}
+    return run
+
+
+def test_threads_of_workers_that_will_outnumber_the_cores_are_foretold_as_a_range():
+    told = told_of(looked_at(threaded(), rank_percent=8.0), 2)
+    then = told.then
+    assert told.now.wait_share.value < 0.03
+    assert then.wait_share.low < 0.05  # where none spins, 106 ms of CPU fit
+    assert 0.4 < then.wait_share.value < 0.7
+    assert then.wait_share.high > 0.85
+    assert then.wait_share.low < 0.49 < then.wait_share.high  # as was measured
+    assert (then.spin_factor.low, then.spin_factor.high) == (1.0, 20.0)
+    assert not told.starves  # it may
+    one_each = next(remedy for remedy in told.remedies if remedy.name == "threads")
+    assert one_each.predicted_speedup == pytest.approx(1 / then.efficiency.value, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "run", [threaded(threads=1.2), threaded(cores=16), threaded(service_ms=8)],
+    ids=["one thread", "a core for each", "seldom at once"],
+)  # fmt: skip
+def test_threads_that_will_find_a_core_take_no_more_than_they_did(run: Run):
+    then = told_of(looked_at(run, rank_percent=8.0), 2).then
+    assert then.spin_factor.high == 1.0
+    assert then.wait_share.high < 0.05
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

@@ -146,6 +146,20 @@ def test_threads_of_workers_can_be_limited_without_an_edit():
     assert crowded.predicted_speedup < crowded.high  # how much they do is not seen
 
 
+def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_each_other():
+    run = Run(workers=4, service_ms=240, cores=4, busy_cores=4, threads=3, worker_cpu=0.3)
+    alike, tables = play(run), play(run)
+    for row in tables.rows["batches"][::5]:
+        row["cpu_ns"] //= 5
+        row["process_cpu_ns"] //= 5
+    before, after = (
+        remedy(found(each, "oversubscribed-threads"), "threads") for each in (alike, tables)
+    )
+    assert before.low <= 1.0 < after.low
+    assert after.high / after.low < before.high / before.low
+    assert "the calmest twentieth" in after.how
+
+
 def test_too_many_workers_are_told_that_fewer_lose_nothing():
     run = Run(workers=12, service_ms=200, cores=2, busy_cores=2, worker_cpu=0.15)
     fewer = remedy(found(play(run), "oversubscribed-threads"), "workers")

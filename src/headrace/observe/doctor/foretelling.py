@@ -15,10 +15,8 @@ from headrace.observe.doctor.core_remedies import (
 from headrace.observe.doctor.evidence import FULL, SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Remedy, remedy_json, rounded
 from headrace.observe.doctor.remedies import faster, making_cause, more_workers
-from headrace.observe.whatif.scaling import Estimate, Scaled, scaled
+from headrace.observe.whatif.scaling import THREADS, Estimate, Scaled, scaled, with_ranks
 
-_THREADS = 1.5
-"""Workers that use so many times the CPU time of their main threads have threads to spare."""
 _USUAL_RANKS = (2, 4, 8)
 """Ranks that a host may be given, where no accelerators tell."""
 
@@ -78,6 +76,7 @@ class Foretelling:
             "batches_per_s": _estimate_json(scale.batches_per_s),
             "scaling_efficiency": _estimate_json(scale.efficiency),
             "data_wait_share": _estimate_json(scale.wait_share),
+            "worker_cpu_factor": _estimate_json(scale.spin_factor),
         }
 
 
@@ -115,11 +114,10 @@ def at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     """Return the evidence as remedies see it that are to help so many ranks on the host."""
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # asked before
-    load = simulator.load
-    each = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
-    other = simulator.at_ranks(ranks)
+    other = with_ranks(simulator, ranks)
+    each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
     running = host.running_threads
-    used = each * ranks / float(other.before_ns.mean()) + host.foreign_cores
+    used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
     return replace(
         evidence,
         simulator=other,
@@ -134,7 +132,7 @@ def at_ranks(evidence: Evidence, ranks: int) -> Evidence:
 
 def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, ...]:
     """Return what would feed the ranks of a host better: those that edit no code first."""
-    threaded = evidence.work is not None and evidence.work.threads >= _THREADS
+    threaded = evidence.work is not None and evidence.work.threads >= THREADS
     more = more_workers(evidence)
     found = (
         more[0] if more is not None else None,

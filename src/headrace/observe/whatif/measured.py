@@ -13,6 +13,8 @@ from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, chose
 
 FEWEST_BATCHES = 5
 """Fewer batches or steps carry no prediction."""
+_FEWEST_OF_RANK, _CALM_PERCENT = 40, 5
+"""From so many batches of a rank on, the calmest are told apart: so many of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,20 @@ class Work:
         return float(
             max(self.column("process_cpu_ns").sum(), 1.0) / max(self.column("cpu_ns").sum(), 1.0)
         )
+
+    @property
+    def calm_share(self) -> float:
+        """CPU time a sample in a rank's calmest batches over its mean, 0 to 1; 1 where unknown.
+
+        Samples mostly need alike, so that batches do; threads that wait for each other, spinning,
+        take many times as much in one batch as in another.
+        """
+        each_ns = self.column("process_cpu_ns") / np.maximum(self.column("samples"), 1.0)
+        of_ranks = [each_ns[self.rows["rank"] == rank] for rank in np.unique(self.rows["rank"])]
+        if min(len(each) for each in of_ranks) < _FEWEST_OF_RANK:
+            return 1.0
+        calm = [np.percentile(each, _CALM_PERCENT) / max(each.mean(), 1.0) for each in of_ranks]
+        return min(float(np.mean(calm)), 1.0)
 
     @property
     def hands_over_slowly(self) -> bool:

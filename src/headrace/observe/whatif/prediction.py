@@ -1,11 +1,10 @@
 """What a change would give, with a 90 % interval.
 
-The measured batches are drawn again, with replacement, and the pipeline is simulated as it was and
-as it would be, with the same drawings. First the simulation must reproduce what was measured: the
-waiting part of the service times is scaled until it does, and how far that was off widens the
-interval. So does what no drawing shows: the model knows nothing of caches, memory bandwidth and
-clock speeds, which change with the load, so a gain may be a tenth more or less than foretold; and
-the same script run twice differs by 2 %.
+The measured costs, drawn again (`fitting`), are played through the pipeline as it was and as it
+would be, with the same drawings. How far the simulation was off widens the interval. So does what
+no drawing shows: the model knows nothing of caches, memory bandwidth and clock speeds, which change
+with the load, so a gain may be a tenth more or less than foretold; and the same script run twice
+differs by 2 %.
 """
 
 from __future__ import annotations
@@ -16,23 +15,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.observe.whatif.fitting import fit
 from headrace.observe.whatif.measured import Measured
-from headrace.observe.whatif.simulation import Load, Pipeline, batch_period_ns, wait_share
-from headrace.observe.whatif.tables import Floats
+from headrace.observe.whatif.simulation import Load, Pipeline, Played, simulate
 
-_DRAWINGS = 40
-_FEWEST_BATCHES = 160
-_SEED = 20
 _LOWEST_PERCENT, _HIGHEST_PERCENT = 5, 95
 _HANDING_OVER_NS = (2e6, 0.2e6)
 """What taking a batch of tensors from a worker costs a rank, at most and at least."""
-_FULL = 0.9
-"""Cores that are busy for this share leave processes waiting for them."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
-_CALM_PERCENT = 10
-"""On full cores so many of the steps are taken not to have waited for one."""
-_SCALES = np.geomspace(0.25, 4.0, 25)
 _MOST_BATCHES = 640
 _MOST_AUXILIARY = 128
 """Workers for each rank; more are not simulated, as they would be the device's match anywhere."""
@@ -54,6 +45,7 @@ class Change:
         rank_threads: Threads of the rank that keep a core busy.
         useful_share: With `threads` or `rank_threads`: the share of all threads' CPU time that
             is work, which those that are left do; in the rest they waited for each other, spinning.
+        spin_factor: So many times the CPU time of the workers, whose threads wait for each other.
         consume_saved_ns: So much less a batch in the consumer; below 0: more.
         ranks: Ranks on the host: they share its cores.
         auxiliary_cores: Cores on auxiliary hosts that make batches for each rank. Local workers
@@ -73,6 +65,7 @@ class Change:
     threads: int | None = None
     rank_threads: int | None = None
     useful_share: float = 1.0
+    spin_factor: float = 1.0
     consume_saved_ns: float = 0.0
     ranks: int | None = None
     auxiliary_cores: float = 0.0
@@ -108,48 +101,54 @@ class Simulator:
     Attributes:
         measured: What was measured.
         calibration: Measured time a batch over simulated, before anything was fitted.
-        fitted: The factor on the service times that makes both equal; 1 where they do not matter.
         load: The measured costs, drawn again and fitted.
-        before_ns: What a batch takes in the pipeline as it is: one a drawing.
+        before: The pipeline as it is, played.
+        spin_factor: Where it is a changed one: as in `Change`.
     """
 
     def __init__(self, measured: Measured) -> None:
+        fitted = fit(measured)
         self.measured = measured
-        self.load = _draw(measured)
-        self._measured_ns = float(measured.period_ns.mean())
-        simulated = float(batch_period_ns(measured.pipeline, self.load).mean())
-        self.calibration = self._measured_ns / simulated
-        self.fitted = self._fit()
-        self.load = _scaled(self.load, self.fitted)
-        if self._cores_full():
-            self.load = replace(self.load, queue_ns=_queued(measured, self.load))
-        self.before_ns = batch_period_ns(measured.pipeline, self.load)
+        self.calibration = fitted.calibration
+        self.load = fitted.load
+        self.before = simulate(measured.pipeline, fitted.load)
+        self.spin_factor = 1.0
 
-    def at_ranks(self, ranks: int) -> Simulator:
-        """Return a simulator of the same pipeline with so many ranks on the host.
+    def changed(self, change: Change) -> Simulator:
+        """Return a simulator of the changed pipeline, of the same batches.
 
-        Its predictions are of what a change would give there, against what is foretold for it.
-
-        Args:
-            ranks: Ranks on the host.
+        Its predictions are of what a further change would give, against what is foretold for this.
         """
-        measured, other = self.measured, copy.copy(self)
-        pipeline = _edited(measured, self.load, Change(ranks=ranks))
-        other.before_ns = batch_period_ns(pipeline, self.load)
-        slower = other.before_ns.mean() / self.before_ns.mean()
+        other, now = copy.copy(self), self.measured
+        pipeline, other.load, other.before = self._played(change)
+        slower = other.before.period_ns.mean() / self.before.period_ns.mean()
         other.measured = replace(
-            measured, pipeline=pipeline, ranks=ranks, period_ns=measured.period_ns * slower
+            now,
+            pipeline=pipeline,
+            ranks=change.ranks or now.ranks,
+            period_ns=now.period_ns * slower,
         )
+        other.spin_factor = self.spin_factor * change.spin_factor
         return other
 
     def predict(self, change: Change) -> Prediction:
         """Return what one change would give."""
-        return self.predict_between(change, change)
+        return self._predicted(change)
 
     def predict_between(self, least: Change, most: Change) -> Prediction:
         """Return what a change would give whose effect lies between two edits."""
-        results = [self._after(change) for change in (least, most)]
-        speedups = np.sort(np.concatenate([speedup for speedup, _ in results]))
+        return self._predicted(least, most)
+
+    def wait_share(self) -> float:
+        """Return the share of time that waits for data in the pipeline as it is, simulated."""
+        return self.before.wait_share
+
+    def _predicted(self, *changes: Change) -> Prediction:
+        played = [self._played(change)[2] for change in changes]
+        speedups = [
+            self.before.period_ns / after.period_ns * change.batch_factor
+            for after, change in zip(played, changes, strict=True)
+        ]
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
         # A model that did not reproduce the measured time is as unsure of the gain it foretells.
         doubt = min(float(np.hypot(self.calibration - 1.0, _MODEL_ERROR)), 0.5)
@@ -158,43 +157,17 @@ class Simulator:
             speedup=float(middle),
             low=max(float(low) - width, 0.0),
             high=float(high) + width,
-            wait_share=float(np.mean([share for _, share in results])),
+            wait_share=float(np.mean([after.wait_share for after in played])),
         )
 
-    def wait_share(self) -> float:
-        """Return the share of time that waits for data in the pipeline as it is, simulated."""
-        return wait_share(self.measured.pipeline, self.load)
-
-    def _after(self, change: Change) -> tuple[Floats, float]:
+    def _played(self, change: Change) -> tuple[Pipeline, Load, Played]:
+        """Return the changed pipeline, its costs, and both played."""
         pipeline = _edited(self.measured, self.load, change)
-        load = _long_enough(_changed(self.load, change), pipeline)
-        speedup = self.before_ns / batch_period_ns(pipeline, load) * change.batch_factor
-        return speedup, wait_share(pipeline, load)
-
-    def _fit(self) -> float:
-        periods = np.array(
-            [
-                float(batch_period_ns(self.measured.pipeline, _scaled(self.load, scale)).mean())
-                for scale in _SCALES
-            ]
-        )
-        error = np.abs(np.log(periods / self._measured_ns))
-        # Where the consumer is the limit many scales fit: the one closest to none is taken. Where
-        # the cores are, workers waited for those, and without that they need the least that fits.
-        fits = np.flatnonzero(error <= error.min() + 0.01)
-        closest = int(fits[np.abs(np.log(_SCALES[fits])).argmin()])
-        best = int(fits[0]) if self._cores_full() else closest
-        if _SCALES[best] == 1.0 or not 0 < best < len(_SCALES) - 1:
-            return float(_SCALES[best])
-        if periods[best + 1] - periods[best - 1] <= 0:
-            return float(_SCALES[best])
-        near = slice(best - 1, best + 2)
-        return float(np.interp(self._measured_ns, periods[near], _SCALES[near]))
-
-    def _cores_full(self) -> bool:
-        load, pipeline = self.load, self.measured.pipeline
-        used = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
-        return used >= _FULL * self._measured_ns * pipeline.cores
+        load = _changed(self.load, change)
+        # What lies in the pipeline is to be a small part of the batches.
+        needed = min(4 * pipeline.depth, _MOST_BATCHES)
+        load = load.repeated(-(-needed // load.service_ns.shape[1]))
+        return pipeline, load, simulate(pipeline, load)
 
 
 def predict(measured: Measured, change: Change) -> Prediction:
@@ -237,41 +210,13 @@ def enough_workers(
     return next(found for found in tried if found[1].speedup >= best * (1.0 - within))
 
 
-def _draw(measured: Measured) -> Load:
-    batches = max(_FEWEST_BATCHES, 4 * measured.pipeline.depth)
-    random = np.random.default_rng(_SEED)
-    made = random.integers(len(measured.service_ns), size=(_DRAWINGS, batches))
-    used = random.integers(len(measured.consume_ns), size=(_DRAWINGS, batches))
-    return Load(
-        service_ns=measured.service_ns[made],
-        service_cpu_ns=measured.service_cpu_ns[made],
-        demand_ns=measured.demand_ns[made],
-        consume_ns=measured.consume_ns[used],
-        consume_cpu_ns=np.full((_DRAWINGS, batches), measured.consume_cpu_ns),
-    )
-
-
-def _queued(measured: Measured, load: Load) -> Floats:
-    """Return what the rank waited for a core, where they are full: beyond its calmest steps."""
-    calm = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
-    queued: Floats = np.maximum(load.consume_ns - calm, 0.0)
-    return queued
-
-
-def _scaled(load: Load, scale: float) -> Load:
-    """Scale the time that workers wait: CPU time was counted exactly, so it stands."""
-    service = np.maximum(load.service_ns * scale, load.service_cpu_ns)
-    return replace(load, service_ns=service)
-
-
 def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
     now = measured.pipeline
     workers = now.workers if change.workers is None else change.workers
     away = 0
     if change.auxiliary_cores > 0:
         # There a worker gets the cores that its threads use.
-        threads = load.demand_ns.sum() / max(load.service_cpu_ns.sum(), 1.0)
-        there = change.auxiliary_cores / max(change.threads or threads, 1.0)
+        there = change.auxiliary_cores / max(change.threads or load.threads, 1.0)
         away = max(int(min(there, _MOST_AUXILIARY)), 1)
         workers = max(workers, 1)
     return replace(
@@ -290,42 +235,34 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
 
 
 def _changed(load: Load, change: Change) -> Load:
-    load = _with_threads(load, change)
+    load = _with_threads(_spun(load, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
     capped = waiting * change.capped_share
     waiting = waiting - capped + np.minimum(capped, change.capped_ns)
     consume = np.maximum(load.consume_ns - change.consume_saved_ns, 0.0)
-    if change.batch_factor != 1.0:
-        fixed = np.minimum(change.fixed_consume_ns, consume)
-        consume = fixed + (consume - fixed) * change.batch_factor
+    fixed = np.minimum(change.fixed_consume_ns, consume)
+    consumed = fixed + (consume - fixed) * change.batch_factor
+    queued = load.queue_ns
+    if queued is not None:  # it grows with the batch as the time does that it is part of
+        queued = np.minimum(queued, consume) * (consumed / np.maximum(consume, 1.0))
     return Load(
         service_ns=(load.service_cpu_ns + waiting * change.wait_factor) * factor,
         service_cpu_ns=load.service_cpu_ns * factor,
         demand_ns=load.demand_ns * factor,
-        consume_ns=consume,
+        consume_ns=consumed,
         consume_cpu_ns=load.consume_cpu_ns * change.batch_factor,
-        queue_ns=None if load.queue_ns is None else np.minimum(load.queue_ns, consume),
+        queue_ns=queued,
         auxiliary_ns=change.auxiliary_ns * change.batch_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
 
 
-def _long_enough(load: Load, pipeline: Pipeline) -> Load:
-    """Repeat the drawn batches until what lies in the pipeline is a small part of them."""
-    batches = load.service_ns.shape[1]
-    times = -(-min(4 * pipeline.depth, _MOST_BATCHES) // batches)
-    if times <= 1:
-        return load
-    return replace(
-        load,
-        service_ns=np.tile(load.service_ns, times),
-        service_cpu_ns=np.tile(load.service_cpu_ns, times),
-        demand_ns=np.tile(load.demand_ns, times),
-        consume_ns=np.tile(load.consume_ns, times),
-        consume_cpu_ns=np.tile(load.consume_cpu_ns, times),
-        queue_ns=None if load.queue_ns is None else np.tile(load.queue_ns, times),
-    )
+def _spun(load: Load, factor: float) -> Load:
+    """Let the workers' threads take so many times the CPU time, waiting for each other."""
+    cpu = load.service_cpu_ns * factor
+    service = load.service_ns - load.service_cpu_ns + cpu
+    return replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=load.demand_ns * factor)
 
 
 def _with_threads(load: Load, change: Change) -> Load:

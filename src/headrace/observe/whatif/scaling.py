@@ -1,8 +1,15 @@
 """The same pipeline with more ranks on its host: they share its cores.
 
 What one rank needs of the CPU was measured, in its workers and in the rank itself; N ranks need N
-times that of the same cores. Not counted is what a run with fewer ranks does not show: gradient
-sync, memory bandwidth, and storage that the ranks share.
+times that of the same cores.
+
+Threads of a worker need more where they outnumber the cores. They wait for each other, and mostly
+spinning: each spins while those it waits for are not on a core. How much depends on how short the
+work is between two waits, which one rank's run does not show, as its threads had a core each. So
+that is a range, from nothing to the most that was seen, and in between its middle.
+
+Not counted is what a run with fewer ranks does not show: gradient sync, memory bandwidth, and
+storage that the ranks share.
 """
 
 from __future__ import annotations
@@ -12,6 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.observe.whatif.prediction import Change, Simulator
+from headrace.observe.whatif.simulation import FREE, FULL
+
+MOST_SPUN = 20.0
+"""Threads that outnumber the cores take at most so many times the CPU time: two threads in each of
+two workers took 9 times for elementwise operations on two cores, those of BLAS 6 to 8 times, and
+operations of a millisecond 15 times."""
+THREADS = 1.5
+"""Workers that use so many times the CPU time of their main threads have threads to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +62,44 @@ class Scaled:
         batches_per_s: Of all of them together.
         efficiency: What each gets of what one alone would, 0 to 1.
         wait_share: Data wait over step time, 0 to 1.
+        spin_factor: So many times the measured CPU time that workers take then, as their threads
+            wait for each other: 1 where each finds a core.
     """
 
     ranks: int
     batches_per_s: Estimate
     efficiency: Estimate
     wait_share: Estimate
+    spin_factor: Estimate
+
+
+def spinning(simulator: Simulator, ranks: int) -> Estimate:
+    """Return so many times what CPU time the threads of workers take with so many ranks.
+
+    Args:
+        simulator: The measured pipeline.
+        ranks: Ranks on the host.
+    """
+    now, load, more = simulator.measured, simulator.load, ranks / simulator.measured.ranks
+    used_ns = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
+    busy = used_ns / (float(simulator.before.period_ns.mean()) * now.pipeline.cores)
+    outnumbered = now.pipeline.workers * load.threads * more > now.pipeline.cores
+    if more <= 1.0 or load.threads < THREADS or not outnumbered or busy * more <= FREE:
+        return Estimate(1.0, 1.0, 1.0)
+    # On full cores they spun when they were measured: at most as many times more of them wait.
+    most = more if busy >= FULL else MOST_SPUN
+    return Estimate(float(np.sqrt(most)), 1.0, most)
+
+
+def with_ranks(simulator: Simulator, ranks: int) -> Simulator:
+    """Return a simulator of the same pipeline with so many ranks on the host.
+
+    Args:
+        simulator: The measured pipeline.
+        ranks: Ranks on the host.
+    """
+    spun = spinning(simulator, ranks)
+    return simulator.changed(Change(ranks=ranks, spin_factor=spun.value))
 
 
 def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
@@ -63,14 +110,22 @@ def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
         ranks: Ranks on the host; as many as were measured give what was measured.
         wait_share: The measured data wait over step time, 0 to 1.
     """
-    prediction = simulator.predict(Change(ranks=ranks))
+    spun = spinning(simulator, ranks)
+    told = [
+        simulator.predict(Change(ranks=ranks, spin_factor=factor))
+        for factor in sorted({spun.low, spun.value, spun.high})
+    ]
+    likely = told[len(told) // 2]
     alone = simulator.predict(Change(ranks=1)).speedup
-    speed = Estimate(prediction.speedup, prediction.low, prediction.high)
+    # The most that is spun is an end already; nothing is added to it.
+    speed = Estimate(
+        likely.speedup, min(likely.low, told[-1].speedup), max(told[0].high, likely.high)
+    )
     one_rank = 1e9 / float(simulator.measured.period_ns.mean())
     # Taking a batch that lies ready counts as the rank's own time in the simulation, and as data
     # wait where it is measured: it costs the same each batch, however many ranks there are.
     extra = wait_share - simulator.wait_share()
-    waits = prediction.wait_share + extra * speed.value
+    waits = likely.wait_share + extra * speed.value
     # The rank's own time in a step stays: the faster steps come, the less of them is wait.
     own = (1.0 - waits) / max(speed.value, 1e-9)
     return Scaled(
@@ -78,4 +133,5 @@ def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
         batches_per_s=speed.times(one_rank * ranks),
         efficiency=speed.times(1.0 / max(alone, 1e-9)).within(0.0, 1.0),
         wait_share=Estimate(waits, 1.0 - own * speed.high, 1.0 - own * speed.low).within(0.0, 1.0),
+        spin_factor=spun,
     )

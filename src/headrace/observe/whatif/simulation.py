@@ -16,15 +16,18 @@ first, a local worker where both are: so local cores are filled, and the others 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from headrace.observe.whatif.tables import Flags, Floats
 
+FULL = 0.9
+"""Cores that are busy for this share leave processes waiting for them."""
+FREE = 0.5
+"""Cores that are busy for this share let nobody wait."""
 _MOST_ROUNDS = 12
-_FREE, _FULL = 0.5, 0.9
-"""Cores that are busy for these shares let nobody wait, and let all wait as when they are full."""
 _HALVINGS = 6
 _FITS = 1.005
 """A demand for CPU that exceeds the cores by no more than this fits."""
@@ -78,14 +81,42 @@ class Load:
     auxiliary_ns: float = 0.0
     receive_cpu_ns: float = 0.0
 
+    @property
+    def threads(self) -> float:
+        """CPU time of all the worker's threads over that of its main thread."""
+        return float(self.demand_ns.sum() / max(self.service_cpu_ns.sum(), 1.0))
 
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A pipeline played through: each array has a value a drawing."""
+    def repeated(self, times: int) -> Load:
+        """Return the same batches so many times in a row."""
+        if times <= 1:
+            return self
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        longer: dict[str, Any] = {
+            name: np.tile(value, times)
+            for name, value in values.items()
+            if isinstance(value, np.ndarray)
+        }
+        return replace(self, **longer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A pipeline played through; all arrays have a value a drawing.
+
+    Attributes:
+        period_ns: From one delivery to the next, on average.
+        consume_ns: Of it: what the consumer does, on average.
+        local_share: The share of the batches that local workers made, 0 to 1.
+    """
 
     period_ns: Floats
     consume_ns: Floats
     local_share: Floats
+
+    @property
+    def wait_share(self) -> float:
+        """The share of time that the consumer waits for batches, 0 to 1."""
+        return float(np.clip(1.0 - self.consume_ns / self.period_ns, 0.0, 1.0).mean())
 
 
 def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -> Floats:
@@ -99,28 +130,22 @@ def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -
     return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
 
 
-def batch_period_ns(pipeline: Pipeline, load: Load) -> Floats:
-    """Return how long a batch takes from one delivery to the next, on average: one a drawing."""
-    return _play(pipeline, load).period_ns
+def simulate(pipeline: Pipeline, load: Load) -> Played:
+    """Play a pipeline through, with as much of the waits for cores as there still are.
 
-
-def wait_share(pipeline: Pipeline, load: Load) -> float:
-    """Return the share of time that the consumer waits for batches, 0 to 1."""
-    played = _play(pipeline, load)
-    return float(np.clip(1.0 - played.consume_ns / played.period_ns, 0.0, 1.0).mean())
-
-
-def _play(pipeline: Pipeline, load: Load) -> _Played:
-    """Play it through, with as much of the waits for cores as there still are."""
+    Args:
+        pipeline: How batches are made.
+        load: What they cost.
+    """
     if load.queue_ns is None:
         return _play_shared(pipeline, load)
     # The shorter the wait, the busier the cores, and the longer the wait: halve the way between.
     low, high = np.zeros((load.service_ns.shape[0], 1)), np.ones((load.service_ns.shape[0], 1))
     left = high
     for _ in range(_HALVINGS):
-        played = _play_shared(pipeline, _queued(load, left))
+        played = _play_shared(pipeline, _with_queues(load, left))
         busy = _demand_ns(load, played) / (played.period_ns * pipeline.cores)
-        longer = np.clip((busy - _FREE) / (_FULL - _FREE), 0.0, 1.0)[:, None] >= left
+        longer = np.clip((busy - FREE) / (FULL - FREE), 0.0, 1.0)[:, None] >= left
         low, high = np.where(longer, left, low), np.where(longer, high, left)
         if np.all(low == high):
             break
@@ -128,13 +153,13 @@ def _play(pipeline: Pipeline, load: Load) -> _Played:
     return played
 
 
-def _queued(load: Load, left: Floats) -> Load:
+def _with_queues(load: Load, left: Floats) -> Load:
     """Return the load with a share of the waits for cores left, and none marked as such."""
     assert load.queue_ns is not None  # asked before
     return replace(load, consume_ns=load.consume_ns - load.queue_ns * (1.0 - left), queue_ns=None)
 
 
-def _play_shared(pipeline: Pipeline, load: Load) -> _Played:
+def _play_shared(pipeline: Pipeline, load: Load) -> Played:
     """Play it through, the CPU work stretched until the cores suffice."""
     stretch = own_stretch = np.ones((load.service_ns.shape[0], 1))
     fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
@@ -156,7 +181,7 @@ def _play_shared(pipeline: Pipeline, load: Load) -> _Played:
     return replace(played, period_ns=bound)
 
 
-def _demand_ns(load: Load, played: _Played) -> Floats:
+def _demand_ns(load: Load, played: Played) -> Floats:
     """Return the CPU time that a batch costs this host, on average: one a drawing."""
     here, away = played.local_share, 1.0 - played.local_share
     demand: Floats = (
@@ -167,9 +192,7 @@ def _demand_ns(load: Load, played: _Played) -> Floats:
     return demand
 
 
-def _play_stretched(
-    pipeline: Pipeline, load: Load, stretch: Floats, own_stretch: Floats
-) -> _Played:
+def _play_stretched(pipeline: Pipeline, load: Load, stretch: Floats, own_stretch: Floats) -> Played:
     cpu = np.minimum(load.service_cpu_ns, load.service_ns)
     own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
     service = load.service_ns + cpu * (stretch - 1.0)
@@ -180,7 +203,7 @@ def _play_stretched(
     batches = delivered.shape[1]
     begin = min(max(pipeline.depth, batches // 5), batches // 2)
     span = np.maximum(delivered[:, -1] - delivered[:, begin], 1.0)
-    return _Played(
+    return Played(
         period_ns=span / (batches - 1 - begin),
         consume_ns=consume.mean(axis=1),
         local_share=here[:, begin:].mean(axis=1),
