@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -152,9 +153,21 @@ def test_threads_of_workers_that_will_outnumber_the_cores_are_foretold_as_a_rang
     assert then.wait_share.high > 0.85
     assert then.wait_share.low < 0.49 < then.wait_share.high  # as was measured
     assert (then.spin_factor.low, then.spin_factor.high) == (1.0, 20.0)
-    assert not told.starves  # it may
+    assert told.may_starve
+    assert not told.starves
     one_each = next(remedy for remedy in told.remedies if remedy.name == "threads")
     assert one_each.predicted_speedup == pytest.approx(1 / then.efficiency.value, rel=0.1)
+
+
+def test_one_rank_says_that_more_may_starve_of_such_threads():
+    tables = looked_at(threaded(), rank_percent=8.0)
+    finding = next(each for each in diagnose(tables).findings if each.rule == RULE)
+    assert finding.severity == "info"
+    assert finding.title.startswith("at 2 ranks this host's 2 cores may starve: data wait ")
+    assert re.search(r"-> \d\d% \(\d% to \d\d%\)$", finding.title)
+    shown = StringIO()
+    print_foretelling(told_of(tables, 2), Console(file=shown, width=80))
+    assert "4.5 (1 to 20) times the CPU for a batch" in " ".join(shown.getvalue().split())
 
 
 @pytest.mark.parametrize(

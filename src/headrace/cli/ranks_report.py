@@ -78,6 +78,13 @@ def print_foretelling(told: Foretelling, console: Console) -> None:
         f"[dim]A batch takes {told.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
         f"{told.cores:g} cores. {_NOT_COUNTED}[/dim]"
     )
+    if told.spins:
+        factor = then.spin_factor
+        console.print(
+            "[yellow]The workers' threads will outnumber the cores, and may spin while they wait "
+            f"for each other: {factor.value:.1f} ({factor.low:.0f} to {factor.high:.0f}) times the "
+            "CPU for a batch.[/yellow]"
+        )
     if told.foreign_cores >= _MUCH * told.cores:
         console.print(
             f"[yellow]Other processes used {told.foreign_cores:.1f} of the cores meanwhile, which "

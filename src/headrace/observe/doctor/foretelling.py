@@ -48,8 +48,21 @@ class Foretelling:
     @property
     def starves(self) -> bool:
         """Whether the loader keeps up now and would not then, whatever the interval's end."""
-        then = self.then.wait_share
-        return self.now.wait_share.value < WARNING and then.value >= SERIOUS and then.low >= WARNING
+        return self._would_starve and self.then.wait_share.low >= WARNING
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether it would not then because of threads that may spin, which is a wide interval."""
+        return self._would_starve and self.spins
+
+    @property
+    def spins(self) -> bool:
+        """Whether workers' threads will outnumber the cores, where they did not."""
+        return self.then.spin_factor.high > 1
+
+    @property
+    def _would_starve(self) -> bool:
+        return self.now.wait_share.value < WARNING and self.then.wait_share.value >= SERIOUS
 
     def samples_per_s(self, scale: Scaled) -> Estimate | None:
         """Return the samples a second of all ranks together; None where they were not counted."""

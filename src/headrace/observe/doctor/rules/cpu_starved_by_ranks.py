@@ -5,8 +5,10 @@ full, and the simulation of one rank alone on it waits for less than half of tha
 
 It is also foretold from a run of one rank that waits for less than 5 %: where the simulation of as
 many ranks as the host has accelerators (2, 4 or 8, but no more than cores, where it has none) waits
-for at least 10 %, and its 90 % interval lies above 5 %. That costs nothing yet, so it is told for
-information. Fires only where the rank's own use of the cores was recorded.
+for at least 10 %, and its 90 % interval lies above 5 %. Where threads of the workers would outnumber
+the cores, and so may spin, the interval is wide: then it "may starve" from 10 % on. Either costs
+nothing yet, so it is told for information. Fires only where the rank's own use of the cores was
+recorded.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def _foretold(evidence: Evidence) -> Finding | None:
         told = foretell(evidence, ranks, remedies=False)
         if told is None:
             return None
-        if told.starves:
+        if told.starves or told.may_starve:
             remedies = feeding_remedies(at_ranks(evidence, ranks), told.cause)
             return _told(replace(told, remedies=remedies))
     return None
@@ -74,11 +76,13 @@ def _foretold(evidence: Evidence) -> Finding | None:
 
 def _told(told: Foretelling) -> Finding:
     now, then = told.now.wait_share, told.then.wait_share
+    likely = "starve" if told.starves else "may starve"
+    interval = "" if told.starves else f" ({then.low:.0%} to {then.high:.0%})"
     return Finding(
         rule=RULE,
         severity="info",
-        title=f"at {told.then.ranks} ranks this host's {told.cores:g} cores starve: "
-        f"data wait {now.value:.0%} -> {then.value:.0%}",
+        title=f"at {told.then.ranks} ranks this host's {told.cores:g} cores {likely}: "
+        f"data wait {now.value:.0%} -> {then.value:.0%}{interval}",
         seconds_lost=0.0,
         evidence={
             "ranks": told.then.ranks,
