@@ -74,10 +74,11 @@ def _short_steps(evidence: Evidence) -> Finding:
     if steps.device is not None:
         taking = f"the accelerator waits {wait_ms:.2f} ms for each to be taken over"
     slow = share >= SERIOUS
+    others = f", while {evidence.others_use}" if evidence.others_crowd else ""
     return Finding(
         rule=RULE,
         severity="warning" if slow else "info",
-        title=f"batches are ready; {taking}, in steps of {step_ms:.1f} ms",
+        title=f"batches are ready; {taking}, in steps of {step_ms:.1f} ms{others}",
         seconds_lost=steps.data_wait_seconds,
         evidence={
             "data_wait_share": share,
