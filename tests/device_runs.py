@@ -28,6 +28,7 @@ class Loop:
 
     steps: int = 120
     batch_ms: float = 1.0  # the worker makes a batch
+    take_ms: float = 0.05  # the script takes over one that lies ready
     copy_ms: float = 0.2  # the device copies one
     pinned: bool = True  # else the script waits for the copy
     launch_ms: float = 0.5  # the script launches forward, backward, and the optimizer's step
@@ -164,7 +165,7 @@ class Recorder:
             process_cpu_ns=made_ns, samples=32, idle_ns=start_ns - free_ns, reads=-1,
         )  # fmt: skip
         at_hand = self._ready[-1] <= began_ns
-        self._machine.spend(0.05)
+        self._machine.spend(self._loop.take_ms)
         self._machine.now_ns = max(self._machine.now_ns, self._ready[-1])
         self._taken.append(self._machine.now_ns)
         self.row(

@@ -61,6 +61,10 @@ class Run:
     collate_ms: float = 0.5
     send_ms: float = 0.2
     ready_ms: float = 0.1
+    held_every: int = 0  # taking every so many batches over takes longer,
+    held_ms: float = 0.0  # by so much
+    long_every: int = 0  # making every so many takes longer,
+    long_ms: float = 0.0  # by so much
     read_bytes: int = 0
     reads: int = -1
     restart_ms: float = 5.0
@@ -138,6 +142,7 @@ def _play_epoch(
     for batch in range(run.batches):
         asked = now
         service = int(run.service_ms * MS * max(random.normal(1, run.service_spread), 0.1))
+        service += _at_times(run.long_every, run.long_ms, batch)
         if not run.loader:
             arrived = asked
         elif run.workers == 0:
@@ -152,17 +157,23 @@ def _play_epoch(
             _add_batch(tables, run, rank, worker, made[worker], start, service, idle)
             made[worker] += 1
             free[worker] = start + max(service, int(run.send_ms * MS))
+            at_hand = free[worker] <= asked
             arrived = max(free[worker], asked) + int(run.ready_ms * MS)
+            arrived += _at_times(run.held_every, run.held_ms, batch)
         if run.loader:
             tables.add(
                 "fetches", rank=rank, loader=0, epoch=epoch, batch=batch, start_ns=asked,
                 wait_ns=arrived - asked,
-                ready=int(arrived - asked <= int(run.ready_ms * MS)) if run.workers else -1,
+                ready=int(at_hand) if run.workers else -1,
             )  # fmt: skip
         delivered.append(arrived)
         now = _add_step(tables, run, rank, number, asked, arrived - asked, random)
         number += 1
     return now, number
+
+
+def _at_times(every: int, ms: float, number: int) -> int:
+    return int(ms * MS) if every and number % every == every - 1 else 0
 
 
 def _add_batch(

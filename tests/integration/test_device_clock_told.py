@@ -17,7 +17,9 @@ from rich.console import Console
 from device_runs import Loop, record
 from headrace.cli.doctor_report import print_diagnosis
 from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.evidence import gather
 from headrace.observe.doctor.model import Diagnosis, Finding
+from headrace.observe.doctor.rules import RULES
 from headrace.observe.whatif.steps import read_steps
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
@@ -163,6 +165,46 @@ def test_a_bigger_batch_fills_gaps_in_the_model_s_time_alone(
     assert found(bare, "small-batch") is not None
     if small is not None:
         assert small.evidence["device_model_share"] == pytest.approx(0.98, abs=0.01)
+
+
+# A step takes the device 3.7 ms and the script 0.6; with what taking a batch over takes it, 4.6.
+SHORT = {
+    "batch_ms": 0.3, "launch_ms": 0.2, "forward_ms": 1.0, "backward_ms": 2.0, "optimizer_ms": 0.5
+}  # fmt: skip
+TAKEN_MS, FELT = 4.0, 0.9 / 4.6
+
+
+def test_taking_batches_over_costs_what_the_device_waits_meanwhile(tmp_path: Path):
+    told, bare = played(tmp_path, take_ms=TAKEN_MS, **SHORT)
+    worst, script = told.findings[0], bare.findings[0]
+    assert (worst.rule, worst.severity) == ("slow-transfer", "serious")
+    assert (script.rule, script.severity) == ("slow-transfer", "critical")
+    assert worst.evidence["wait_for_ready_batch_ms"] == pytest.approx(TAKEN_MS, abs=0.1)
+    assert worst.evidence["wait_for_ready_batch_share"] == pytest.approx(FELT, abs=0.02)
+    assert worst.evidence["script_data_wait_share"] == pytest.approx(TAKEN_MS / 4.6, abs=0.02)
+    assert worst.seconds_lost < script.seconds_lost / 2
+    before = step_ms(tmp_path / "run")
+    after = step_ms(record(tmp_path / "at-hand", Loop(**SHORT)))
+    tensors, untold = (
+        next(each for each in finding.remedies if each.name == "tensors")
+        for finding in (worst, script)
+    )
+    assert tensors.low is not None
+    assert tensors.high is not None
+    assert untold.low is not None
+    assert tensors.low <= before / after <= tensors.high
+    assert untold.low > before / after
+
+
+def test_short_steps_lose_to_taking_over_what_the_device_waits(tmp_path: Path):
+    records = open_records(record(tmp_path / "run", Loop(take_ms=TAKEN_MS, **SHORT)))
+    short, steps = RULES["data-wait"](gather(records)), read_steps(records)
+    assert short is not None
+    assert short.severity == "warning"
+    assert "the accelerator waits 0.9" in short.title
+    assert short.evidence["wait_for_batch_ms"] == pytest.approx(0.9, abs=0.05)
+    assert short.seconds_lost == pytest.approx(steps.data_wait_seconds)
+    assert short.seconds_lost < steps.seconds("data_wait") / 2
 
 
 @pytest.fixture(scope="module")

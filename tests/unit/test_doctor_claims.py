@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.evidence import Evidence, gather
 from headrace.observe.doctor.model import Diagnosis, Finding
 from headrace.observe.doctor.ranking import rank
 from headrace.observe.whatif.host import read_host
@@ -38,6 +38,28 @@ def test_cores_are_counted_although_each_process_is_looked_at_in_its_own_time():
     host = read_host(tables)
     assert host.rank_cores == pytest.approx(0.3, rel=0.02)
     assert host.foreign_cores == pytest.approx(0.0, abs=0.05)
+
+
+def of_a_quota(machine_busy: float, *, looked: bool = True) -> Evidence:
+    """Play a container that may use two of a machine's eight cores; its own processes use 1.5."""
+    tables = play(Run(workers=2, service_ms=50, cores=8, busy_cores=machine_busy))
+    tables.rows["hosts"][0]["cores"] = 2.0
+    if looked:
+        with_usage(tables, {100: 30.0, 1000: 60.0, 1001: 60.0}, 4000)
+    return gather(tables)
+
+
+def test_what_others_use_of_a_machine_is_not_taken_from_a_container_s_share_of_it():
+    beside = of_a_quota(7.4)  # 2.1 cores are left to it, more than its share
+    assert beside.host.busy_cores == pytest.approx(1.5, rel=0.02)
+    assert beside.host.foreign_cores == pytest.approx(0.0, abs=0.05)
+    assert not beside.cores_short
+    pressed = of_a_quota(8.0)
+    assert pressed.host.foreign_cores == pytest.approx(0.5, abs=0.05)
+    assert pressed.cores_full
+    untold = of_a_quota(7.4, looked=False)
+    assert untold.host.busy_cores is None
+    assert not untold.cores_short
 
 
 def test_a_script_without_a_loader_that_waits_is_not_called_compute_bound():
@@ -106,6 +128,9 @@ def test_a_native_lock_is_known_by_its_source_and_asks_for_no_workers(tmp_path):
     assert rules(diagnosis) == ["lock-contention"]
     assert diagnosis.findings[0].cause is not None
     assert diagnosis.findings[0].cause.line == 3
+    tables = play(run)
+    tables.rows["hosts"][0]["unix_offset_ns"] = script.stat().st_mtime_ns - 10**9
+    assert "lock-contention" not in rules(diagnose(tables))  # the line may be another now
 
 
 def test_a_thread_that_a_lone_worker_waits_for_is_no_lock():

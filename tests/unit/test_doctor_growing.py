@@ -114,6 +114,30 @@ def test_a_kept_graph_comes_before_what_is_only_kept():
     assert [what for _, what in lines] == ["losses", "names"]
 
 
+@pytest.mark.parametrize(
+    ("renewed", "what"),
+    [
+        ("history = []", "history"),
+        ("history.clear()", "history"),
+        ("total = 0", "total"),
+        ("log['loss'] = []", "log"),
+        ("self.outputs = []", "self.outputs"),
+    ],
+)
+@pytest.mark.parametrize("around", ["for epoch in range(3):", "while step < last:"])
+def test_what_each_epoch_begins_anew_does_not_outlive_it(renewed: str, what: str, around: str):
+    add = {"total": "total += loss", "log": "log['loss'].append(loss)"}.get(
+        what, f"{what}.append(loss)"
+    )
+    head = ["def main(self):", "    history, total, log = [], 0, {}"]
+    inner = ["for x in loader:", "    loss = model(x)", "    loss.backward()", f"    {add}"]
+    kept = [*head, f"    {around}", *(f"        {line}" for line in inner)]
+    anew = [*kept[:3], f"        {renewed}", *kept[3:]]
+    found = growing_lines("\n".join(kept), "main", 5, stays=True)
+    assert [(each.line, each.what) for each in found] == [(7, what)]
+    assert growing_lines("\n".join(anew), "main", 5, stays=True) == []
+
+
 @pytest.mark.parametrize("source", ["", "def main(:\n", "x = 1\n", "\0"])
 def test_a_source_that_has_changed_tells_nothing(source: str):
     assert growing_lines(source, "main", 5, stays=True) == []

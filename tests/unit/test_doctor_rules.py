@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,8 @@ train(*prepared())
 """
 
 
-def test_the_line_that_keeps_what_grows_is_named_as_likely(tmp_path: Path):
-    script = tmp_path / "train.py"
+def leaking(script: Path) -> RunTables:
+    """Play a script that keeps its losses, and write it."""
     script.write_text(LEAKING)
     outer = (f"{script}:20:<module>", f"{script}:7:train")
     seen = [
@@ -134,13 +135,47 @@ def test_the_line_that_keeps_what_grows_is_named_as_likely(tmp_path: Path):
     for t_ns in tables.system["t_ns"]:
         held = int(8e9 + 500e6 * t_ns / 1e9)
         tables.add("process_usage", t_ns=t_ns, pid=100, resident_bytes=held)
-    finding = found(tables, "memory-growth")
+    return tables
+
+
+def test_the_line_that_keeps_what_grows_is_named_as_likely(tmp_path: Path):
+    finding = found(leaking(tmp_path / "train.py"), "memory-growth")
     assert finding is not None
     assert finding.cause is not None
     assert LEAKING.splitlines()[finding.cause.line - 1].strip() == "losses.append(loss)"
     assert finding.title.endswith("likely kept in losses at train.py:9")
     assert finding.evidence["line_at_fault"] == "likely, told by the source"
     assert "loss.item()" in finding.remedies[0].how
+
+
+def test_a_source_that_was_written_after_the_run_began_names_no_line(tmp_path: Path):
+    script = tmp_path / "train.py"
+    tables = leaking(script)
+    written_ns = script.stat().st_mtime_ns
+    tables.rows["hosts"][0]["unix_offset_ns"] = written_ns + 10**9
+    as_run = found(tables, "memory-growth")
+    assert as_run is not None
+    assert as_run.cause is not None
+    tables.rows["hosts"][0]["unix_offset_ns"] = written_ns - 10**9
+    since = found(tables, "memory-growth")
+    assert since is not None
+    assert since.cause is None
+    assert since.title == as_run.title.split(", likely")[0]
+    assert since.evidence["line_at_fault"] == "not looked for: train.py changed since"
+    assert since.remedies[0].how.startswith("What ran of train.py is not known")
+
+
+def test_a_source_is_read_anew_for_each_diagnosis(tmp_path: Path):
+    script = tmp_path / "train.py"
+    tables = leaking(script)
+    tables.rows["hosts"][0]["unix_offset_ns"] = script.stat().st_mtime_ns + 10**9
+    for lines, place in (("", 9), ("\n", 10)):
+        script.write_text(lines + LEAKING)
+        os.utime(script, (0, 0))  # as a tool does that brings files back as they were
+        finding = found(tables, "memory-growth")
+        assert finding is not None
+        assert finding.cause is not None
+        assert finding.cause.line == place
 
 
 def short_steps(ms: float, **changes) -> RunTables:
@@ -174,6 +209,63 @@ def test_taking_ready_batches_over_is_no_starvation(
         worst = "warning" if "slow-transfer" in told else told.get("data-wait")
         assert (wait.severity if wait else None) == worst
     assert wait is None or "taking them over" in wait.title or ready_ms > 2
+
+
+def crowded(tables: RunTables, cores_of_ours: float) -> RunTables:
+    """Add looks at the processes of a rank and its workers, which use so many cores together."""
+    pids = [row["pid"] for row in tables.rows["processes"]]
+    for t_ns in tables.system["t_ns"]:
+        for pid in pids:
+            percent = 100 * cores_of_ours / len(pids)
+            tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=percent)
+    return tables
+
+
+def test_waits_for_a_core_in_taking_ready_batches_over_are_no_starvation():
+    # As recorded of a healthy script whose host others used 0.7 of 2 cores of.
+    held = {"workers": 1, "ready_ms": 0.3, "held_every": 5, "held_ms": 6.0, "cores": 2}
+    tables = crowded(short_steps(3, **held, busy_cores=1.75), 1.04)
+    diagnosis = diagnose(tables)
+    (data,) = [each for each in diagnosis.findings if each.rule in DATA]
+    assert (data.rule, data.severity) == ("data-wait", "warning")
+    assert data.title.startswith("batches are ready; taking them over needs 1.5")
+    assert data.title.endswith("ms, while other processes use 0.7 of the host's 2 cores")
+    assert diagnosis.verdict.sentence.count("other processes") == 1
+    # The same waits on cores that nobody else wants are the loader's.
+    calm = found(crowded(short_steps(3, **held, busy_cores=1.04), 1.04), "data-wait")
+    assert calm is not None
+    assert calm.severity == "critical"
+
+
+def test_sending_small_batches_takes_as_long_as_making_them_and_holds_up_nobody():
+    # As recorded of a healthy script on cores that others filled: 0.7 ms to make, 0.8 to send.
+    held = {"workers": 2, "ready_ms": 1.0, "held_every": 5, "held_ms": 6.0, "cores": 2}
+    diagnosis = diagnose(crowded(short_steps(3, **held, send_ms=0.5, busy_cores=2.0), 0.7))
+    (data,) = [each for each in diagnosis.findings if each.rule in DATA]
+    assert (data.rule, data.severity) == ("data-wait", "warning")
+    # Where making and sending keep the workers busy, it is what holds the rank up.
+    sending = {"workers": 1, "ready_ms": 0.0, "send_ms": 0.8, "collate_ms": 0.0}
+    busy = diagnose(short_steps(0.2, **sending)).findings[0]
+    assert (busy.rule, busy.severity) == ("slow-transfer", "critical")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_batches_that_are_late_are_starvation_also_where_others_crowd_the_cores(ranks: int):
+    late = {"workers": 2, "ready_ms": 0.3, "long_every": 16, "long_ms": 60.0}
+    tables = short_steps(3, **late, ranks=ranks, cores=2, busy_cores=1.75)
+    evidence = gather(crowded(tables, 1.04))
+    assert evidence.others_crowd
+    assert not evidence.workers_busy
+    finding = RULES["data-wait"](evidence)
+    assert finding is not None
+    assert finding.severity == "critical"
+    assert "workers are idle" in finding.title
+
+
+def test_batches_that_take_long_to_take_over_do_so_also_where_others_crowd_the_cores():
+    tables = short_steps(3, workers=1, ready_ms=4.0, cores=2, busy_cores=1.75)
+    worst = diagnose(crowded(tables, 1.04)).findings[0]
+    assert (worst.rule, worst.severity) == ("slow-transfer", "critical")
 
 
 def test_busy_workers_that_are_late_by_little_are_too_few_all_the_same():

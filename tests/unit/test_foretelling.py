@@ -12,7 +12,7 @@ from rich.console import Console
 from headrace.cli.ranks_report import print_foretelling
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.foretelling import Foretelling, foretell
+from headrace.observe.doctor.foretelling import Foretelling, at_ranks, foretell
 from headrace.observe.doctor.rules import RULES
 from json_schemas import check, read_schema
 from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
@@ -178,6 +178,15 @@ def test_threads_that_will_find_a_core_take_no_more_than_they_did(run: Run):
     then = told_of(looked_at(run, rank_percent=8.0), 2).then
     assert then.spin_factor.high == 1.0
     assert then.wait_share.high < 0.05
+
+
+def test_more_ranks_want_more_cores_and_other_jobs_no_more_than_before():
+    now = gather(looked_at(fed(busy_cores=3.5)))
+    then = at_ranks(now, 4)
+    assert then.wanted_threads == pytest.approx(4 * now.wanted_threads)
+    assert then.host.foreign_cores == now.host.foreign_cores > 0
+    # A rank and its workers use 1.7 cores, and who wants one of the free ones has it.
+    assert now.wanted_threads == pytest.approx(1.7, abs=0.1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])

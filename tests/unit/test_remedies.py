@@ -139,11 +139,55 @@ def test_threads_of_workers_can_be_limited_without_an_edit():
     assert limited.overrides == (Override("worker_threads", 1),)
     assert limited.low <= 1.0  # the threads may do work
     assert limited.high > 1.3  # or one of three
+    # Twelve threads want four cores.
+    assert "33% is taken to be work" in limited.how
+    assert "at the low end all of it is work, at the high end 5%." in limited.how
+
+
+def two_workers_on_full_cores(run_percent: float) -> RunTables:
+    """Play two workers of some threads each, and a rank that uses little, on four full cores."""
+    run = Run(workers=2, service_ms=240, cores=4, busy_cores=4, threads=2.4, worker_cpu=0.9)
     tables = play(run)
-    tables.system["running_threads"] = [24.0] * len(tables.system["t_ns"])
-    crowded = remedy(found(tables, "oversubscribed-threads"), "threads")
-    assert crowded.high > limited.high  # 24 threads on 4 cores wait for each other
-    assert crowded.predicted_speedup < crowded.high  # how much they do is not seen
+    for t_ns in tables.system["t_ns"]:
+        for pid, percent in ((100, 10.0), (1000, run_percent), (1001, run_percent)):
+            tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=percent, threads=6)
+    return tables
+
+
+def test_threads_wait_for_each_other_by_what_the_job_and_others_want_of_its_cores():
+    tables = two_workers_on_full_cores(190)  # five threads on four cores
+    alone = remedy(found(tables, "oversubscribed-threads"), "threads")
+    assert "at the high end 42%." in alone.how
+    # Of the machine: a container's own threads are not told apart there.
+    tables.system["running_threads"] = [400.0] * len(tables.system["t_ns"])
+    assert remedy(found(tables, "oversubscribed-threads"), "threads") == alone
+    beside = two_workers_on_full_cores(100)  # others take 1.9 of the cores
+    shared = remedy(found(beside, "oversubscribed-threads"), "threads")
+    assert "at the high end 5%." in shared.how
+    assert shared.high > alone.high
+
+
+def test_a_worker_wants_no_more_cores_than_it_has_threads():
+    tables = two_workers_on_full_cores(190)
+    for row in tables.rows["batches"]:  # its main thread sleeps while its threads work
+        row["cpu_ns"] //= 100
+    assert gather(tables).wanted_threads == pytest.approx(2 * 6, rel=0.05)
+    for row in tables.rows["process_usage"]:
+        row["threads"] = 0  # not recorded
+    assert gather(tables).wanted_threads > 100
+
+
+def test_threads_of_ranks_that_wait_for_a_core_are_counted():
+    model = stack(f"{SCRIPT}:50:<module>", f"{SCRIPT}:9:Net.forward")
+    run = Run(workers=1, service_ms=2, ranks=2, cores=2, busy_cores=2)
+    run.rank_stacks = [(model, "forward", 1.0, 0.25)]
+    tables = play(run)
+    for t_ns in tables.system["t_ns"]:
+        for rank in range(2):
+            for pid, percent in ((100 + rank, 100.0), (1000 + 10_000 * rank, 0.0)):
+                tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=percent)
+    # On full cores each main thread gets a quarter of one, and each rank uses a whole one.
+    assert gather(tables).wanted_threads == pytest.approx(2 * 4, rel=0.15)
 
 
 def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_each_other():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 
-from headrace.observe.doctor.stacks import Frame, Sighting
+from headrace.observe.doctor.sources import lines_as_run
+from headrace.observe.doctor.stacks import Sighting
 
 LOCK = re.compile(
     r"(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
@@ -53,24 +53,22 @@ def is_lock(sighting: Sighting) -> bool:
     if sighting.passes(LOCK):
         return True
     # Python's own locks and the system's are native and leave no frame.
-    return not sighting.calls and bool(_LOCK_SOURCE.search(_source(sighting.own_frame)))
+    return not sighting.calls and bool(_LOCK_SOURCE.search(_source(sighting)))
 
 
 def is_reading(sighting: Sighting) -> bool:
     """Whether the code there reads: by its library frames, its name, or its source if at hand."""
     if sighting.passes(_READ_LIBRARY):
         return True
-    frame = sighting.own_frame
-    return bool(_READ_NAME.search(frame.function) or _READ_SOURCE.search(_source(frame)))
+    name = sighting.own_frame.function
+    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(_source(sighting)))
 
 
 def reads_own_files(sighting: Sighting) -> bool:
     """Whether the code there reads a file that it opens for that: by its frames, or its source."""
     if not is_reading(sighting) or sighting.passes(_REMOTE):
         return False
-    return sighting.passes(_OPEN_LIBRARY) or bool(
-        _OPEN_SOURCE.search(_source_until(sighting.own_frame))
-    )
+    return sighting.passes(_OPEN_LIBRARY) or bool(_OPEN_SOURCE.search(_source_until(sighting)))
 
 
 def runs_model(sighting: Sighting) -> bool:
@@ -84,7 +82,7 @@ def is_device_sync(sighting: Sighting) -> bool:
     if sighting.passes(_SYNC_FRAME):
         return True
     # Methods of tensors are native and leave no frame, so the user's line has to tell.
-    source = _source(sighting.own_frame)
+    source = _source(sighting)
     if sighting.calls or _SLEEP_SOURCE.search(source):
         return False
     return bool(_SYNC_SOURCE.search(source))
@@ -92,12 +90,13 @@ def is_device_sync(sighting: Sighting) -> bool:
 
 def is_sleep(sighting: Sighting) -> bool:
     """Whether the code there sleeps."""
-    return not sighting.calls and bool(_SLEEP_SOURCE.search(_source(sighting.own_frame)))
+    return not sighting.calls and bool(_SLEEP_SOURCE.search(_source(sighting)))
 
 
-def _source_until(frame: Frame) -> str:
-    """Return the source of a frame's function from its head to the line where it is."""
-    lines = linecache.getlines(frame.file)[: frame.line]
+def _source_until(sighting: Sighting) -> str:
+    """Return the source of the user's function there from its head to the line where it is."""
+    frame = sighting.own_frame
+    lines = lines_as_run(frame.file, sighting.ran_since_s)[: frame.line]
     name = frame.function.rsplit(".", 1)[-1]
     if name not in _SEVERAL_SAMPLES:  # what these open they may read for many samples
         for head in reversed(range(len(lines))):
@@ -106,6 +105,8 @@ def _source_until(frame: Frame) -> str:
     return "".join(lines[-1:])
 
 
-def _source(frame: Frame) -> str:
-    """Return the line of code, where the file is still there; records hold no source."""
-    return linecache.getline(frame.file, frame.line)
+def _source(sighting: Sighting) -> str:
+    """Return the user's line there, where its file is still as it ran; records hold no source."""
+    frame = sighting.own_frame
+    lines = lines_as_run(frame.file, sighting.ran_since_s)
+    return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""

@@ -12,11 +12,6 @@ from headrace.observe.doctor.model import Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predicted
 from headrace.observe.whatif.prediction import Change, Prediction, Simulator
 
-_TAKEN = (
-    "Its threads are taken to have waited for each other most of the time, as those of BLAS and "
-    "OpenMP do on full cores; at the low end, to have worked {low}, and at the high end none."
-)
-_ALL, _CALM = "all of it", "as long as in the calmest twentieth of the batches"
 _UNLIKE = 0.5
 """Where the calmest twentieth of the batches took less than this share of the mean CPU time, what
 the others took beyond it is not for their samples. In reference case A it took 0.76 and 0.82 of the
@@ -27,7 +22,11 @@ _MUCH_MORE = 1.05
 _CROWDED = 1.5
 """With more threads a core than this that run or wait for one, each waits for others that wait."""
 _MOST_SPUN = 20.0
-"""Elementwise operations of a millisecond took 15 times the CPU time, two threads on full cores."""
+"""Threads on crowded cores are taken to use at most so many times the CPU time of their work.
+
+It has no bound of its own: who waits spins until the one waited for had its turn on a core, some
+milliseconds, however short the work between two waits. The most that was measured is 15 times, two
+threads on full cores at elementwise operations of a millisecond; this is a third more."""
 _RANK_THREADS = 1.2
 """A rank that keeps more cores busy than this does so by threads of its own."""
 
@@ -40,10 +39,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
     calm = work.calm_share if work.calm_share < _UNLIKE else 1.0
     # With more ranks than were measured its threads are taken to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
-    prediction = _fewer_threads(evidence, simulator, Change(threads=1), threads)
-    if calm < 1.0:
-        surely = simulator.predict(Change(threads=1, useful_share=calm))
-        prediction = replace(prediction, low=max(prediction.low, surely.low))
+    prediction, taken = _fewer_threads(evidence, simulator, Change(threads=1), threads, calm)
     if prediction.high < WORTH_IT:
         return None
     return predicted(
@@ -51,8 +47,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
         "one thread a worker",
         prediction,
         "headrace run --apply worker_threads=1; or in the DataLoader's worker_init_fn: "
-        "cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
-        + _TAKEN.format(low=_ALL if calm == 1.0 else _CALM),
+        f"cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. {taken}",
         (Override("worker_threads", 1),) if loader.kind == "torch" else (),
     )
 
@@ -65,7 +60,7 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
     threads = float(simulator.load.consume_cpu_ns.mean() / simulator.load.consume_ns.mean())
     if threads < _RANK_THREADS:
         return None
-    prediction = _fewer_threads(evidence, simulator, Change(rank_threads=1), threads)
+    prediction, taken = _fewer_threads(evidence, simulator, Change(rank_threads=1), threads)
     if prediction.speedup < WORTH_IT:
         return None
     return predicted(
@@ -73,32 +68,51 @@ def one_thread_a_rank(evidence: Evidence) -> Remedy | None:
         "one thread a rank",
         prediction,
         "headrace run --apply rank_threads=1, or OMP_NUM_THREADS=1 before the start and "
-        f"torch.set_num_threads(1). {_TAKEN.format(low=_ALL)}",
+        f"torch.set_num_threads(1). {taken}",
         (Override("rank_threads", 1),),
     )
 
 
 def _fewer_threads(
-    evidence: Evidence, simulator: Simulator, change: Change, threads: float
-) -> Prediction:
-    """Return what fewer threads give where `threads` shared the work.
+    evidence: Evidence, simulator: Simulator, change: Change, threads: float, calm: float = 1.0
+) -> tuple[Prediction, str]:
+    """Return what fewer threads give where `threads` shared the work, and what that rests on.
 
     They wait for each other spinning. All but one may; and on cores that more threads want than
-    there are, each spins while those it waits for are not on one, so that only one in `running
-    threads / cores` gets on with it. Workers whose BLAS had two threads took 6 to 8 times the CPU
-    time of one thread where 5 to 10 threads wanted each core.
+    there are, each spins while those it waits for are not on one, so that only one in `threads a
+    core` gets on with it. Workers whose BLAS had two threads took 6 to 8 times the CPU time of one
+    thread where 5 to 10 threads wanted each core.
 
-    At the low end, all of their time is work. On crowded cores next to nothing is at the high end:
-    how much they spin depends on how short the work is between two waits, which is not seen.
+    At the low end, all of their time is work, or what the calmest batches took (`calm`, a share of
+    the mean). On crowded cores next to nothing is at the high end: how much they spin depends on
+    how short the work is between two waits, which is not seen.
     """
-    host = evidence.host
-    crowd = (host.running_threads or 0.0) / host.cores
+    crowd = _threads_a_core(evidence)
     spun = max(threads, crowd, 1.0)
     likely = simulator.predict(replace(change, useful_share=1.0 / spun))
-    low, high = min(simulator.predict(change).low, likely.low), likely.high
+    least = simulator.predict(replace(change, useful_share=calm))
+    low, high = min(least.low, likely.low), likely.high
+    at_most = spun
     if crowd > _CROWDED:
-        high = max(simulator.predict(replace(change, useful_share=1.0 / _MOST_SPUN)).high, high)
-    return replace(likely, low=low, high=high)
+        at_most = max(_MOST_SPUN, spun)
+        high = max(simulator.predict(replace(change, useful_share=1.0 / at_most)).high, high)
+    all_of_it = "all of it" if calm == 1.0 else f"{calm:.0%}, as in the calmest of the batches,"
+    taken = (
+        f"Of its threads' CPU time {1.0 / spun:.0%} is taken to be work, and the rest waiting for "
+        "each other, spinning, as those of BLAS and OpenMP do on full cores; at the low end "
+        f"{all_of_it} is work, at the high end {1.0 / at_most:.0%}."
+    )
+    return replace(likely, low=low, high=high), taken
+
+
+def _threads_a_core(evidence: Evidence) -> float:
+    """Return how many threads ran or waited for each core: the job's own, and what others used.
+
+    Others count by what they took of the cores: how many of their threads wait is not known in a
+    container, which sees those of the whole machine.
+    """
+    host = evidence.host
+    return (evidence.wanted_threads + min(host.foreign_cores, host.cores)) / host.cores
 
 
 def auxiliary_hosts(evidence: Evidence) -> Remedy | None:

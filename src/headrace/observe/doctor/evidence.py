@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.overrides import Override
+from headrace.observe.doctor.cores import (
+    is_full,
+    most_threads,
+    of_the_job,
+    wanted_by_ranks,
+    wanted_by_workers,
+)
 from headrace.observe.doctor.model import Severity
+from headrace.observe.doctor.sources import ran_since
 from headrace.observe.doctor.stacks import Sighting, end_ns_of, read_sightings
 from headrace.observe.doctor.transforms import TransformShare, rank_transforms
 from headrace.observe.whatif.host import Host, read_host
@@ -24,8 +32,6 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
 critical)."""
 
-FULL = 0.9
-"""Cores that are busy for this share have nothing to give: the rest is the scheduler's."""
 _OTHERS = 0.5
 """Where others of the host use this share of its cores, they are what fills them."""
 MOSTLY_BUSY = 0.35
@@ -82,7 +88,8 @@ class Evidence:
         loader: The loader that feeds them; None where there is none.
         work: The batches made for it; None where none were recorded.
         simulator: Predicts changes; None where too little was recorded.
-        host: The host's cores.
+        host: The host's cores, as the job feels them.
+        wanted_threads: Threads of the run that ran or waited for a core of the host at a time.
         making: Where the making of batches was seen: in workers, or in ranks without workers.
         rank_seen: Where the ranks' main threads were seen.
         transforms: The loader's transforms, the most expensive first.
@@ -98,6 +105,7 @@ class Evidence:
     work: Work | None
     simulator: Simulator | None
     host: Host
+    wanted_threads: float
     making: tuple[Sighting, ...]
     rank_seen: tuple[Sighting, ...]
     transforms: tuple[TransformShare, ...]
@@ -152,19 +160,26 @@ class Evidence:
     @property
     def cores_short(self) -> bool:
         """Whether the host has no core to spare, whoever uses them: workers wait for one too."""
-        busy = self.host.busy_share
-        return busy is not None and busy >= FULL
+        return is_full(self.host)
 
     @property
     def cores_full(self) -> bool:
         """Whether the host has no core to spare, and the run itself uses most of them."""
-        busy, host = self.host.busy_share, self.host
-        return busy is not None and busy >= FULL and host.foreign_cores < _OTHERS * host.cores
+        return self.cores_short and self.host.foreign_cores < _OTHERS * self.host.cores
 
     @property
     def others_fill_cores(self) -> bool:
         """Whether it is others' work that leaves the host no core to spare."""
         return self.cores_short and not self.cores_full
+
+    @property
+    def others_crowd(self) -> bool:
+        """Whether less than one core is idle on average, and others use more than that.
+
+        Whoever sleeps and wakes often then finds no core at times, and waits for a time slice.
+        """
+        idle = self.host.idle_cores
+        return idle is not None and idle < 1.0 and self.host.foreign_cores > idle
 
     @property
     def others_use(self) -> str:
@@ -205,23 +220,35 @@ def gather(tables: Tables) -> Evidence:
     fetches, stacks = columns(tables, "fetches"), _while_stepping(tables, steps)
     row = _row(columns(tables, "loaders"), number)
     work = read_work(tables, number) if row is not None else None
-    host = read_host(tables, steps.span_ns)
+    system, usage = columns(tables, "system"), columns(tables, "process_usage")
+    processes = columns(tables, "processes")
+    host = of_the_job(read_host(tables, steps.span_ns), system)
     measured = measured_from(steps=steps, loader=row, work=work, fetches=fetches, host=host)
     loader = _loader(row) if row is not None else None
+    since_s = ran_since(columns(tables, "hosts"), processes)
+    in_ranks = stacks["worker"] < 0 if length(stacks) else np.zeros(0, dtype=np.bool_)
+    rank_seen = read_sightings(stacks, in_ranks, since_s)
+    workers = loader.workers if loader is not None else 0
+    waits = steps.share("data_wait") if workers else 0.0
+    wanted = wanted_by_ranks(rank_seen, waits, host, most_threads(usage, processes, "rank"))
+    if work is not None and workers:
+        most = most_threads(usage, processes, "worker")
+        wanted += wanted_by_workers(work, workers, host, most)
     return Evidence(
         steps=steps,
         loader=loader,
         work=work,
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
-        making=read_sightings(stacks, _making(stacks, loader)),
-        rank_seen=read_sightings(stacks, stacks["worker"] < 0) if length(stacks) else (),
+        wanted_threads=wanted,
+        making=read_sightings(stacks, _making(stacks, loader), since_s),
+        rank_seen=rank_seen,
         transforms=rank_transforms(columns(tables, "transforms"), number),
-        processes=columns(tables, "processes"),
+        processes=processes,
         fetches=fetches,
         events=columns(tables, "events"),
-        system=columns(tables, "system"),
-        usage=columns(tables, "process_usage"),
+        system=system,
+        usage=usage,
     )
 
 

@@ -12,7 +12,7 @@ from headrace.observe.doctor.core_remedies import (
     one_thread_a_rank,
     one_thread_a_worker,
 )
-from headrace.observe.doctor.evidence import FULL, SERIOUS, WARNING, Evidence
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.model import Cause, Remedy, remedy_json, rounded
 from headrace.observe.doctor.remedies import faster, making_cause, more_workers
 from headrace.observe.whatif.scaling import THREADS, Estimate, Scaled, scaled, with_ranks
@@ -129,17 +129,12 @@ def at_ranks(evidence: Evidence, ranks: int) -> Evidence:
     assert simulator is not None  # asked before
     other = with_ranks(simulator, ranks)
     each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
-    running = host.running_threads
     used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
     return replace(
         evidence,
         simulator=other,
-        host=replace(
-            host,
-            ranks=ranks,
-            busy_cores=min(used, host.cores),
-            running_threads=None if running is None else running * ranks / host.ranks,
-        ),
+        host=replace(host, ranks=ranks, busy_cores=min(used, host.cores)),
+        wanted_threads=evidence.wanted_threads * ranks / host.ranks,  # others' stay as they are
     )
 
 
@@ -152,7 +147,7 @@ def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, .
         one_thread_a_worker(evidence) if threaded else None,
         one_thread_a_rank(evidence),
         *(faster(evidence, cause, cause.name or cause.place) if cause is not None else ()),
-        auxiliary_hosts(evidence) if (evidence.host.busy_share or 0.0) >= FULL else None,
+        auxiliary_hosts(evidence) if evidence.cores_short else None,
     )
     return tuple(remedy for remedy in found if remedy is not None)
 

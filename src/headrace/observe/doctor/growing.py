@@ -78,7 +78,7 @@ def growing_lines(source: str, function: str, line: int, *, stays: bool) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A statement that adds to something, and what is around it."""
+    """A statement that adds to something, and what is around it: of loops the outermost."""
 
     tree: ast.Module
     function: Function
@@ -129,7 +129,7 @@ class _Look:
         """Return 2 where it lives on after the statement, 0 where perhaps, -1 where not."""
         name = ast.unparse(what)
         if self.loop is not None and (renews(self.loop, name) or self._renewed(name, self.loop)):
-            return -1
+            return -1  # it begins anew with each batch, or with each epoch around them
         if not isinstance(what, ast.Name):
             return -1 if self._renewed_elsewhere(name) else 2
         if isinstance(self.function, ast.Module):

@@ -34,7 +34,8 @@ _DOMINATES = 0.5
 """A piece of code with this share of the workers' time is the cause rather than their number."""
 _EXPLAINS = 0.6
 """What takes this share of the seconds that another finding counts explains it."""
-
+_SOLVES = 0.8
+"""What takes this share of the wait for data away solves it."""
 _LITTLE = 0.01
 """What explains less of step time than this is not told."""
 
@@ -123,36 +124,45 @@ def _something_wrong(findings: Sequence[Finding]) -> bool:
 
 
 def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
+    """Return the pairs that depend on what was found: the first explains the second."""
     by_rule = {finding.rule: finding for finding in findings}
-    pairs: list[tuple[str, str]] = []
     worker, few = by_rule.get("cpu-bound-worker"), by_rule.get("too-few-workers")
+    transfer, collate = by_rule.get("slow-transfer"), by_rule.get("slow-collate")
+    pairs: list[tuple[str, str]] = []
     if worker is not None and few is not None:
-        dominates = worker.cause is not None and worker.cause.share >= _DOMINATES
-        helpless = evidence.loader is not None and evidence.loader.workers <= 1
-        solves = few.seconds_lost >= 0.8 * evidence.flow_wait_seconds
-        # Where nobody helps the rank yet and cores are free, that is what is wrong first.
-        few_first = not evidence.cores_full and ((helpless and solves) or not dominates)
-        pair = ("too-few-workers", "cpu-bound-worker")
-        pairs.append(pair if few_first else (pair[1], pair[0]))
-    transfer = by_rule.get("slow-transfer")
-    explains = _EXPLAINS * few.seconds_lost if few is not None else 0.0
-    if (
-        transfer is not None and transfer.seconds_lost >= explains
-    ):  # else they are late all the same
-        pairs.append(("slow-transfer", "too-few-workers"))
+        if _wants_workers_first(worker, few, evidence):
+            pairs.append(("too-few-workers", "cpu-bound-worker"))
+        else:
+            pairs.append(("cpu-bound-worker", "too-few-workers"))
+    if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
+        pairs.append(("slow-transfer", "too-few-workers"))  # else they are late all the same
     if evidence.work is not None and evidence.work.hands_over_slowly:
         pairs.append(("slow-transfer", "cpu-bound-worker"))
         pairs.append(("slow-transfer", "shallow-prefetch"))  # those ahead run out on their way
-    collate = by_rule.get("slow-collate")
-    if worker is not None and collate is not None:
-        same = worker.cause is not None and (
-            "collate" in worker.cause.function.lower()
-            or (worker.cause.place != "" and worker.cause.place == _place_of(collate))
-        )
-        larger = worker.cause is None or collate.evidence["collate_share"] >= worker.cause.share  # type: ignore[operator]
-        if same or larger:
-            pairs.append(("slow-collate", "cpu-bound-worker"))
+    if worker is not None and collate is not None and _collates(worker, collate):
+        pairs.append(("slow-collate", "cpu-bound-worker"))
     return pairs
+
+
+def _wants_workers_first(worker: Finding, few: Finding, evidence: Evidence) -> bool:
+    """Whether it is their number that is wrong first, rather than what they do."""
+    if evidence.cores_full:
+        return False
+    if worker.cause is None or worker.cause.share < _DOMINATES:
+        return True
+    # Where nobody helps the rank yet and a helper solves it, that comes before any code.
+    alone = evidence.loader is not None and evidence.loader.workers <= 1
+    return alone and few.seconds_lost >= _SOLVES * evidence.flow_wait_seconds
+
+
+def _collates(worker: Finding, collate: Finding) -> bool:
+    """Whether what keeps the workers busy is their collating, or less than that."""
+    cause, share = worker.cause, collate.evidence["collate_share"]
+    if cause is None:
+        return True
+    here = cause.place != "" and cause.place == _place_of(collate)
+    larger = isinstance(share, float) and share >= cause.share
+    return here or larger or "collate" in cause.function.lower()
 
 
 def _place_of(finding: Finding) -> str:

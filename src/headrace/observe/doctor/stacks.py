@@ -57,6 +57,8 @@ class Sighting:
         rows: When: the rows of the table `stacks` that it is made of.
         wall_ns: Wall time it stands for.
         cpu_ns: CPU time it stands for.
+        ran_since_s: When the run began, in seconds since 1970, for a look at its source; None
+            where not known.
     """
 
     frames: tuple[Frame, ...]
@@ -65,6 +67,7 @@ class Sighting:
     rows: Columns
     wall_ns: float
     cpu_ns: float
+    ran_since_s: float | None = None
 
     @property
     def own_frame(self) -> Frame:
@@ -120,12 +123,15 @@ class Place:
         )
 
 
-def read_sightings(stacks: Columns, where: Flags) -> tuple[Sighting, ...]:
+def read_sightings(
+    stacks: Columns, where: Flags, ran_since_s: float | None = None
+) -> tuple[Sighting, ...]:
     """Return every stack once for each rank and phase; unreadable ones are left out.
 
     Args:
         stacks: The table.
         where: Its rows that count.
+        ran_since_s: As in `Sighting`.
     """
     rows = chosen(stacks, where)
     frames_of: dict[str, tuple[Frame, ...]] = {}
@@ -146,6 +152,7 @@ def read_sightings(stacks: Columns, where: Flags) -> tuple[Sighting, ...]:
                     rows=same,
                     wall_ns=wall_ns,
                     cpu_ns=cpu_ns,
+                    ran_since_s=ran_since_s,
                 )
             )
     return tuple(found)

@@ -43,12 +43,12 @@ def function_at(tree: ast.Module, name: str, line: int) -> Function | None:
 
 
 def statements(body: list[ast.stmt], loop: Loop | None) -> Iterator[tuple[ast.stmt, Loop | None]]:
-    """Yield each statement with the innermost loop around it; functions within are not entered."""
+    """Yield each statement with the outermost loop around it; functions within are not entered."""
     for statement in body:
         if isinstance(statement, _Scope):
             continue
         yield statement, loop
-        inner = statement if isinstance(statement, Loop) else loop
+        inner = statement if loop is None and isinstance(statement, Loop) else loop
         for part in ("body", "orelse", "finalbody"):
             yield from statements(getattr(statement, part, []), inner)
         for handler in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
@@ -82,6 +82,8 @@ def renews(node: ast.AST, name: str) -> bool:
             return ast.unparse(whole(owner)) == name
         case ast.Delete(targets=targets):
             return any(ast.unparse(whole(target)) == name for target in targets)
+        case ast.Assign(targets=[ast.Subscript(value=owner, slice=ast.Constant())], value=made):
+            return is_container(made) and ast.unparse(whole(owner)) == name  # log["loss"] = []
     return any(_sets(target, name) for target in _targets(node))
 
 
@@ -126,7 +128,7 @@ def is_bound(name: str, function: Function) -> bool:
 
 
 def _renews_name(node: ast.AST, name: str) -> bool:
-    return not isinstance(node, ast.Call | ast.Delete) and renews(node, name)
+    return any(_sets(target, name) for target in _targets(node))
 
 
 def parameters(function: Function) -> set[str]:

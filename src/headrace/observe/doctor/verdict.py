@@ -95,7 +95,8 @@ def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     if bound == "data" and evidence.loader is not None:
         told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
-    if bound == "data" and evidence.others_fill_cores and evidence.others_use not in told:
+    felt = evidence.others_fill_cores or evidence.others_crowd
+    if bound == "data" and felt and evidence.others_use not in told:
         others = f"; {evidence.others_use}"
     return f"{told}{_what_helps(worst)}{others}.", bound
 

@@ -5,10 +5,10 @@ full, and the simulation of one rank alone on it waits for less than half of tha
 
 It is also foretold from a run of one rank that waits for less than 5 %: where the simulation of as
 many ranks as the host has accelerators (2, 4 or 8, but no more than cores, where it has none) waits
-for at least 10 %, and its 90 % interval lies above 5 %. Where threads of the workers would outnumber
-the cores, and so may spin, the interval is wide: then it "may starve" from 10 % on. Either costs
-nothing yet, so it is told for information. Fires only where the rank's own use of the cores was
-recorded.
+for at least 10 %, and its 90 % interval lies above 5 %. Where threads of the workers would
+outnumber the cores, and so may spin, the interval is wide: then it "may starve" from 10 % on.
+Either costs nothing yet, so it is told for information. Fires only where the rank's own use of the
+cores was recorded.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ change that, so it is a warning however long it takes.
 Taking a batch over that lies ready takes up to 2 ms (see `handing_over.py`). Where workers are idle
 and no more than that is waited for, 5 % of step time beyond it apart, the loader keeps up, and its
 steps are short: no fault below 10 % of step time, and a warning above, for larger batches help.
+Where others leave less than one core idle, taking over waits for a core at times; then only so much
+of a longer wait counts as a worker made a batch meanwhile.
 """
 
 from __future__ import annotations
@@ -67,15 +69,24 @@ def check(evidence: Evidence) -> Finding | None:
 def _short_steps(evidence: Evidence) -> Finding:
     steps, share = evidence.steps, evidence.data_wait_share
     step_ms = float(steps.wall_ns.mean() / 1e6)
-    wait_ms = float(steps.phase_ns("data_wait").sum() / max(steps.rows["batches"].sum(), 1) / 1e6)
+    wait_ms = float(steps.data_wait_ns.sum() / max(steps.rows["batches"].sum(), 1) / 1e6)
+    taking = f"taking them over needs {wait_ms:.2f} ms each"
+    if steps.device is not None:
+        taking = f"the accelerator waits {wait_ms:.2f} ms for each to be taken over"
     slow = share >= SERIOUS
+    others = f", while {evidence.others_use}" if evidence.others_crowd else ""
     return Finding(
         rule=RULE,
         severity="warning" if slow else "info",
-        title=f"batches are ready; taking them over needs {wait_ms:.2f} ms each, in steps of "
-        f"{step_ms:.1f} ms",
-        seconds_lost=steps.seconds("data_wait"),
-        evidence={"data_wait_share": share, "step_ms": step_ms, "wait_for_batch_ms": wait_ms},
+        title=f"batches are ready; {taking}, in steps of {step_ms:.1f} ms{others}",
+        seconds_lost=steps.data_wait_seconds,
+        evidence={
+            "data_wait_share": share,
+            **evidence.script_data_wait,
+            "step_ms": step_ms,
+            "wait_for_batch_ms": wait_ms,
+            "cores_used_by_others": evidence.host.foreign_cores,
+        },
         remedies=fewer_hand_overs(evidence, wait_ms * 1e6) if slow else (),
     )
 

@@ -6,21 +6,23 @@ allocators settle in the first half. What else runs on the host is not looked at
 
 No stack shows the line that keeps what others allocate, for keeping takes no time. The source of
 the functions that ran meanwhile shows which of them add to something and never empty it: the surest
-of these lines is named, as likely (see `growing.py`).
+of these lines is named, as likely (see `growing.py`). Of a file that was written after the run
+began none is: it need not be what ran.
 """
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.growing import growing_lines
 from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.sources import is_newer, lines_as_run
 from headrace.observe.doctor.stacks import Frame, Sighting, end_ns_of
 from headrace.observe.whatif.tables import Columns, Floats, chosen, length
 
@@ -65,8 +67,9 @@ def check(evidence: Evidence) -> Finding | None:
     if not growing:
         return None
     rate, _, watched_s, whose = max(growing, key=lambda each: each[:2])
-    likely = _likely(_seen(evidence, whose, middle), holds_loop=whose.worker < 0)
-    what, cause = likely or ("", None)
+    seen = _seen(evidence, whose, middle)
+    what, cause = _likely(seen, holds_loop=whose.worker < 0) or ("", None)
+    newer = sorted(_newer(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
     return Finding(
         rule=RULE,
@@ -76,10 +79,10 @@ def check(evidence: Evidence) -> Finding | None:
         evidence={
             "growth_mb_per_min": rate * 60 / 1e6,
             "watched_s": watched_s,
-            "line_at_fault": "likely, told by the source" if cause is not None else "not found",
+            "line_at_fault": _how_sure(cause, newer),
         },
         cause=cause,
-        remedies=(Remedy(name="keep-less", change="", how=_how(whose, what)),),
+        remedies=(Remedy(name="keep-less", change="", how=_how(whose, what, newer)),),
     )
 
 
@@ -133,7 +136,7 @@ def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | No
         (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
         for function in functions.values()
         for growth in growing_lines(
-            "".join(linecache.getlines(function.frame.file)),
+            "".join(lines_as_run(function.frame.file, seen[0].ran_since_s)),
             function.frame.function,
             function.frame.line,
             stays=holds_loop and function.stays(total),
@@ -143,6 +146,22 @@ def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | No
         return None
     _, _, line, what, frame = max(found, key=lambda each: each[:3])
     return what, Cause(file=frame.file, line=-line, function=frame.function)
+
+
+def _newer(seen: list[Sighting]) -> set[str]:
+    """Return the names of the script's files that were written after the run began."""
+    return {
+        Path(frame.file).name
+        for sighting in seen
+        for frame in sighting.frames
+        if frame.is_user and is_newer(frame.file, sighting.ran_since_s)
+    }
+
+
+def _how_sure(cause: Cause | None, newer: list[str]) -> str:
+    if cause is not None:
+        return "likely, told by the source"
+    return f"not looked for: {', '.join(newer)} changed since" if newer else "not found"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,25 +194,28 @@ class _Function:
         return self.wall_ns >= _STAYS * total_ns and len(self.phases) >= _PHASES
 
 
-def _how(whose: _Grower, what: str) -> str:
+def _how(whose: _Grower, what: str, newer: list[str]) -> str:
     if what:
         return (
             "Keep numbers and not tensors (loss.item()): a loss keeps the graph of its step, with "
             f"what that computed. Empty {what} now and then, or write it to disk."
         )
+    known = "No line of the script that ran meanwhile is seen to keep something. "
+    if newer:
+        known = f"What ran of {', '.join(newer)} is not known: it was written since. "
     if whose.is_device:
         return (
-            "No line of the script that ran meanwhile is seen to keep something. "
-            "torch.cuda.memory._record_memory_history() and _dump_snapshot() tell who holds it."
+            f"{known}torch.cuda.memory._record_memory_history() and _dump_snapshot() tell who "
+            "holds it."
         )
     shared = (
         " A worker also copies what its dataset shares with the rank, page by page as it touches "
         "it: lists of Python objects do that, arrays do not."
     )
     return (
-        "No line of the script that ran meanwhile is seen to keep something. Two snapshots of "
-        "tracemalloc, some hundred steps apart, tell where Python's objects come from, and "
-        f"gc.get_objects() which tensors there are.{shared if whose.worker >= 0 else ''}"
+        f"{known}Two snapshots of tracemalloc, some hundred steps apart, tell where Python's "
+        "objects come from, and gc.get_objects() which tensors there "
+        f"are.{shared if whose.worker >= 0 else ''}"
     )
 
 

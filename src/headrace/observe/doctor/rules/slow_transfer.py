@@ -1,12 +1,15 @@
 """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
 
 Fires where data wait is at least 5 % of step time and either a worker takes longer to hand a batch
-over than to make one (a thread does it beside the making, so less does not hold it up), or a rank
-that finds a batch ready still waits 5 % of a step for it. Tensors go by handle in well under a
-millisecond; lists of Python objects do not. Where other jobs fill the host's cores, the wait for a
-ready batch may be one for a core, and says nothing. Up to 2 ms a batch is what handing over may
-take at best (see `handing_over.py`): that is told from 10 % of a step on, and never as more than a
-warning; below, `data-wait` says that steps are short.
+over than to make one (a thread does it beside the making, so less does not hold it up), and is busy
+or needs more than 2 ms for it, or a rank that finds a batch ready still waits 5 % of a step for it.
+Tensors go by handle in well under a millisecond; lists of Python objects do not. Where other jobs
+fill the host's cores, the wait for a ready batch may be one for a core, and says nothing; where
+they leave less than one core idle, the calmest tenth of these waits counts. Where the accelerator's
+own clock is recorded, such a wait costs no more than what the accelerator waits a batch.
+
+Up to 2 ms a batch is what handing over may take at best (see `handing_over.py`): that is told from
+10 % of a step on, and never as more than a warning; below, `data-wait` says that steps are short.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
-from headrace.observe.doctor.handing_over import HAND_OVER_NS
+from headrace.observe.doctor.handing_over import HAND_OVER_NS, taking_over_ns
 from headrace.observe.doctor.model import Finding, Remedy
 from headrace.observe.doctor.remedies import predicted
-from headrace.observe.whatif.measured import Work, wait_for_ready_ns
+from headrace.observe.whatif.measured import Work
 from headrace.observe.whatif.prediction import Change
 
 RULE = "slow-transfer"
@@ -30,14 +33,17 @@ def check(evidence: Evidence) -> Finding | None:
     if not evidence.starved or work is None or loader is None or loader.workers == 0:
         return None
     send = float(work.column("send_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
-    unpack_ns = wait_for_ready_ns(evidence.fetches, loader.number, loader.workers)
+    sends_slowly = send >= _SEND_SHARE and (
+        evidence.workers_busy or float(work.column("send_ns").mean()) > HAND_OVER_NS
+    )
+    taken_ns, unpack_ns = taking_over_ns(evidence)
     unpack = unpack_ns / max(float(evidence.flowing.wall_ns.mean()), 1.0)
     if evidence.others_fill_cores:
         unpack = 0.0
-    usual = send < _SEND_SHARE and unpack_ns <= HAND_OVER_NS
-    if send < _SEND_SHARE and unpack < (SERIOUS if usual else WARNING):
+    usual = not sends_slowly and taken_ns <= HAND_OVER_NS
+    if not sends_slowly and unpack < (SERIOUS if usual else WARNING):
         return None
-    by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if send >= _SEND_SHARE else 0.0
+    by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if sends_slowly else 0.0
     by_unpack = evidence.flowing.total_seconds * unpack if unpack >= WARNING else 0.0
     seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
     return Finding(
@@ -50,8 +56,9 @@ def check(evidence: Evidence) -> Finding | None:
         evidence={
             "send_over_make": send,
             "send_ms": float(work.column("send_ns").mean() / 1e6),
-            "wait_for_ready_batch_ms": unpack_ns / 1e6,
+            "wait_for_ready_batch_ms": taken_ns / 1e6,
             "wait_for_ready_batch_share": unpack,
+            **evidence.script_data_wait,
         },
         remedies=_remedies(evidence, work, unpack_ns),
     )
