@@ -201,7 +201,7 @@ def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_e
     )
     assert before.low <= 1.0 < after.low
     assert after.high / after.low < before.high / before.low
-    assert "the calmest twentieth" in after.how
+    assert "as in the calmest of the batches" in after.how
 
 
 def test_too_many_workers_are_told_that_fewer_lose_nothing():

@@ -35,7 +35,6 @@ class Host:
         busy_cores: Cores that were busy on average while steps ran; None where not recorded.
         rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
         foreign_cores: Cores that were busy with anything but the run; 0 where not known.
-        running_threads: Threads that ran or waited for a core, on average; None where not recorded.
         accelerators: Accelerators that were recorded; 0 where there are none, or none was asked.
     """
 
@@ -44,7 +43,6 @@ class Host:
     busy_cores: float | None
     rank_cores: float | None = None
     foreign_cores: float = 0.0
-    running_threads: float | None = None
     accelerators: int = 0
 
     @property
@@ -81,7 +79,6 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
         busy_cores=busy,
         rank_cores=_used_cores(usage, processes, span_ns, ("rank",)),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
-        running_threads=_running_threads(system, span_ns),
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
     )
 
@@ -93,14 +90,6 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
         return None
     percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
     return percent / 100.0
-
-
-def _running_threads(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
-    inside = _inside(system, span_ns)
-    if "running_threads" not in system or not inside.any():
-        return None
-    running = system["running_threads"][inside].astype(np.float64)
-    return float(np.nanmean(running)) if np.isfinite(running).any() else None
 
 
 def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
