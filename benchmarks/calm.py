@@ -25,9 +25,9 @@ def calmly(work: Callable[[], _T], stolen: list[float] | None = None) -> _T:
     """
     best: tuple[float, _T] | None = None
     for _ in range(TRIES):
-        wanted, lost = _ticks()
+        wanted, lost = ticks()
         result = work()
-        wanted_now, lost_now = _ticks()
+        wanted_now, lost_now = ticks()
         share = (lost_now - lost) / max(wanted_now - wanted, 1)
         if best is None or share < best[0]:
             best = (share, result)
@@ -39,7 +39,7 @@ def calmly(work: Callable[[], _T], stolen: list[float] | None = None) -> _T:
     return best[1]
 
 
-def _ticks() -> tuple[int, int]:
+def ticks() -> tuple[int, int]:
     """Return (CPU time that was wanted, of it withheld), since the start, in clock ticks."""
     user, nice, system, _, _, irq, soft_irq, steal, *_ = map(
         int, Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]

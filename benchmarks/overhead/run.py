@@ -3,26 +3,32 @@
     python benchmarks/overhead/run.py
 
 The switch that `headrace profile` turns is turned every second or so: off, on, on, off, off, deep,
-deep, off, and so on. Each block is compared with its neighbour that was off.
+deep, off, and so on. Each block is compared with its neighbour that was off. Likewise a run started
+with `--profile off` and one of plain `python`: two processes, of which one works at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import psutil
 
-from images import make_folder
-from report import Row, write_section
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from calm import ticks  # noqa: E402 - stands above this folder
+from images import make_folder  # noqa: E402 - likewise
+from report import Row, write_section  # noqa: E402 - likewise
+
 PAGE = HERE.parents[1] / "docs" / "overhead.md"
 CASES = {
     "loader-bound": "2 workers decode JPEGs as fast as they can; both cores are full",
@@ -32,18 +38,22 @@ CASES = {
 STEPS = {"loader-bound": 40, "device-bound": 40, "short-steps": 2000}
 """Steps of a block that count."""
 TARGETS = {"on": "<= 1.01", "deep": "<= 1.05"}
+ON_SHARE = 0.01
 SHARES = {"loader-bound", "device-bound"}
 """Cases whose overhead is promised as a share of the step."""
 PAIRS = ((0, 1), (3, 2), (4, 5), (7, 6))  # of 8 blocks: the one that is off, its neighbour
+RECORDING = ["-m", "headrace.cli.main", "run", "--run-dir"]
 NOTES = """
 Each row is the time of recorded steps over that of steps not recorded, in one process, in blocks
 that take turns, so that other work on the machine meets both alike. Two cores run the training
 process, two workers and the process that collects. "Deep" leaves out the four steps that run under
 torch.profiler, which are for a trace and several times slower. Off means switched off in a run
-that was started with recording; a run started with `--profile off` has no hook in it at all.
+that was started with recording. A run started with `--profile off` has no hook in it at all: it is
+compared with plain `python`, as two processes of which one works while the other waits.
 
-Recording costs a step a part of a millisecond, whatever the step takes; so short steps have no
-target as a share, and "us a step" says from which length on it is below 1 %.
+"CPU us a step" is what recording adds to the CPU time of the training thread alone: it varies less,
+and leaves out what threads and processes beside it take. "Stolen" is the CPU time that was wanted
+and that the machine's host gave to others meanwhile: the more, the further apart are blocks.
 """
 
 
@@ -55,24 +65,67 @@ def main() -> None:
     options = parser.parse_args()
     make_folder(options.data, 2000)
     rows: list[Row] = []
-    table = [NOTES.strip(), "", "| case | what it is | step, off |", "|---|---|---|"]
+    table = ["| case | what it is | step, off | stolen |", "|---|---|---|---|"]
+    lengths = []
     for case, meaning in CASES.items():
-        with trained(case, options, "on") as run:
-            blocks = [json.loads(line) for line in run.lines]
-            written = sum(file.stat().st_size for file in run.folder.glob("records/**/*.parquet"))
-        seconds = sum(block["step_ms"] for block in blocks) * (STEPS[case] + 6) / 1000
-        off = [block["step_ms"] for block in blocks if block["mode"] == "off"]
-        table.append(f"| {case} | {meaning} | {sorted(off)[len(off) // 2]:.3g} ms |")
-        rows += [
-            Row(f"{case}, {mode} / off", ratios(blocks, mode), target if case in SHARES else "")
-            for mode, target in TARGETS.items()
-        ]
-        rows.append(Row(f"{case}, on less off, us a step", costs_us(blocks), ""))
-        rows.append(Row(f"{case}, MB written an hour", [written / seconds * 3600 / 1e6], ""))
+        with watched() as stolen:
+            blocks, written_mb = switched(case, options)
+            off_ratios = beside_plain(case, options) if case in SHARES else []
+        off_ms = statistics.median(each["step_ms"] for each in blocks if each["mode"] == "off")
+        table.append(f"| {case} | {meaning} | {off_ms:.3g} ms | {100 * stolen[0]:.0f} % |")
+        lengths.append(shortest_step(case, added_us(blocks)))
+        rows += rows_of(case, blocks)
+        if off_ratios:
+            rows.append(Row(f"{case}, --profile off / plain python", off_ratios, "<= 1.005"))
+        rows.append(Row(f"{case}, MB written an hour", [written_mb], ""))
     memory = {mode: memory_mb(options, mode) for mode in ("off", "on")}
     rows.append(Row("memory of all processes, on less off, MB", [memory["on"] - memory["off"]], ""))
     command = f"python benchmarks/overhead/run.py --blocks {options.blocks}"
-    write_section("Overhead", command, table, rows, page=PAGE)
+    said = [NOTES.strip(), "", *LENGTHS, *lengths, "", *table]
+    write_section("Overhead", command, said, rows, page=PAGE)
+
+
+LENGTHS = [
+    "Recording costs a step a part of a millisecond, whatever the step takes; so short steps have",
+    f"no target as a share. By the median it is {ON_SHARE:.0%} of a step, or less,",
+    "",
+]
+
+
+def shortest_step(case: str, costs_us: list[float]) -> str:
+    """Say from which length of a step on recording takes the share that is promised."""
+    cost_us = statistics.median(costs_us)
+    if cost_us <= 0:
+        return f"- {case}: of any length; what it costs is below what was told apart"
+    return f"- {case}: from {cost_us / 1000 / ON_SHARE:.3g} ms on ({cost_us:.3g} us a step)"
+
+
+def switched(case: str, options: argparse.Namespace) -> tuple[list[dict[str, float]], float]:
+    """Return the blocks of a training whose recording is switched, and MB written an hour."""
+    with trained(case, options, "on") as run:
+        blocks = [json.loads(line) for line in run.lines]
+        written = sum(file.stat().st_size for file in run.folder.glob("records/**/*.parquet"))
+    recorded_s = sum(each["whole_s"] for each in blocks if each["mode"] != "off")
+    return blocks, written / recorded_s * 3600 / 1e6
+
+
+def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
+    """Return what the blocks of a case say."""
+    shares = [
+        Row(f"{case}, {mode} / off", ratios(blocks, mode), target if case in SHARES else "")
+        for mode, target in TARGETS.items()
+    ]
+    cpu_us = [on - off for off, on in neighbours(blocks, "on", "cpu_us")]
+    return [
+        *shares,
+        Row(f"{case}, on less off, us a step", added_us(blocks), ""),
+        Row(f"{case}, on less off, CPU us a step", cpu_us, ""),
+    ]
+
+
+def added_us(blocks: list[dict[str, float]]) -> list[float]:
+    """Return what recording adds to a step, in microseconds, for each pair."""
+    return [(on - off) * 1000 for off, on in neighbours(blocks, "on")]
 
 
 def ratios(blocks: list[dict[str, float]], mode: str) -> list[float]:
@@ -80,19 +133,30 @@ def ratios(blocks: list[dict[str, float]], mode: str) -> list[float]:
     return [other / off for off, other in neighbours(blocks, mode)]
 
 
-def costs_us(blocks: list[dict[str, float]]) -> list[float]:
-    """Return what recording adds to a step, in microseconds, for each pair."""
-    return [(other - off) * 1000 for off, other in neighbours(blocks, "on")]
-
-
-def neighbours(blocks: list[dict[str, float]], mode: str) -> list[tuple[float, float]]:
-    """Return the milliseconds of a step without recording, and with it in the block beside."""
+def neighbours(
+    blocks: list[dict[str, float]], mode: str, key: str = "step_ms"
+) -> list[tuple[float, float]]:
+    """Return a step's figure without recording, and with it in the block beside."""
     return [
-        (blocks[start + off]["step_ms"], blocks[start + other]["step_ms"])
+        (blocks[start + off][key], blocks[start + other][key])
         for start in range(0, len(blocks) - 7, 8)
         for off, other in PAIRS
         if blocks[start + other]["mode"] == mode
     ]
+
+
+def beside_plain(case: str, options: argparse.Namespace) -> list[float]:
+    """Return step times of `--profile off` / plain python, of blocks made one after the other."""
+    found = []
+    with (
+        trained(case, options, "", "--turns") as plain,
+        trained(case, options, "off", "--turns") as off,
+    ):
+        for pair in range(options.blocks // 2):
+            order = (plain, off) if pair % 2 == 0 else (off, plain)
+            step_ms = {run: run.block()["step_ms"] for run in order}
+            found.append(step_ms[off] / step_ms[plain])
+    return found
 
 
 class Trained:
@@ -102,23 +166,36 @@ class Trained:
         self.process, self.folder = process, folder
 
     @property
+    def said(self) -> IO[str]:
+        """What it prints."""
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    @property
     def lines(self) -> list[str]:
         """Everything that it prints, to its end."""
-        assert self.process.stdout is not None
-        lines = list(self.process.stdout)
+        lines = list(self.said)
         assert self.process.wait() == 0, "the training failed"
         return lines
 
+    def block(self) -> dict[str, float]:
+        """Let it make its next block; return what it says of it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        found: dict[str, float] = json.loads(self.said.readline())
+        return found
+
 
 @contextmanager
-def trained(case: str, options: argparse.Namespace, profile: str) -> Iterator[Trained]:
-    """Run the training script through `headrace run`."""
+def trained(case: str, options: argparse.Namespace, profile: str, *flags: str) -> Iterator[Trained]:
+    """Run the training script through `headrace run`, or without for the profile ""."""
     with tempfile.TemporaryDirectory() as folder:
+        through = [*RECORDING, folder, "--profile", profile] if profile else []
         process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", folder,
-             "--profile", profile, str(HERE / "train.py"), case, "--images", str(options.data),
-             "--blocks", str(options.blocks), "--steps", str(STEPS[case])],
-            stdout=subprocess.PIPE, text=True,
+            [sys.executable, *through, str(HERE / "train.py"), case, "--images", str(options.data),
+             "--blocks", str(options.blocks), "--steps", str(STEPS[case]), *flags],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
             yield Trained(process, Path(folder))
@@ -127,12 +204,21 @@ def trained(case: str, options: argparse.Namespace, profile: str) -> Iterator[Tr
             process.wait()
 
 
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """Give a list that has, afterwards, the share of the wanted CPU time that was withheld."""
+    stolen: list[float] = []
+    wanted, lost = ticks()
+    yield stolen
+    wanted_now, lost_now = ticks()
+    stolen.append((lost_now - lost) / max(wanted_now - wanted, 1))
+
+
 def memory_mb(options: argparse.Namespace, profile: str) -> float:
     """Return the proportional set size of all processes below the launcher, half way."""
     with trained("device-bound", options, profile) as run:
-        assert run.process.stdout is not None
         for _ in range(options.blocks // 2):
-            run.process.stdout.readline()
+            run.said.readline()
         below = psutil.Process(run.process.pid).children(recursive=True)
         return sum(process.memory_full_info().pss for process in below) / 1e6
 

@@ -1,15 +1,18 @@
 """Trains beside a switch that goes on and off: what recording costs, within one process.
 
-Started by run.py through `headrace run`. Blocks of steps are recorded, not recorded, deep, in
-turns; each block's first steps, in which workers still hold what they made before, do not count.
-Prints one JSON line for each block.
+Started by run.py, through `headrace run` or without. Blocks of steps are recorded, not recorded,
+deep, in turns; each block's first steps, in which workers still hold what they made before and
+torch.profiler may be at work, do not count. Prints one JSON line for each block.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -20,19 +23,23 @@ from headrace.core import env
 from headrace.data.transforms import RandomResizedCrop, decode_image
 from headrace.records.switch import Switch
 
-SETTLING_STEPS = 6
+SETTLING_STEPS, SETTLING_S = 6, 0.3
+"""What passes at least before a block counts: the switch is seen by then, and traces are made."""
+
+
+SAMPLES = 1 << 30
+"""More than any run comes to, taken in their order: a run is one epoch."""
 
 
 class Photos(Dataset):
-    """JPEGs, decoded and cropped; as many as are asked for, over and over."""
+    """JPEGs, decoded and cropped, over and over."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.rglob("*.jpg"))
-        self.count = count
         self.crop = RandomResizedCrop(224)
 
     def __len__(self) -> int:
-        return self.count
+        return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = decode_image(self.files[index % len(self.files)].read_bytes())
@@ -42,11 +49,8 @@ class Photos(Dataset):
 class Numbers(Dataset):
     """Samples that cost nothing: what is left is the price of a step."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-
     def __len__(self) -> int:
-        return self.count
+        return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         return torch.full((64,), float(index % 7)), index % 10
@@ -59,6 +63,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path)
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--turns", action="store_true", help="each block waits for a line")
     options = parser.parse_args()
     records = env.RECORDS_DIR.get()
     switch = Switch(Path(records)) if records else None
@@ -68,25 +73,36 @@ def main() -> None:
         if switch is not None:
             switch.on = mode != "off"
             switch.go_deep(3600 if mode == "deep" else 0)
-        for _ in range(SETTLING_STEPS):
-            next(steps)
-        began = time.perf_counter()
+        if options.turns:
+            sys.stdin.readline()
+        waited = time.perf_counter()
+        settle(steps)
+        began, cpu_began = time.perf_counter(), time.thread_time()
         for _ in range(options.steps):
             next(steps)
-        took_s = time.perf_counter() - began
-        print(json.dumps({"block": block, "mode": mode, "step_ms": took_s / options.steps * 1000}),
-              flush=True)  # fmt: skip
+        took_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+        print(json.dumps({"block": block, "mode": mode, "step_ms": took_s / options.steps * 1000,
+                          "cpu_us": cpu_s / options.steps * 1e6,
+                          "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
 
 
-def training(options: argparse.Namespace):
-    """Yield after each step."""
-    count = (options.blocks * (options.steps + SETTLING_STEPS) + 1) * 32
+def settle(steps: Iterator[None]) -> None:
+    """Train on until what was before the block is over."""
+    began = time.perf_counter()
+    for done in count(1):
+        next(steps)
+        if done >= SETTLING_STEPS and time.perf_counter() - began >= SETTLING_S:
+            return
+
+
+def training(options: argparse.Namespace) -> Iterator[None]:
+    """Yield after each step, for ever."""
     torch.set_num_threads(1)
     if options.case == "loader-bound":
-        data: Dataset = Photos(options.images, count)
+        data: Dataset = Photos(options.images)
         net, size = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 10)), slice(None, None, 14)
     else:
-        data = Numbers(count)
+        data = Numbers()
         net, size = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), None
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     workers = 2 if options.case != "short-steps" else 0

@@ -44,6 +44,15 @@ def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
     assert busy_lines(run, worker=True).most_common(1)[0][0].endswith(":busy")
 
 
+def test_short_transforms_are_timed_less_often(tmp_path: Path):
+    run = Run(tmp_path / "run", "light")
+    check(run)
+    first, *_, last = [row for row in run.rows("transforms") if row["name"].endswith("[0]: Scale")]
+    assert first["one_in"] == 8
+    assert last["one_in"] > 8
+    assert first["calls"] % 256 == last["calls"] % 256 == 0
+
+
 def test_accumulated_gradients_from_an_iterable_dataset(tmp_path: Path):
     run = Run(tmp_path / "run", "accumulating")
     check(run)

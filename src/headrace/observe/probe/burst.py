@@ -21,19 +21,27 @@ class Burst:
         self._left = 0
         self._profiler: Any = None
 
-    def step_ended(self) -> None:
-        """A training step has ended: begin, go on with or end a burst."""
-        if self._profiler is not None:
-            self._left -= 1
-            if self._left <= 0:
-                self._end()
-        elif SESSION.deep and self._seen != SESSION.deep_count:
-            self._seen = SESSION.deep_count
-            self._begin()
+    @property
+    def under_way(self) -> bool:
+        """Whether steps are traced now."""
+        return self._profiler is not None
 
-    def _begin(self) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether a burst was asked for that was not made."""
+        return SESSION.deep and self._seen != SESSION.deep_count
+
+    def step_ended(self) -> None:
+        """A training step has ended while the burst is under way."""
+        self._left -= 1
+        if self._left < 0 and self.under_way:
+            self._end()
+
+    def begin(self) -> None:
+        """Trace the steps that follow; the next that ends is the one under way, cut."""
         import torch
 
+        self._seen = SESSION.deep_count
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)

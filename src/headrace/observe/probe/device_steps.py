@@ -14,7 +14,11 @@ _LEFT_TO_PARENT: list[Any] = []
 
 
 class DeviceSteps:
-    """The device's side of a rank's steps. A fault here ends this part of recording alone."""
+    """The device's side of a rank's steps. A fault here ends this part of recording alone.
+
+    Attributes:
+        absent: Whether there is no device to tell of, nor will be.
+    """
 
     def __init__(self) -> None:
         self._begin()
@@ -23,19 +27,19 @@ class DeviceSteps:
         self._clock = DeviceClock(_write, self._new_event)
         self._device: ModuleType | None = None  # torch's module for it, once it is in use
         self._kind = ""
-        self._none = False
+        self.absent = False
 
     def forked(self) -> None:
         """Begin anew in a forked child; what the parent had under way is the parent's."""
-        none = self._none or self._device is not None  # a child cannot use its parent's device
+        none = self.absent or self._device is not None  # a child cannot use its parent's device
         # Nor may it touch the parent's events, not even to destroy them.
         _LEFT_TO_PARENT.append(self._clock)
         self._begin()
-        self._none = none
+        self.absent = none
 
     def report(self, report: Report) -> None:
         """Tell the device's clock what the host's is told."""
-        if self._none:
+        if self.absent:
             return
         try:
             self._clock.report(report, timed=self._is_usable())
@@ -44,7 +48,7 @@ class DeviceSteps:
 
     def row_ended(self) -> None:
         """The host has finished a row: see how far the device has come."""
-        if self._none:
+        if self.absent:
             return
         try:
             if self._device is not None and not _is_capturing(self._device):
@@ -56,7 +60,7 @@ class DeviceSteps:
         """The process ends: what the device has not passed by now is not waited for."""
         self.report(lambda clock, at_ns: clock.close(at_ns))
         self.row_ended()
-        if not self._none:
+        if not self.absent:
             self._clock.give_up()
             if self._clock.lost:
                 SESSION.event(
@@ -67,7 +71,7 @@ class DeviceSteps:
                 )
 
     def _stop(self, error: Exception) -> None:
-        self._none = True
+        self.absent = True
         SESSION.fault("DeviceSteps", error)
 
     def _is_usable(self) -> bool:
@@ -77,7 +81,7 @@ class DeviceSteps:
         if self._device is None:
             accelerator = torch.accelerator.current_accelerator()
             if accelerator is None:  # nor will there be one: this torch was built without
-                self._none = True
+                self.absent = True
                 return False
             module = torch.get_device_module(accelerator)
             is_initialized = getattr(module, "is_initialized", None)

@@ -19,6 +19,7 @@ from headrace.records.schema import LOADERS
 
 _NUMBER = "_headrace_loader"  # attribute of loaders and their iterators
 _FETCHED = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
+_ASKED = "_headrace_asked"  # of iterators: how to ask their pipe whether something is in it
 
 STARTING: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers are being started, in this thread; in a worker, the one it works for."""
@@ -189,16 +190,28 @@ def ready_batches(iterator: Any) -> int:
     cached = 0
     for task in tasks.values():
         cached += len(task) == 2
+    ask = getattr(iterator, _ASKED, None) or _way_to_ask(iterator)
+    return cached + (1 if ask(0) else 0)
+
+
+def _way_to_ask(iterator: Any) -> Callable[[int], object]:
+    """Return what tells whether a batch is in the iterator's queue, and keep it with the iterator.
+
+    The queue's own answer takes ten times as long.
+    """
     queue = iterator._data_queue  # noqa: SLF001 - no public way to ask
-    reader = getattr(queue, "_reader", None)  # of a pipe; the pinning thread's queue has none
-    return cached + int(not queue.empty() if reader is None else _can_be_read(reader.fileno()))
+    reader = getattr(queue, "_reader", None)
+    ask: Callable[[int], object]
+    if reader is None:  # the pinning thread's queue is no pipe
 
-
-def _can_be_read(descriptor: int) -> bool:
-    """Whether a read would find something. The queue's own answer takes ten times as long."""
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    return bool(poller.poll(0))
+        def ask(_: int) -> bool:
+            return not queue.empty()
+    else:
+        poller = select.poll()
+        poller.register(reader.fileno(), select.POLLIN)
+        ask = poller.poll
+    setattr(iterator, _ASKED, ask)
+    return ask
 
 
 def samples_in(batch: object) -> int:
@@ -214,12 +227,14 @@ def _samples_in(batch: object) -> int:
         shape = getattr(batch, "shape", None)
         if shape is not None:
             return int(shape[0]) if len(shape) else 1
-        if isinstance(batch, Mapping):
-            batch = next(iter(batch.values()), None)
-        elif isinstance(batch, (list, tuple)) and batch:
+        if isinstance(batch, (list, tuple)):
+            if not batch:
+                return -1
             if isinstance(batch[0], (str, int, float)):
                 return len(batch)
             batch = batch[0]
+        elif isinstance(batch, Mapping):
+            batch = next(iter(batch.values()), None)
         else:
             return -1
     return -1

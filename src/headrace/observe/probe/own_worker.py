@@ -42,7 +42,7 @@ def _begin_worker(worker: Any) -> None:
     loader = env.LOADER.get_int(-1)
     number = worker._number  # noqa: SLF001 - the probe looks at what is not for scripts
     SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
-    start_sampler(lambda: BATCHES_MADE.phase)
+    start_sampler(BATCHES_MADE.ask_phase)
 
 
 @guarded

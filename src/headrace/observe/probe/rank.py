@@ -1,34 +1,47 @@
-"""What a training process records: waits for batches, copies, backward, optimizer steps, sync."""
+"""What a training process records: waits for batches, copies, backward, optimizer steps, sync.
+
+What is called at each step is written to take as few steps of its own as can be: it is `guarded` by
+hand, and asks the switch at a step's begin and end alone.
+"""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any
 
 from headrace.observe.probe.burst import BURST
 from headrace.observe.probe.device_clock import Report
 from headrace.observe.probe.device_steps import DEVICE
+from headrace.observe.probe.journal import Journal, write_row
 from headrace.observe.probe.loaders import LOADERS_SEEN, ready_batches, samples_in
-from headrace.observe.probe.segments import Copies, RowKind, Segment
+from headrace.observe.probe.segments import Copies
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.stacks import is_sampled, start_sampler, stop_sampler
 from headrace.observe.probe.steps import StepClock
 from headrace.observe.probe.sync import SYNC
 from headrace.observe.probe.transforms import TIMER
-from headrace.records.schema import FETCHES, STEPS
+from headrace.records.schema import FETCHES
+
+_DEEP_EVERY_NS = 50_000_000  # how often is asked whether to look closer
 
 
 class RankRecorder:
-    """Turns what the hooks of this process see into rows.
+    """Notes what the hooks of this process see.
 
     One thread trains: that which steps the optimizer. What other threads do, such as fetching
     batches ahead in the background, is not time of the step.
+
+    Attributes:
+        grad_is_on: Says whether gradients are on in the thread that asks.
     """
 
     def __init__(self) -> None:
-        self.clock = StepClock(self._tell)
+        self.grad_is_on: Callable[[], bool] = lambda: True
+        self._journal = Journal(write_row)
+        self._note = self._journal.waiting.append
         self._begin()
 
     def _begin(self) -> None:
@@ -38,87 +51,100 @@ class RankRecorder:
         self._claimed: bool | None = None
         self._thread: int | None = None  # that steps the optimizer; None: none has yet
         self._seen_threads: set[int] = set()
+        self._live = False  # it is known and sampled, and was recorded when the step began
+        self._under_way = False  # there is a step, or time between steps, to add to
+        self._backwards = 0
+        self._deep_asked_ns = 0
+        self._steps_told = 0  # of those that the journal has ended, what the burst was told of
 
     def forked(self) -> None:
         """Begin anew in a forked child: what the parent had under way is the parent's."""
-        self.clock.forget()
+        self._journal.forked()
         DEVICE.forked()
         self._begin()
         TIMER.forget()
 
-    @property
-    def phase(self) -> str:
-        """What the rank is doing."""
-        return self.clock.phase
-
     @guarded
     def iterating(self, loader: int, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """The script asks for an iterator (True), and has it (False)."""
-        if self._is_off(resumes=begins):
+        if self._is_off(asks=True, resumes=begins):
             return
+        self._under_way = True
         if begins:
-            import torch
-
-            grad = torch.is_grad_enabled()
+            grad = self.grad_is_on()
             self._report(lambda clock, at_ns: clock.iterator_began(loader, at_ns, grad=grad))
         else:
-            self._report(lambda clock, at_ns: clock.iterator_ended(at_ns))
+            self._report(StepClock.iterator_ended)
 
-    @guarded
     def fetch_began(self, iterator: Any) -> tuple[int, int] | None:
         """The script asks for a batch; return (time, batches ready), None within another fetch."""
-        if self._is_off(resumes=True) or self._fetching:
+        try:
+            if self._is_off(asks=True, resumes=True) or self._fetching:
+                return None
+            self._start_sampling()
+            self._catch_up()
+            ready = ready_batches(iterator)
+            self._fetching = self._under_way = True
+            loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
+            grad = self.grad_is_on()
+            at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+            SESSION.fault("fetch_began", error)
             return None
-        self._start_sampling()
-        import torch
+        return at_ns, ready
 
-        ready = ready_batches(iterator)
-        self._fetching = True
-        loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
-        grad = torch.is_grad_enabled()
-        now_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
-        return now_ns, ready
-
-    @guarded
     def fetch_ended(
         self, iterator: Any, began: tuple[int, int], batch: object, *, ended: bool
     ) -> None:
         """The script has its batch, or the loader has come to its end."""
-        now_ns = time.monotonic_ns()
-        self._fetching = False
-        if self._is_off():
-            return
-        samples = samples_in(batch)
-        self._report(lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended), now_ns)
-        epoch, number = LOADERS_SEEN.count_fetch(iterator)
-        loader = LOADERS_SEEN.number_of_iterator(iterator)
-        began_ns, ready = began
-        SESSION.write(
-            FETCHES, SESSION.rank, loader, epoch, number, began_ns, now_ns - began_ns, ready,
-            int(ended),
-        )  # fmt: skip
+        try:
+            now_ns = monotonic_ns()
+            self._fetching = False
+            if self._is_off():
+                return
+            samples = samples_in(batch)
+            self._report(
+                lambda clock, at_ns: clock.fetch_ended(at_ns, samples, ended=ended), now_ns
+            )
+            epoch, number = LOADERS_SEEN.count_fetch(iterator)
+            loader = LOADERS_SEEN.number_of_iterator(iterator)
+            began_ns, ready = began
+            row = (loader, epoch, number, began_ns, now_ns - began_ns, ready, int(ended))
+            self._note((lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns))
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("fetch_ended", error)
 
-    @guarded
     def fetch_failed(self) -> None:
         """Asking for a batch raised an error, which the script gets."""
         self._fetching = False
 
-    @guarded
     def backward_began(self) -> None:
         """Backward begins."""
-        if self._is_off():
-            return
-        self._start_sampling()
-        self._report(lambda clock, at_ns: clock.backward_began(at_ns))
+        try:
+            if self._is_off():
+                return
+            self._start_sampling()
+            self._under_way = True
+            self._backwards += 1
+            self._report(StepClock.backward_began)
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("backward_began", error)
 
-    @guarded
     def backward_ended(self) -> None:
         """Backward has ended."""
-        if self._is_off():
-            return
-        now_ns = time.monotonic_ns()
-        sync_ns = SYNC.exposed_ns()
-        self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
+        try:
+            if self._is_off():
+                return
+            now_ns = monotonic_ns()
+            self._under_way = True
+            self._backwards = max(self._backwards - 1, 0)
+            sync_ns = SYNC.exposed_ns() if SYNC.any else None
+            if sync_ns is None:
+                self._report(StepClock.backward_ended, now_ns)
+            else:
+                self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("backward_ended", error)
 
     @guarded
     def copy_began(self) -> bool:
@@ -145,61 +171,98 @@ class RankRecorder:
     @guarded
     def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - likewise
         """Likewise, as the device comes to it; in backward torch does that in its own thread."""
-        if self._is_off(any_thread=self.clock.in_backward):
+        if self._is_off(any_thread=self._backwards > 0):
             return
         DEVICE.report(_waiting(begins))
 
-    @guarded
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """An optimizer begins its step."""
-        self._this_thread_trains()
-        if not self._is_off():
+        try:
+            self._this_thread_trains()
+            if self._is_off():
+                return
+            self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("optimizer_began", error)
 
-    @guarded
     def optimizer_ended(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has made its step."""
-        # A script without loaders takes up recording here: each of its steps ends here.
-        if not self._is_off(resumes=LOADERS_SEEN.asked < 0):
+        try:
+            # A script without loaders takes up recording here: each of its steps ends here.
+            if self._is_off(asks=True, resumes=LOADERS_SEEN.asked < 0):
+                return
+            self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
+            if LOADERS_SEEN.asked < 0:
+                self._catch_up()
+        except Exception as error:  # noqa: BLE001 - likewise
+            SESSION.fault("optimizer_ended", error)
 
     @guarded
     def close(self) -> None:
         """The process ends."""
         if SESSION.role == "rank":
-            self.clock.close(time.monotonic_ns())
-            DEVICE.close()
             stop_sampler()
+            self._journal.close(monotonic_ns(), recording=SESSION.on)
+            DEVICE.close()
             TIMER.flush()
             SESSION.close()
 
     def _report(self, report: Report, at_ns: int | None = None) -> int:
-        """Tell the clocks what happens now, or happened then; return when, by the host's clock."""
-        DEVICE.report(report)
-        at_ns = time.monotonic_ns() if at_ns is None else at_ns
-        report(self.clock, at_ns)
+        """Note what happens now, or happened then; return when, by the host's clock."""
+        if not DEVICE.absent:
+            DEVICE.report(report)
+        if at_ns is None:
+            at_ns = monotonic_ns()
+        self._note((report, at_ns))
         return at_ns
+
+    def _catch_up(self) -> None:
+        """Do what a step's thread does itself: ask the device, trace, and not fall behind."""
+        if not DEVICE.absent:
+            DEVICE.row_ended()
+        self._journal.keep_up()
+        if BURST.under_way:
+            self._journal.settle_at_once()
+            for _ in range(self._steps_told, self._journal.steps_ended):
+                BURST.step_ended()
+            self._steps_told = self._journal.steps_ended
+            return
+        now_ns = monotonic_ns()
+        if now_ns - self._deep_asked_ns >= _DEEP_EVERY_NS:
+            self._deep_asked_ns = now_ns
+            if BURST.is_due:
+                self._journal.settle_at_once()
+                self._steps_told = self._journal.steps_ended
+                BURST.begin()
 
     def _forget(self) -> None:
         """Drop what is not finished."""
         self._report(lambda clock, _: clock.forget())
-        self._fetching = self._copying = False
+        self._fetching = self._copying = self._under_way = False
+        self._backwards = 0
 
-    def _is_off(self, *, resumes: bool = False, any_thread: bool = False) -> bool:
+    def _is_off(
+        self, *, asks: bool = False, resumes: bool = False, any_thread: bool = False
+    ) -> bool:
         """Whether nothing is recorded now: switched off, not taken up again, or not training.
 
         Args:
+            asks: The switch is asked now. Else it is enough that it was on when the step began.
             resumes: What happens is a point from which recording can be taken up again.
             any_thread: It counts in whatever thread it happens.
         """
+        if self._live and get_ident() == self._thread and (not asks or SESSION.on):
+            return False
         if not SESSION.on:
-            self._was_off = True
+            self._switched_off()
             return True
         if SESSION.role != "rank" or not self._is_claimed():
             return True
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._thread is None:
             self._seen_threads.add(thread)
         elif thread != self._thread and not any_thread:
@@ -207,12 +270,18 @@ class RankRecorder:
         if self._was_off and resumes:
             self._was_off = False
             self._forget()  # what happened meanwhile is unknown
+        self._live = not self._was_off and self._thread is not None and is_sampled(self._thread)
         return self._was_off
+
+    def _switched_off(self) -> None:
+        if not self._was_off:
+            self._was_off, self._live = True, False
+            self._journal.settle_at_once()
 
     def _is_aside(self) -> bool:
         """Whether what happens belongs to no step, or to a thread that did nothing for one yet."""
-        unknown = self._thread is None and threading.get_ident() not in self._seen_threads
-        return unknown or not self.clock.under_way
+        unknown = self._thread is None and get_ident() not in self._seen_threads
+        return unknown or not self._under_way
 
     def _is_claimed(self) -> bool:
         if self._claimed is None:
@@ -220,30 +289,22 @@ class RankRecorder:
         return self._claimed
 
     def _this_thread_trains(self) -> None:
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._thread != thread:
             self._thread = thread
             if self._seen_threads - {thread}:  # a mixture of threads is no step
                 self._forget()
             self._seen_threads.clear()
             if is_sampled() and not is_sampled(thread):
-                start_sampler(lambda: self.phase)
+                self._sample()
 
     def _start_sampling(self) -> None:
         """Sample this thread, which asks for batches or goes backward, until another trains."""
-        if not is_sampled():
-            start_sampler(lambda: self.phase)
+        if not self._live and not is_sampled():
+            self._sample()
 
-    def _tell(self, kind: RowKind, number: int, segment: Segment) -> None:
-        copies = segment.copies
-        SESSION.write(
-            STEPS, SESSION.rank, number, kind, segment.loader, segment.start_ns, segment.wall_ns,
-            *segment.times_ns(), segment.batches, segment.samples, int(segment.syncs > 0),
-            copies.count, copies.pageable, copies.blocking,
-        )  # fmt: skip
-        DEVICE.row_ended()
-        if kind == "train":
-            BURST.step_ended()
+    def _sample(self) -> None:
+        start_sampler(self._journal.ask_phase, self._journal.settle)
 
 
 def _waiting(begins: bool) -> Report:  # noqa: FBT001 - likewise

@@ -21,6 +21,7 @@ def hook_rank() -> None:
     import torch
     from torch.optim import optimizer
 
+    RECORDER.grad_is_on = torch.is_grad_enabled
     LOADERS_SEEN.on_iterator = RECORDER.iterating
     COPIES_SEEN.on_begin, COPIES_SEEN.on_end = RECORDER.copy_began, RECORDER.copy_ended
     COPIES_SEEN.hook(torch)

@@ -3,7 +3,7 @@
 A thread of the process looks at the other's frames. What it saw is weighed by the wall time
 since it looked last, and by the other's own CPU clock over that time: where a line took wall
 time and no CPU, it waited. Native code that holds the interpreter delays a look; the clock, read
-then, makes up for it.
+then, makes up for it. A thread whose clock stands still is where it was: no frame is looked at.
 
 A thread that wants the interpreter gets it when the other gives it up, and that may be long after
 the line it should have seen: by default after 5 ms, or at the next call that releases it, which
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import CodeType, FrameType
 
 from headrace.observe.probe.session import SESSION
@@ -27,29 +28,106 @@ PERIOD_S = 1 / 50
 DEEP_PERIOD_S = 1 / 200
 _OFF_S = 0.25  # how often a sampler that is switched off looks whether it is on again
 _FLUSH_S = 1.0
+_SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late, with the collector
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
 
-_Lines = tuple[tuple[CodeType, int | None], ...]
-_Key = tuple[str, _Lines]
+Asked = Callable[[Callable[[str], None]], None]
+"""Tells what it is handed, now or later, what the thread does at this moment."""
+_Stack = tuple[int | None, ...]  # identity of the code and line, from the innermost frame out
+
+
+class _Lines:
+    """Where a thread is: codes and lines, from the innermost frame out.
+
+    Codes are told apart by identity, and kept so that it stays their own. To hash one takes a look
+    at all that is in it, again each time.
+
+    Args:
+        frame: The innermost frame.
+    """
+
+    __slots__ = ("codes", "stack")
+
+    def __init__(self, frame: FrameType) -> None:
+        codes: list[CodeType] = []
+        lines: list[int | None] = []
+        outer: FrameType | None = frame
+        while outer is not None and len(codes) < _MOST_FRAMES:
+            codes.append(outer.f_code)
+            lines.append(outer.f_lineno)
+            outer = outer.f_back
+        self.codes = codes
+        self.stack: _Stack = (*map(id, codes), *lines)
+
+    def text(self) -> str:
+        """Return the lines as they are recorded."""
+        lines = self.stack[len(self.codes) :]
+        return "\n".join(
+            f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
+            for code, line in zip(reversed(self.codes), reversed(lines), strict=True)
+        )
+
+
+class _Seen:
+    """Where a thread was seen since the last flush, and how often."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, _Stack], tuple[_Lines | None, list[int]]] = {}
+        self._texts: dict[_Stack, tuple[_Lines, str]] = {}
+
+    def add(self, lines: _Lines, wall_ns: int, cpu_ns: int, phase: str) -> None:
+        """Add a look."""
+        found = self._seen.get((phase, lines.stack))
+        if found is None:
+            if len(self._seen) >= _MOST_STACKS:
+                found = self._seen.setdefault((phase, ()), (None, [0, 0, 0]))
+            else:
+                found = self._seen[phase, lines.stack] = (lines, [0, 0, 0])
+        sums = found[1]
+        sums[0] += 1
+        sums[1] += wall_ns
+        sums[2] += min(cpu_ns, wall_ns)
+
+    def flush(self, start_ns: int) -> None:
+        """Write what was seen since a moment."""
+        seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
+        for (phase, _), (lines, (samples, wall_ns, cpu_ns)) in list(seen.items()):
+            SESSION.write(
+                STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
+                "" if lines is None else self._text(lines), start_ns, samples, wall_ns, cpu_ns,
+                end_ns,
+            )  # fmt: skip
+
+    def _text(self, lines: _Lines) -> str:
+        known = self._texts.get(lines.stack)
+        if known is not None:
+            return known[1]
+        text = lines.text()
+        if len(self._texts) < 8 * _MOST_STACKS:
+            self._texts[lines.stack] = (lines, text)
+        return text
 
 
 class StackSampler(threading.Thread):
     """Samples the thread that makes it, until that or the process ends.
 
     Args:
-        phase: Says what the thread is doing: a phase of a step, or work and idle.
+        ask: Asks what the thread is doing: a phase of a step, or work and idle.
+        settle: Called some times a second, and before what was seen is written; answers what was
+            asked until then.
 
     Attributes:
         watched: The thread that is looked at, by its identifier.
         has_lost_it: Whether that thread has ended.
     """
 
-    def __init__(self, phase: Callable[[], str]) -> None:
+    def __init__(self, ask: Asked, settle: Callable[[], None]) -> None:
         super().__init__(name="headrace-stacks", daemon=True)
-        self._phase = phase
+        self._ask = ask
+        self._settle = settle
         self.watched = threading.get_ident()
         self.has_lost_it = False
         # Of this very thread, now: asking for that of a thread that has ended may crash.
@@ -57,8 +135,7 @@ class StackSampler(threading.Thread):
         # Held until it is told to stop. To wait for it takes a fraction of an Event's wait.
         self._goes_on = threading.Lock()
         self._goes_on.acquire()
-        self._seen: dict[_Key, list[int]] = {}
-        self._texts: dict[_Lines, str] = {}
+        self._seen = _Seen()
 
     def run(self) -> None:
         """Look until the process ends."""
@@ -68,8 +145,9 @@ class StackSampler(threading.Thread):
             SESSION.fault("StackSampler", error)
 
     def _look_for_ever(self) -> None:
-        looked_ns = flushed_ns = time.monotonic_ns()
+        looked_ns = flushed_ns = settled_ns = time.monotonic_ns()
         cpu_ns = self._cpu_ns()
+        lines: _Lines | None = None
         while SESSION.working and not self._told_within(
             DEEP_PERIOD_S if SESSION.deep else PERIOD_S
         ):
@@ -77,22 +155,29 @@ class StackSampler(threading.Thread):
                 self._flush(flushed_ns)
                 if self._told_within(_OFF_S):
                     return
-                looked_ns = flushed_ns = time.monotonic_ns()
-                cpu_ns = self._cpu_ns()
+                looked_ns = flushed_ns = settled_ns = time.monotonic_ns()
+                cpu_ns, lines = self._cpu_ns(), None
                 continue
-            frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - the documented way
             now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
             if cpu_now_ns is None or cpu_ns is None:
                 self.has_lost_it = True  # another may have its identifier
                 break
-            if frame is not None:
-                self._note(frame, now_ns - looked_ns, cpu_now_ns - cpu_ns)
-            del frame
+            if lines is None or cpu_now_ns != cpu_ns:
+                lines = self._lines_now()
+            if lines is not None:
+                self._ask(partial(self._seen.add, lines, now_ns - looked_ns, cpu_now_ns - cpu_ns))
             looked_ns, cpu_ns = now_ns, cpu_now_ns
+            if now_ns - settled_ns >= _SETTLE_S * 1e9:
+                self._settle()
+                settled_ns = now_ns
             if now_ns - flushed_ns >= _FLUSH_S * 1e9:
                 self._flush(flushed_ns)
                 flushed_ns = now_ns
         self._flush(flushed_ns)
+
+    def _lines_now(self) -> _Lines | None:
+        frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - the documented way
+        return None if frame is None else _Lines(frame)
 
     def _cpu_ns(self) -> int | None:
         """Return the CPU time of the thread that is looked at; None once it has ended."""
@@ -111,51 +196,25 @@ class StackSampler(threading.Thread):
             self._goes_on.release()
         self.join(timeout=1.0)
 
-    def _note(self, frame: FrameType, wall_ns: int, cpu_ns: int) -> None:
-        lines: list[tuple[CodeType, int | None]] = []
-        outer: FrameType | None = frame
-        while outer is not None and len(lines) < _MOST_FRAMES:
-            lines.append((outer.f_code, outer.f_lineno))
-            outer = outer.f_back
-        key = (self._phase(), tuple(lines))
-        found = self._seen.get(key)
-        if found is None:
-            if len(self._seen) >= _MOST_STACKS:
-                key = (key[0], ())
-            found = self._seen.setdefault(key, [0, 0, 0])
-        found[0] += 1
-        found[1] += wall_ns
-        found[2] += min(cpu_ns, wall_ns)
-
     def _flush(self, start_ns: int) -> None:
-        seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
-        for (phase, lines), (samples, wall_ns, cpu_ns) in seen.items():
-            SESSION.write(
-                STACKS, os.getpid(), SESSION.rank, SESSION.loader, SESSION.worker, phase,
-                self._text(lines), start_ns, samples, wall_ns, cpu_ns, end_ns,
-            )  # fmt: skip
-
-    def _text(self, lines: _Lines) -> str:
-        text = self._texts.get(lines)
-        if text is None:
-            text = "\n".join(
-                f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
-                for code, line in reversed(lines)
-            )
-            if len(self._texts) < 8 * _MOST_STACKS:
-                self._texts[lines] = text
-        return text
+        self._settle()
+        self._seen.flush(start_ns)
 
 
 _RUNNING: list[StackSampler] = []
 
 
-def start_sampler(phase: Callable[[], str]) -> None:
-    """Begin to sample this thread, and end the sampling of another, where there is one."""
+def start_sampler(ask: Asked, settle: Callable[[], None] = lambda: None) -> None:
+    """Begin to sample this thread, and end the sampling of another, where there is one.
+
+    Args:
+        ask: Asks what the thread is doing; see StackSampler.
+        settle: Answers what was asked.
+    """
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
         sys.setswitchinterval(_SWITCH_S)
-    sampler = StackSampler(phase)
+    sampler = StackSampler(ask, settle)
     _RUNNING.append(sampler)
     sampler.start()
 

@@ -17,10 +17,14 @@ _ONE_IN = 20  # iterations that DDP times; on CUDA reading its clocks may wait f
 
 
 class GradientSync:
-    """The DDP models of this rank."""
+    """The DDP models of this rank.
+
+    Attributes:
+        any: Whether there are some.
+    """
 
     def __init__(self) -> None:
-        self._any = False
+        self.any = False
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
         self._read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -37,8 +41,6 @@ class GradientSync:
 
     def exposed_ns(self) -> int | None:
         """Return the exposed sync of the backward that just ended; None where not measured."""
-        if not self._any:
-            return None
         measured = [found for model in self._models if (found := self._of(model)) is not None]
         return sum(measured) if measured else None
 
@@ -46,7 +48,7 @@ class GradientSync:
     def _watch(self, model: Any) -> None:
         model._set_ddp_runtime_logging_sample_rate(_ONE_IN)  # noqa: SLF001 - torch offers no other
         self._models.add(model)
-        self._any = True
+        self.any = True
 
     def _of(self, model: Any) -> int | None:
         data = model._get_ddp_logging_data()  # noqa: SLF001 - likewise

@@ -96,7 +96,7 @@ def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     number = int(inspect.signature(loop).bind(*args, **kwargs).arguments["worker_id"])
     SESSION.become_worker(STARTING.get(), number, SESSION.rank)
     _time_sending()
-    start_sampler(lambda: BATCHES_MADE.phase)
+    start_sampler(BATCHES_MADE.ask_phase)
 
 
 @guarded

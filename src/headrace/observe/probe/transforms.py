@@ -4,6 +4,9 @@ While such a batch is made, the methods that the dataset's objects are called by
 `__call__`, `forward`) are wrapped in their classes, and plain functions that it holds are replaced
 by wrapped ones. No object is replaced: types, attributes and identity stay what the script made
 them. Afterwards everything is as it was, and other batches pay nothing.
+
+To time a call takes some 3 us. Where transforms are short and many, fewer batches are timed, so
+that it takes no more than half a per cent of the time in which batches are made.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
 ONE_IN = 8  # batches
+_LEAST_OFTEN = 64
+_MOST_SHARE, _MOST_SHARE_DEEP = 0.005, 0.02  # of the time in which batches are made
+_TRIAL_CALLS = 32
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64
@@ -41,6 +47,11 @@ class TransformTimer:
         self.active = False
         self._one_in = ONE_IN
         self._batches = 0
+        self._timed_batch: int | None = None  # the last one
+        self._deep = False
+        self._cost_share = 0.0  # of a batch that is timed, what timing takes
+        self._calls = 0
+        self._call_ns = 0.0  # what it takes to time one; 0: not known yet
         self._loader = -1
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
@@ -51,25 +62,57 @@ class TransformTimer:
     def is_due(self) -> bool:
         """Whether the batch that begins is to be timed; the first is not, it warms up."""
         self._batches += 1
-        self._one_in = 1 if SESSION.deep else ONE_IN
-        return SESSION.on and self._batches > 1 and (self._batches - 2) % self._one_in == 0
+        if SESSION.deep != self._deep:
+            self._deep = not self._deep
+            self._choose()
+        if not SESSION.on or self._batches < 2:
+            return False
+        return self._timed_batch is None or self._batches - self._timed_batch >= self._one_in
+
+    def _choose(self) -> None:
+        """Choose how many batches there are to one that is timed, by what timing takes."""
+        fewest, share = (1, _MOST_SHARE_DEEP) if self._deep else (ONE_IN, _MOST_SHARE)
+        one_in = fewest
+        while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:
+            one_in *= 2
+        # A batch that took a little longer than the others changes nothing.
+        if one_in > self._one_in or one_in * 4 <= self._one_in or self._one_in < fewest:
+            self.flush()  # a row is of batches that were chosen alike
+            self._one_in = one_in
 
     @contextmanager
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
         """Time what the dataset calls, inside the block."""
         self._loader = loader
+        self._timed_batch = self._batches
         undo: list[Undo] = []
+        began_ns = time.monotonic_ns()
         self._prepare(dataset, undo)
+        self._calls = 0
         self.active = True
+        prepared_ns = time.monotonic_ns()
         try:
             yield
         finally:
             self.active = False
+            made_ns = time.monotonic_ns()
             for each in reversed(undo):
                 each()
             self._labels.clear()
+            beside_ns = time.monotonic_ns() - made_ns + prepared_ns - began_ns
+            self._weigh(made_ns - prepared_ns, beside_ns)
             if time.monotonic_ns() - self._flushed_ns > _FLUSH_NS:
                 self.flush()
+
+    @guarded
+    def _weigh(self, made_ns: int, beside_ns: int) -> None:
+        """Look at what timing took: of the batch, made in `made_ns`, and before and after it."""
+        if not self._call_ns:  # the first time all is slow, and says nothing of the next
+            self._call_ns = _cost_of_a_call_ns()
+            return
+        cost_ns = min(self._calls * self._call_ns, 0.9 * made_ns)
+        self._cost_share = (cost_ns + beside_ns) / max(made_ns - cost_ns, 1)
+        self._choose()
 
     def call(
         self, name: str, code: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -84,6 +127,7 @@ class TransformTimer:
     @guarded
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
         """Add a call."""
+        self._calls += 1
         kind = getattr(code, "__code__", None) or type(code)
         key = (self._loader, name, id(kind))
         sums = self._sums.get(key)
@@ -129,7 +173,7 @@ class TransformTimer:
             if type(value) in {list, tuple} and value and _is_chain(value):
                 self._search_chain(attributes, name, where, undo, depth)
             elif _is_function(value):
-                attributes[name] = self._wrapped(value, f"{where}: {_name_of(value)}")
+                attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
                 undo.append(functools.partial(_restore, attributes, name, attributes[name], value))
             elif _is_transform(value):
                 self._wrap_object(value, where, undo, depth)
@@ -143,7 +187,7 @@ class TransformTimer:
         for number, each in enumerate(chain):
             place = f"{where}[{number}]"
             if _is_function(each):
-                timed.append(self._wrapped(each, f"{place}: {_name_of(each)}"))
+                timed.append(self.wrapped(each, f"{place}: {_name_of(each)}"))
                 continue
             timed.append(each)
             if _is_transform(each):
@@ -192,7 +236,9 @@ class TransformTimer:
         timed._headrace_times = method  # type: ignore[attr-defined]  # noqa: SLF001
         return timed
 
-    def _wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return the function, timed under this name."""
+
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
@@ -203,6 +249,16 @@ class TransformTimer:
                 self.add(name, function, spent_ns, time.thread_time_ns() - cpu_ns)
 
         return timed
+
+
+def _cost_of_a_call_ns() -> float:
+    """Return what it takes to time a call, in nanoseconds."""
+    timed = TransformTimer().wrapped(lambda: None, "")
+    timed()  # the first looks up where it is written
+    began_ns = time.monotonic_ns()
+    for _ in range(_TRIAL_CALLS):
+        timed()
+    return (time.monotonic_ns() - began_ns) / _TRIAL_CALLS
 
 
 def place_of(code: Any) -> tuple[str, int]:

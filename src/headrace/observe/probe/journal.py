@@ -1,0 +1,101 @@
+"""What happened in a rank, in its order: noted at once, put into rows a little later.
+
+To note takes a microsecond. To work out phases and to write rows takes fifty, and a few times that
+where the processor has other things in its caches, as between the steps of a script that waits for
+its device. So that is done for all steps of a fifth of a second in one go, by the thread that
+samples stacks, while the script's own thread is at its step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from headrace.observe.probe.device_clock import Report
+from headrace.observe.probe.segments import Emit, RowKind, Segment
+from headrace.observe.probe.session import SESSION
+from headrace.observe.probe.steps import StepClock
+from headrace.records.schema import STEPS
+
+_MOST_WAITING = 256  # some 40 steps; what comes on top is worked out by the thread that notes
+_AT_ONCE = 16  # of these: twice what a step notes
+_LONGEST_WAIT_S = 1.0
+
+
+class Journal:
+    """The reports of a rank, and the clock that makes rows of them.
+
+    Args:
+        emit: Called with each row.
+
+    Attributes:
+        waiting: What was noted: each report, with the time that it is of.
+        steps_ended: Training steps whose rows were told.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._clock = StepClock(self._tell)
+        self._lock = threading.Lock()  # of who works it out; to note, none is needed
+        self.waiting: deque[tuple[Report, int]] = deque()
+        self.steps_ended = 0
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: what the parent had under way is the parent's."""
+        self._lock = threading.Lock()
+        self.waiting.clear()
+        self._clock.forget()
+
+    def ask_phase(self, tell: Callable[[str], None]) -> None:
+        """Have `tell` called, later, with what the rank does at this moment."""
+        self.waiting.append((lambda clock, _: tell(clock.phase), 0))
+
+    def settle(self) -> None:
+        """Work out what was noted until now; where another thread is at it, leave it that one."""
+        self._settle()
+
+    def settle_at_once(self) -> None:
+        """Likewise, once a thread that is at it has done its part."""
+        self._settle(wait_s=_LONGEST_WAIT_S)
+
+    def keep_up(self) -> None:
+        """Where so much is noted that it would pile up, work out a little of it."""
+        if len(self.waiting) > _MOST_WAITING:
+            self._settle(most=_AT_ONCE)
+
+    def close(self, at_ns: int, *, recording: bool) -> None:
+        """The rank ends; not `recording`: what happened lately is unknown."""
+        self.settle_at_once()
+        if recording:
+            self._clock.close(at_ns)
+        else:
+            self._clock.forget()
+
+    def _settle(self, *, most: int | None = None, wait_s: float = 0.0) -> None:
+        if not self._lock.acquire(timeout=wait_s):
+            return
+        try:
+            waiting, clock = self.waiting, self._clock
+            for _ in range(most or len(waiting)):  # no more than that: the rank may go on noting
+                report, at_ns = waiting.popleft()
+                try:
+                    report(clock, at_ns)
+                except Exception as error:  # noqa: BLE001 - the script must not feel it
+                    SESSION.fault("Journal", error)
+        finally:
+            self._lock.release()
+
+    def _tell(self, kind: RowKind, number: int, segment: Segment) -> None:
+        self._emit(kind, number, segment)
+        self.steps_ended += int(kind == "train")
+
+
+def write_row(kind: RowKind, number: int, segment: Segment) -> None:
+    """Write a row of `steps`."""
+    copies = segment.copies
+    SESSION.write(
+        STEPS, SESSION.rank, number, kind, segment.loader, segment.start_ns, segment.wall_ns,
+        *segment.times_ns(), segment.batches, segment.samples, int(segment.syncs > 0),
+        copies.count, copies.pageable, copies.blocking,
+    )  # fmt: skip
