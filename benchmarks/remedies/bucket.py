@@ -18,7 +18,7 @@ from slow_proxy import slow_proxy  # noqa: E402 - likewise
 from headrace.core.env import child_environment  # noqa: E402 - after the path
 from images import make_folder  # noqa: E402 - likewise
 
-COUNT, LATENCY_MS = 96, 40
+COUNT, LATENCY_MS = 96, 50
 FILL = """
 import sys
 from pathlib import Path

@@ -75,7 +75,7 @@ def scaled(image):
 
 if __name__ == "__main__":
     cv2.setNumThreads(0)
-    arguments = parser(batch_size=4, step_ms=30.0, steps=80)
+    arguments = parser(batch_size=4, step_ms=40.0, steps=70)
     arguments.add_argument("--photos", type=int, default=96)
     arguments.add_argument("--objects", help="URL of their folder in a bucket")
     arguments.add_argument("--files", help="their folder on this host")

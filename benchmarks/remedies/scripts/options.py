@@ -23,7 +23,7 @@ def parser(**defaults: Any) -> argparse.ArgumentParser:
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--prefetch", type=int, default=2)
     arguments.add_argument("--batch-size", type=int, default=16)
-    arguments.add_argument("--steps", type=int, default=140)
+    arguments.add_argument("--steps", type=int, default=120)
     arguments.add_argument("--step-ms", type=float, default=20.0)
     arguments.add_argument("--epochs", type=int, default=1)
     arguments.add_argument("--effort", type=float, default=1.0, help="of the slow part, 0 to 1")
