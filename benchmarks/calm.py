@@ -14,19 +14,21 @@ _T = TypeVar("_T")
 MOST_STOLEN = 0.03
 """Of the CPU time that a run wanted, what may be withheld."""
 TRIES = 4
+"""So often a run is made at most."""
 
 
-def calmly(work: Callable[[], _T], stolen: list[float] | None = None) -> _T:
+def calmly(work: Callable[[int], _T], stolen: list[float] | None = None) -> _T:
     """Return what `work` returns in the first try that was calm, or in the calmest.
 
     Args:
-        work: Makes one run; called again where that was disturbed.
+        work: Makes one run, and another where that was disturbed. It gets the number of the try,
+            from 0, for a folder of its own.
         stolen: The share withheld from the run that counts is added to it, 0 to 1.
     """
     best: tuple[float, _T] | None = None
-    for _ in range(TRIES):
+    for number in range(TRIES):
         wanted, lost = ticks()
-        result = work()
+        result = work(number)
         wanted_now, lost_now = ticks()
         share = (lost_now - lost) / max(wanted_now - wanted, 1)
         if best is None or share < best[0]:

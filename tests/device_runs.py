@@ -17,6 +17,7 @@ from headrace.records.collector import Collector
 from headrace.records.ring import RingWriter
 from headrace.records.schema import BY_NAME, DEVICE_STEPS, STEPS
 from run_tables import MS, SCRIPT
+from simulated_device import Device
 
 _MOST_QUEUED = 8  # launches that a device's queue holds; then who launches waits
 _DEPTH = 2  # batches that lie ready at most
@@ -43,12 +44,11 @@ class Loop:
     with_device_rows: bool = True
 
 
-class Machine:
-    """A host's clock and a device's queue; `event` is what `torch.Event` is there."""
+class Machine(Device):
+    """A host with a device: its clock is the host's too."""
 
     def __init__(self) -> None:
-        self.now_ns = 50 * MS
-        self.done_ns = 0  # when the device has done all that it was given
+        super().__init__(now_ns=50 * MS)
         self._ends: deque[int] = deque()
 
     def spend(self, ms: float) -> None:
@@ -64,24 +64,6 @@ class Machine:
 
     def synchronize(self) -> None:
         self.now_ns = max(self.now_ns, self.done_ns)
-
-    def event(self) -> Event:
-        return Event(self)
-
-
-class Event:
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self.at_ns = 0
-
-    def record(self) -> None:
-        self.at_ns = max(self._machine.done_ns, self._machine.now_ns)
-
-    def query(self) -> bool:
-        return self.at_ns <= self._machine.now_ns
-
-    def elapsed_time(self, end: Event) -> float:
-        return (end.at_ns - self.at_ns) / 1e6
 
 
 class Recorder:

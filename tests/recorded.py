@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import jobs
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
 
@@ -18,11 +17,10 @@ class Run:
 
     def __init__(self, folder: Path, script: str, *arguments: str, flags: tuple[str, ...] = ()):
         self.folder = folder
-        command = [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder)]
-        self.ended = subprocess.run(
-            [*command, *flags, str(SCRIPTS / f"{script}.py"), *arguments],
-            capture_output=True, text=True, check=False, timeout=240,
-        )  # fmt: skip
+        path = str(SCRIPTS / f"{script}.py")
+        self.ended = jobs.run(
+            folder.parent, "--run-dir", str(folder), *flags, path, *arguments, timeout_s=240
+        )
         assert self.ended.returncode == 0, self.ended.stderr
 
     def rows(self, table: str) -> list[dict[str, Any]]:

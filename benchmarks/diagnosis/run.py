@@ -10,11 +10,11 @@ serious is found in a healthy script. Writes docs/diagnosis.md, unless only some
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,11 @@ def main() -> None:
     outcomes = []
     for number in range(options.rounds):
         for case in chosen:
+            began = time.perf_counter()
             outcome = diagnosed(case, options.keep, number)
             outcomes.append(outcome)
             print(outcome.row(), flush=True)
-            print(f"    {outcome.sentence}", flush=True)
+            print(f"    {time.perf_counter() - began:.0f} s. {outcome.sentence}", flush=True)
     right = sum(outcome.right for outcome in outcomes)
     print(f"{right} of {len(outcomes)} right")
     if not options.only:
@@ -138,9 +139,9 @@ def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
         number: Of the round.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        folder, tries = keep or Path(temporary), itertools.count()
+        folder = keep or Path(temporary)
         diagnosis = calmly(
-            lambda: recorded(case, folder / f"{case.name}-{number}-{next(tries)}"), STOLEN
+            lambda tried: recorded(case, folder / f"{case.name}-{number}-{tried}"), STOLEN
         )
     return Outcome(case, diagnosis["findings"], diagnosis["verdict"]["sentence"])
 

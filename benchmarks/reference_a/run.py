@@ -10,7 +10,6 @@ the script. Writes docs/reference_a.md, with the heatmaps of the cores before an
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
@@ -79,10 +78,9 @@ def foretell(one: Path) -> Foretold:
 
 def run(folder: Path, *flags: str) -> Path:
     """Run the script through `headrace run`, while the host leaves it its cores."""
-    numbers = itertools.count()
 
-    def once() -> Path:
-        tried = folder.with_name(f"{folder.name}-{next(numbers)}")
+    def once(number: int) -> Path:
+        tried = folder.with_name(f"{folder.name}-{number}")
         headrace("run", "--run-dir", str(tried), *flags, str(SCRIPT))
         return tried
 

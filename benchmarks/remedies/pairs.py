@@ -14,19 +14,22 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from calm import MOST_STOLEN, calmly  # noqa: E402 - stands above this folder
-from headrace.observe.doctor.diagnose import diagnose  # noqa: E402 - likewise
-from headrace.observe.doctor.evidence import Evidence, gather  # noqa: E402
+from bucket import Photographs, late_bucket  # noqa: E402 - it stands beside this script
+from cases import CASES, Case, Remedied  # noqa: E402 - likewise
+
+from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - stands above this folder
+from headrace.core.env import child_environment  # noqa: E402 - after the path
+from headrace.observe.doctor.evidence import gather  # noqa: E402
 from headrace.observe.whatif.backtest import Checked, errors  # noqa: E402
 from headrace.observe.whatif.comparison import compare  # noqa: E402
-from headrace.observe.whatif.prediction import Change, Prediction, with_workers  # noqa: E402
+from headrace.observe.whatif.prediction import Prediction  # noqa: E402
 from headrace.records.reading import Records, open_records  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
@@ -40,121 +43,8 @@ NOTES = f"""
 of the run with the remedy. **Error** is predicted / measured - 1. The accelerator is emulated by
 sleeping in the step. Some remedies are none (more batches ahead of a loader that is never ahead):
 a true prediction is then 1.0, and it is in the table because users ask. Runs from which the host
-withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, four times at most.
+withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, up to {TRIES} times in all.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remedied:
-    """A remedy, how it is predicted and how it is applied.
-
-    Attributes:
-        name: What is changed.
-        predict: From the evidence of the run as it stands to the prediction.
-        flags: Of `headrace run`.
-        arguments: Of the script.
-    """
-
-    name: str
-    predict: Callable[[Evidence, Records], Prediction | None]
-    flags: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A script as it stands, and its remedies."""
-
-    script: str
-    remedies: tuple[Remedied, ...]
-    arguments: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """What to call it."""
-        return " ".join((self.script, *self.arguments))
-
-
-def workers(count: int) -> Remedied:
-    """So many workers."""
-    return Remedied(
-        name=f"{count} workers",
-        predict=lambda evidence, _: with_workers(simulator(evidence), count),
-        flags=("--apply", f"num_workers={count}"),
-    )
-
-
-def prefetch(count: int) -> Remedied:
-    """So many batches ahead, a worker."""
-    return Remedied(
-        name=f"{count} batches ahead",
-        predict=lambda evidence, _: simulator(evidence).predict(Change(prefetch_factor=count)),
-        flags=("--apply", f"prefetch_factor={count}"),
-    )
-
-
-def less(name: str, remedy: str, effort: float) -> Remedied:
-    """Less of the slow part: predicted by the doctor, under its name for the remedy."""
-    return Remedied(
-        name=name,
-        predict=lambda _, records: proposed(records, remedy),
-        arguments=("--effort", str(effort)),
-    )
-
-
-def persistent() -> Remedied:
-    """Workers that live on."""
-    return Remedied(
-        name="persistent workers",
-        predict=lambda _, records: proposed(records, "persistent-workers"),
-        flags=("--apply", "persistent_workers=on"),
-    )
-
-
-def simulator(evidence: Evidence):
-    """Return the measured pipeline's simulator."""
-    if evidence.simulator is None:
-        raise SystemExit("the run has no loader to simulate")
-    return evidence.simulator
-
-
-def proposed(records: Records, remedy: str) -> Prediction | None:
-    """Return what the doctor predicts for a remedy, where it proposes it."""
-    for finding in diagnose(records).findings:
-        for each in finding.remedies:
-            if each.name == remedy and each.predicted_speedup is not None:
-                return Prediction(
-                    speedup=each.predicted_speedup,
-                    low=each.low or each.predicted_speedup,
-                    high=each.high or each.predicted_speedup,
-                    wait_share=0.0,
-                )
-    return None
-
-
-HALF = less("the slow part twice as fast", "faster-code", 0.5)
-NONE = less("without the slow part", "move-code", 0.0)
-CASES = (
-    Case(script="photos", arguments=("--workers", "0"), remedies=(workers(1), workers(2))),
-    Case(script="photos", arguments=("--workers", "1"),
-         remedies=(workers(2), prefetch(6), HALF, NONE)),
-    Case(script="photos", arguments=("--workers", "2", "--step-ms", "10"), remedies=(HALF, NONE)),
-    Case(script="distant", arguments=("--workers", "0"),
-         remedies=(workers(1), workers(2), workers(4))),
-    Case(script="distant", arguments=("--workers", "1"),
-         remedies=(workers(2), workers(3), workers(4), workers(6), prefetch(8))),
-    Case(script="distant", arguments=("--workers", "2"), remedies=(workers(3), workers(4))),
-    Case(script="stream", arguments=("--workers", "0"), remedies=(HALF, NONE)),
-    Case(script="stream", arguments=("--workers", "1"), remedies=(HALF, NONE, prefetch(4))),
-    Case(script="uneven", arguments=("--workers", "2"),
-         remedies=(prefetch(4), prefetch(8), workers(4), workers(8))),
-    Case(script="epochs", arguments=("--workers", "2"), remedies=(persistent(),)),
-    Case(script="epochs", arguments=("--workers", "4"), remedies=(persistent(),)),
-    Case(script="padded", arguments=("--workers", "0"), remedies=(workers(1), workers(2))),
-    Case(script="padded", arguments=("--workers", "1"),
-         remedies=(workers(2), less("padded by torch", "move-code", 0.0))),
-)  # fmt: skip
-"""Every case; over thirty pairs in all."""
 
 
 def main() -> None:
@@ -182,16 +72,16 @@ def main() -> None:
 
 def pairs_of(case: Case) -> list[tuple[str, Checked | None]]:
     """Run a case as it stands and with each remedy; return what was predicted and measured."""
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        first = calm_run(case, folder / "first")
+    with tempfile.TemporaryDirectory() as temporary, photographs(case, Path(temporary)) as data:
+        runs = Runs(case, Path(temporary), data)
+        first = runs.calm("first")
         evidence = gather(first)
         predicted = [each.predict(evidence, first) for each in case.remedies]
         changed = [
-            calm_run(case, folder / str(number), each) if forecast is not None else None
+            runs.calm(str(number), each) if forecast is not None else None
             for number, (each, forecast) in enumerate(zip(case.remedies, predicted, strict=True))
         ]
-        again = calm_run(case, folder / "again")
+        again = runs.calm("again")
         return [
             (each.name, None if forecast is None or after is None
              else check(each, forecast, (first, again), after))
@@ -199,25 +89,49 @@ def pairs_of(case: Case) -> list[tuple[str, Checked | None]]:
         ]  # fmt: skip
 
 
-def calm_run(case: Case, folder: Path, remedy: Remedied | None = None) -> Records:
-    """Run a script while the machine is left to it, in a folder beside `folder`."""
-    tries = iter(range(100))
-    return calmly(
-        lambda: run(case, folder.with_name(f"{folder.name}-{next(tries)}"), remedy), STOLEN
-    )
+def photographs(case: Case, folder: Path) -> AbstractContextManager[Photographs | None]:
+    """Give a case the photographs that it reads, where it reads any."""
+    return late_bucket(folder) if case.data else nullcontext()
 
 
-def run(case: Case, folder: Path, remedy: Remedied | None = None) -> Records:
-    """Run a script through `headrace run`."""
-    flags, arguments = (remedy.flags, remedy.arguments) if remedy else ((), ())
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder), *flags,
-         str(HERE / "scripts" / f"{case.script}.py"), *case.arguments, *arguments],
-        capture_output=True, text=True, check=False, timeout=LONGEST_S,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"{case.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    return open_records(folder)
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a case, below a folder.
+
+    Attributes:
+        case: The case.
+        folder: Where they lie.
+        data: What the script reads; None: it makes its own data.
+    """
+
+    case: Case
+    folder: Path
+    data: Photographs | None
+
+    def calm(self, name: str, remedy: Remedied | None = None) -> Records:
+        """Run the script while the machine is left to it."""
+        return calmly(lambda number: self._run(self.folder / f"{name}-{number}", remedy), STOLEN)
+
+    def _run(self, folder: Path, remedy: Remedied | None) -> Records:
+        """Run it through `headrace run`."""
+        script = str(HERE / "scripts" / f"{self.case.script}.py")
+        flags, arguments = (remedy.flags, remedy.arguments) if remedy else ((), ())
+        done = subprocess.run(
+            [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder), *flags,
+             script, *self.case.arguments, *arguments, *self._reads(remedy)],
+            env=child_environment(self.data.environment if self.data else {}),
+            capture_output=True, text=True, check=False, timeout=LONGEST_S,
+        )  # fmt: skip
+        if done.returncode:
+            sys.exit(f"{self.case.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+        return open_records(folder)
+
+    def _reads(self, remedy: Remedied | None) -> list[str]:
+        """Return the arguments that tell the script what to read."""
+        if self.data is None:
+            return []
+        kind = remedy.data if remedy and remedy.data else self.case.data
+        return [f"--{kind}", self.data.places[kind]]
 
 
 def check(
@@ -227,8 +141,8 @@ def check(
     each = [compare(records, after) for records in before]
     return Checked(
         remedy=remedy.name,
-        change=" ".join((*remedy.flags, *remedy.arguments)),
-        applied=remedy.flags + remedy.arguments,
+        change=remedy.change,
+        applied=tuple(remedy.change.split()),
         predicted=forecast.speedup,
         low=forecast.low,
         high=forecast.high,

@@ -67,18 +67,20 @@ def job(tmp_path: Path) -> Iterator[Job]:
 
 
 def test_a_running_job_is_switched_off_on_and_deep(job: Job):
-    eventually(lambda: job.recorded() >= 50, "job.recorded() >= 50")
+    eventually(lambda: job.recorded() >= 50, "50 recorded steps")
     assert "off" in job.switch("--off")
     # What was under way is written; from then on steps are made and none is recorded.
     before = job.made()
-    eventually(lambda: job.made() >= before + 50, "job.made() >= before + 50")
+    eventually(lambda: job.made() >= before + 50, "50 steps after it was switched off")
     recorded, made = job.recorded(), job.made()
-    eventually(lambda: job.made() >= made + 100, "job.made() >= made + 100")
+    eventually(lambda: job.made() >= made + 100, "100 steps while it is off")
     assert job.recorded() == recorded
     assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
-    eventually(lambda: job.recorded() >= recorded + 50, "job.recorded() >= recorded + 50")
+    eventually(
+        lambda: job.recorded() >= recorded + 50, "50 recorded steps after it was switched on"
+    )
     assert "deep" in job.switch("--deep", "30s")
-    eventually(lambda: bool(job.events("trace")), "bool(job.events('trace'))")
+    eventually(lambda: bool(job.events("trace")), "the trace of a deep look")
     (trace,) = job.events("trace")
     assert Path(trace).parent == job.folder / "traces"
     assert Path(trace).stat().st_size > 0
@@ -90,7 +92,7 @@ def test_a_running_job_is_switched_off_on_and_deep(job: Job):
 
 
 def test_a_job_that_is_over_cannot_be_switched(job: Job):
-    eventually(lambda: job.made() >= 1, "job.made() >= 1")
+    eventually(lambda: job.made() >= 1, "the first step")
     job.stop()
     ended = subprocess.run(
         [*HEADRACE, "profile", str(job.folder), "--off"],
@@ -104,9 +106,9 @@ def test_a_job_that_is_over_cannot_be_switched(job: Job):
 
 def made_some_time_ago(job: Job) -> int:
     """Return how many steps the job had made half a second ago: it has some 300 a second."""
-    eventually(lambda: job.recorded() >= 50, "job.recorded() >= 50")
+    eventually(lambda: job.recorded() >= 50, "50 recorded steps")
     made = job.made()
-    eventually(lambda: job.made() >= made + 200, "job.made() >= made + 200")
+    eventually(lambda: job.made() >= made + 200, "200 more steps")
     return made
 
 

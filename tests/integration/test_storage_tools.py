@@ -73,9 +73,10 @@ def test_services_end_with_a_killed_owner(which: str, tmp_path: Path) -> None:
     owner.kill()
     owner.join()
     eventually(
-        lambda: not psutil.pid_exists(pid) or not psutil.Process(pid).is_running(), "it is gone"
+        lambda: not psutil.pid_exists(pid) or not psutil.Process(pid).is_running(),
+        "the end of the process whose owner was killed",
     )
-    eventually(lambda: not _is_listening(endpoint), "it is gone")
+    eventually(lambda: not _is_listening(endpoint), f"nobody listens at {endpoint}")
 
 
 def test_the_proxy_is_gone_after_the_block(s3_server: S3Server) -> None:
@@ -145,4 +146,6 @@ def test_the_command_lines_tell_where_they_listen(s3_server: S3Server, tmp_path:
             connection.close()
             process.terminate()
             process.communicate()
-        eventually(lambda endpoint=endpoint: not _is_listening(endpoint), "it is gone")
+        eventually(
+            lambda endpoint=endpoint: not _is_listening(endpoint), f"nobody listens at {endpoint}"
+        )

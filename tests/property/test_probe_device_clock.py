@@ -11,6 +11,7 @@ from headrace.observe.probe import device_clock
 from headrace.observe.probe.device_clock import DeviceClock, Report
 from headrace.observe.probe.segments import RowKind, Segment
 from headrace.observe.probe.steps import StepClock
+from simulated_device import Device
 
 EPOCH: list[Callable[[StepClock, int], None]] = [
     lambda clock, at: clock.fetch_began(0, at, grad=True),
@@ -22,43 +23,6 @@ EPOCH: list[Callable[[StepClock, int], None]] = [
     lambda clock, at: clock.optimizer_began(7, at),
     lambda clock, at: clock.optimizer_ended(7, at),
 ]
-
-
-class Queue:
-    """A device that takes a while for what is put into its queue, and passes events in order."""
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.passed = 0
-        self.work_ns = 0  # when all that was put into it until now is done
-        self.events = 0
-
-    def put(self, ns: int) -> None:
-        """Put work of so many nanoseconds into the queue, which an event will follow."""
-        self.work_ns += ns
-
-    def new_event(self) -> Event:
-        self.events += 1
-        return Event(self)
-
-
-class Event:
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
-        self.place = self.at_ns = 0
-
-    def record(self) -> None:
-        self.queue.records += 1
-        self.place = self.queue.records
-        self.at_ns = self.queue.work_ns
-
-    def query(self) -> bool:
-        return self.place <= self.queue.passed
-
-    def elapsed_time(self, end: Event) -> float:
-        assert self.query()
-        assert end.query()
-        return (end.at_ns - self.at_ns) / 1e6
 
 
 Row = tuple[RowKind, int, Segment]
@@ -78,14 +42,14 @@ def test_rows_are_those_of_the_host_s_clock_with_the_device_s_times(
 ):
     reports = [EPOCH[place % len(EPOCH)] for place in range(len(work_ns))]
     rows: list[Row] = []
-    queue = Queue()
-    clock = DeviceClock(lambda *row: rows.append(row), queue.new_event)
+    device = Device()
+    clock = DeviceClock(lambda *row: rows.append(row), device.event)
     for report, ns in zip(reports, work_ns, strict=True):
-        queue.put(ns)
+        device.done_ns += ns
         clock.report(report)
-        queue.passed = data.draw(st.integers(queue.passed, queue.records))
+        device.now_ns = data.draw(st.integers(device.now_ns, device.done_ns))
         clock.poll()
-    queue.passed = queue.records
+    device.now_ns = device.done_ns
     clock.poll()
     starts = [1]
     for ns in work_ns[1:]:
@@ -100,16 +64,16 @@ def test_rows_are_those_of_the_host_s_clock_with_the_device_s_times(
 )
 def test_rows_that_no_event_tells_are_counted_and_the_others_are_right(steps: list[str], most: int):
     rows: list[Row] = []
-    queue = Queue()
-    clock = DeviceClock(lambda *row: rows.append(row), queue.new_event)
+    device = Device()
+    clock = DeviceClock(lambda *row: rows.append(row), device.event)
     device_clock.MOST_WAITING, before = most, device_clock.MOST_WAITING
     try:
         for step in ["in time", *steps, "in time"]:
             for report in EPOCH:
-                queue.put(10)
+                device.done_ns += 10
                 clock.report(report, timed=step != "no event")
                 if step != "late":
-                    queue.passed = queue.records
+                    device.now_ns = device.done_ns
             clock.poll()
         clock.give_up()
     finally:
@@ -121,13 +85,13 @@ def test_rows_that_no_event_tells_are_counted_and_the_others_are_right(steps: li
     assert all(row.wall_ns == 80 for _, _, row in rows)
     if set(steps) == {"in time"}:
         assert clock.lost == 0
-    assert queue.events <= most + 2
+    assert device.events <= most + 2
 
 
 def test_a_device_that_is_not_in_use_costs_no_events_and_loses_nothing():
-    queue = Queue()
-    clock = DeviceClock(lambda *_: None, queue.new_event)
+    device = Device()
+    clock = DeviceClock(lambda *_: None, device.event)
     for _ in range(5):
         for report in EPOCH:
             clock.report(report, timed=False)
-    assert (queue.events, clock.lost) == (0, 0)
+    assert (device.events, clock.lost) == (0, 0)

@@ -26,7 +26,7 @@ def main():
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     torch.set_num_threads(1)
     data = TensorDataset(
-        torch.randint(0, 120_000, (2600,)), torch.randn(2600, 64), torch.randint(0, 10, (2600,))
+        torch.randint(0, 120_000, (1600,)), torch.randn(1600, 64), torch.randint(0, 10, (1600,))
     )
     loader = DataLoader(data, batch_size=16, sampler=DistributedSampler(data), num_workers=1)
     model = DistributedDataParallel(Recommender().to(DEVICE))

@@ -20,7 +20,7 @@ def main():
     """Train."""
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     rank = dist.get_rank()
-    data = TensorDataset(torch.randn(16_000, 64), torch.randint(0, 10, (16_000,)))
+    data = TensorDataset(torch.randn(7680, 64), torch.randint(0, 10, (7680,)))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=32, sampler=sampler, num_workers=1)
     model = DistributedDataParallel(Network(step_ms=20).to(DEVICE))

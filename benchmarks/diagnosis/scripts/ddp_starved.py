@@ -32,7 +32,7 @@ class Photos(Dataset):
 def main():
     """Train."""
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    data = Photos(32 * 2 * 80)
+    data = Photos(32 * 2 * 60)
     loader = DataLoader(
         data,
         batch_size=32,

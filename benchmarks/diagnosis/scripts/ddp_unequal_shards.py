@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 def main():
     """Train."""
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    samples = 8000 if dist.get_rank() == 0 else 6400
+    samples = 3840 if dist.get_rank() == 0 else 2880
     data = TensorDataset(torch.randn(samples, 64), torch.randint(0, 10, (samples,)))
     loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=1)
     model = DistributedDataParallel(Network(step_ms=30).to(DEVICE))

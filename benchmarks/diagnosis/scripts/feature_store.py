@@ -37,13 +37,13 @@ def main():
         arguments = TrainingArguments(
             output_dir=folder,
             per_device_train_batch_size=16,
-            max_steps=130,
+            max_steps=70,
             dataloader_num_workers=2,
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
         )
-        Trainer(NetworkWithLoss(20), arguments, train_dataset=Features(port, 16 * 140)).train()
+        Trainer(NetworkWithLoss(20), arguments, train_dataset=Features(port, 16 * 80)).train()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def save(model, table, folder, step):
 
 def main():
     """Train."""
-    data = TensorDataset(torch.randn(5600, 64), torch.randint(0, 10, (5600,)))
+    data = TensorDataset(torch.randn(4160, 64), torch.randint(0, 10, (4160,)))
     loader = DataLoader(data, batch_size=32, num_workers=2)
     model = Network(step_ms=22).to(DEVICE)
     table = torch.randn(12_000_000)

@@ -24,7 +24,7 @@ def batches(count, size):
 def main():
     """Train."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--lr", type=float, default=0.001)
     args = parser.parse_args()
     model = Network(step_ms=12).to(DEVICE)

@@ -33,7 +33,7 @@ class Checked(Dataset):
 
 
 if __name__ == "__main__":
-    loader = headrace.DataLoader(Checked(4800), batch_size=32, shuffle=True, num_workers=2)
+    loader = headrace.DataLoader(Checked(2880), batch_size=32, shuffle=True, num_workers=2)
     model = Network(step_ms=8).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _epoch in range(2):

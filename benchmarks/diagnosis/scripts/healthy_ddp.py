@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 def main():
     """Train."""
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    data = TensorDataset(torch.randn(5400, 64), torch.randint(0, 10, (5400,)))
+    data = TensorDataset(torch.randn(3200, 64), torch.randint(0, 10, (3200,)))
     sampler = DistributedSampler(data)
     loader = DataLoader(data, 16, sampler=sampler, num_workers=1, persistent_workers=True)
     model = DistributedDataParallel(Network(step_ms=40).to(DEVICE))

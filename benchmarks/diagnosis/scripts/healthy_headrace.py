@@ -10,7 +10,7 @@ import headrace
 
 def main():
     """Train."""
-    data = TensorDataset(torch.randn(4800, 64), torch.randint(0, 10, (4800,)))
+    data = TensorDataset(torch.randn(3200, 64), torch.randint(0, 10, (3200,)))
     loader = headrace.DataLoader(data, batch_size=32, shuffle=True, num_workers=2)
     model = Network(step_ms=35).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())

@@ -27,7 +27,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=2)
     args = parser.parse_args()
-    loader = DataLoader(Stream(3000), batch_size=32, num_workers=2, persistent_workers=True)
+    loader = DataLoader(Stream(1920), batch_size=32, num_workers=2, persistent_workers=True)
     model = Network(step_ms=30).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(args.epochs):

@@ -44,5 +44,5 @@ if __name__ == "__main__":
             max_epochs=2, devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=False, default_root_dir=root,
         )  # fmt: skip
-        train = DataLoader(rows(2400), 32, num_workers=2, persistent_workers=True)
+        train = DataLoader(rows(1600), 32, num_workers=2, persistent_workers=True)
         trainer.fit(Classifier(), train, DataLoader(rows(320), 32))

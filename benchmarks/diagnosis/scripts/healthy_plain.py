@@ -22,7 +22,7 @@ class Photos(Dataset):
         return torch.from_numpy(image).permute(2, 0, 1), index % 10
 
 
-train_loader = DataLoader(Photos(2400), batch_size=16, shuffle=True, num_workers=2)
+train_loader = DataLoader(Photos(1600), batch_size=16, shuffle=True, num_workers=2)
 test_loader = DataLoader(Photos(320), batch_size=16, num_workers=1)
 model = Network(step_ms=35).to(DEVICE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

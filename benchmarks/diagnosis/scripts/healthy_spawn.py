@@ -14,7 +14,7 @@ class Photos(Dataset):
         self.files = [jpeg(number) for number in range(64)]
 
     def __len__(self):
-        return 2400
+        return 1600
 
     def __getitem__(self, index):
         return torch.from_numpy(decode(self.files[index % 64])), index % 10

@@ -35,7 +35,7 @@ def main():
             report_to=[],
             disable_tqdm=True,
         )
-        Trainer(NetworkWithLoss(35), arguments, train_dataset=Rows(2000)).train()
+        Trainer(NetworkWithLoss(35), arguments, train_dataset=Rows(1600)).train()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main():
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(
-            max_steps=130,
+            max_steps=90,
             accelerator="auto",
             devices=1,
             logger=False,

@@ -35,7 +35,7 @@ class Cache(Dataset):
 def main():
     """Train one epoch."""
     with tempfile.TemporaryDirectory() as folder, row_store(latency_s=0.003) as port:
-        data = Cache(folder, port, 2000)
+        data = Cache(folder, port, 1000)
         loader = DataLoader(data, batch_size=10, num_workers=4, persistent_workers=True)
         model = Network(step_ms=15).to(DEVICE)
         optimizer = torch.optim.AdamW(model.parameters())

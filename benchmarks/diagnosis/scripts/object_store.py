@@ -32,7 +32,7 @@ class Objects(Dataset):
 def main():
     """Train one epoch."""
     with object_store(latency_s=0.015) as port:
-        data = Objects(port, 1000)
+        data = Objects(port, 480)
         loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=2)
         model = Network(step_ms=20).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

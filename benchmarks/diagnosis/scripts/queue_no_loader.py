@@ -10,7 +10,7 @@ from servers import row_store
 from socket_rows import RowClient
 from torch import nn
 
-STEPS = 140
+STEPS = 80
 
 
 def receive(port, batches):

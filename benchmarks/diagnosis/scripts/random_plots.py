@@ -22,7 +22,7 @@ def main():
     """Train."""
     random.seed(4)
     points = np.random.default_rng(0).normal(size=(350, 2))
-    data = TensorDataset(torch.randn(7200, 64), torch.randint(0, 10, (7200,)))
+    data = TensorDataset(torch.randn(5760, 64), torch.randint(0, 10, (5760,)))
     model = Network(step_ms=20).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in DataLoader(data, batch_size=32, shuffle=True, num_workers=1):

@@ -36,7 +36,7 @@ class Stream(IterableDataset):
             process.kill()
 
 
-stream = Stream([sys.executable, "-c", COPY], 640)
+stream = Stream([sys.executable, "-c", COPY], 448)
 model = Network(step_ms=25).to(DEVICE)
 optimizer = torch.optim.AdamW(model.parameters())
 for x, y in DataLoader(stream, batch_size=8, num_workers=1):

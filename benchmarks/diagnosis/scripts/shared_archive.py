@@ -46,7 +46,7 @@ with tempfile.NamedTemporaryFile() as archive:
     archive.write(bytes(1024) + record)
     archive.flush()
     loader = DataLoader(
-        Archive(pathlib.Path(archive.name), 2000), batch_size=8, shuffle=True, num_workers=4
+        Archive(pathlib.Path(archive.name), 960), batch_size=8, shuffle=True, num_workers=4
     )
     model = Network(step_ms=12).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -14,7 +14,7 @@ class Indexed(Dataset):
         self.index = None
 
     def __len__(self):
-        return 5600
+        return 2560
 
     def __getitem__(self, index):
         if self.index is None:

@@ -27,7 +27,7 @@ class Thumbnails(Dataset):
 def main():
     """Train one epoch."""
     with late_files(128, latency_s=0.008) as paths:
-        loader = DataLoader(Thumbnails(paths, 1200), batch_size=8, num_workers=2)
+        loader = DataLoader(Thumbnails(paths, 800), batch_size=8, num_workers=2)
         model = Network(step_ms=15).to(DEVICE)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for x, y in loader:

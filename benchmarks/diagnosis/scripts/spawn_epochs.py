@@ -14,7 +14,7 @@ def main():
     )
     model = Network(step_ms=25).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())
-    for _epoch in range(4):
+    for _epoch in range(3):
         for x, y in loader:
             loss = nn.functional.cross_entropy(model(x.to(DEVICE)), y.to(DEVICE))
             optimizer.zero_grad()

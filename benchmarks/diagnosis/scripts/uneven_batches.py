@@ -31,7 +31,7 @@ class Documents(Dataset):
 
 def main():
     """Train one epoch."""
-    loader = DataLoader(Documents(224, 16), batch_size=16, num_workers=2)
+    loader = DataLoader(Documents(160, 16), batch_size=16, num_workers=2)
     model = Network(step_ms=22).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
     for x, y in loader:

@@ -1,12 +1,16 @@
-"""Rows that a server sends a while after they were asked for, then unpacked."""
+"""Rows that a server sends a while after they were asked for, then unpacked.
 
+By hand, the training loop makes its batches itself; else a loader does.
+"""
+
+import argparse
 import socket
 import struct
 import threading
 import time
 
 import torch
-from options import loader_for, options, train
+from options import loader_for, parser, train
 from torch.utils.data import Dataset
 
 LATENCY_S = 0.005
@@ -45,9 +49,19 @@ class Distant(Dataset):
         return torch.frombuffer(data, dtype=torch.uint8).float().sort().values, index % 10
 
 
+def batches(data, size):
+    """Yield batches as they are asked for, without a loader."""
+    for first in range(0, len(data), size):
+        samples = [data[index] for index in range(first, first + size)]
+        yield torch.stack([row for row, _ in samples]), torch.tensor([y for _, y in samples])
+
+
 if __name__ == "__main__":
-    chosen = options(batch_size=8, step_ms=12.0)
+    arguments = parser(batch_size=8, step_ms=12.0)
+    arguments.add_argument("--by-hand", action=argparse.BooleanOptionalAction)
+    chosen = arguments.parse_args()
     listening = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=serve, args=(listening,), daemon=True).start()
-    port = listening.getsockname()[1]
-    train(loader_for(Distant(chosen.steps * chosen.batch_size, port), chosen), chosen)
+    data = Distant(chosen.steps * chosen.batch_size, listening.getsockname()[1])
+    by_hand = batches(data, chosen.batch_size) if chosen.by_hand else None
+    train(by_hand or loader_for(data, chosen), chosen)

@@ -1,6 +1,4 @@
-"""A stream of sentences, tokenized by a loop over their letters, after a short wait for each."""
-
-import time
+"""A stream of sentences, tokenized by a loop over their letters."""
 
 import torch
 from options import loader_for, options, train
@@ -17,17 +15,16 @@ class Sentences(IterableDataset):
         info = get_worker_info()
         first, every = (info.id, info.num_workers) if info else (0, 1)
         for number in range(first, self.count, every):
-            time.sleep(0.0005)
             yield tokenize(number, self.effort), number % 10
 
 
 def tokenize(number, effort):
     """Return the counts of letters."""
     counts = [0.0] * 64
-    for letter in "the mill wheel turns " * int(600 * effort):
+    for letter in "the mill wheel turns " * int(900 * effort):
         counts[(ord(letter) + number) % 64] += 1
     return torch.tensor(counts)
 
 
-chosen = options(batch_size=12)
+chosen = options(batch_size=12, step_ms=12.0)
 train(loader_for(Sentences(chosen.steps * chosen.batch_size, chosen.effort), chosen), chosen)
