@@ -83,10 +83,6 @@ class Work:
         idle = float(self.column("idle_ns").sum())
         return idle / max(idle + float(self.service_ns.sum()), 1.0)
 
-    def share(self, name: str) -> float:
-        """Return the share of the workers' busy time that a column holds."""
-        return float(self.column(name).sum() / max(self.service_ns.sum(), 1.0))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
