@@ -36,7 +36,7 @@ def doctor(*words: str) -> subprocess.CompletedProcess[str]:
 def test_reads_and_their_bytes_are_counted(run: Path):
     batches = open_records(run).table("batches")
     samples = sum(batches.column("samples").to_pylist())
-    assert samples == 1200
+    assert samples == 800
     read = sum(batches.column("read_bytes").to_pylist())
     assert samples * FILE_BYTES <= read <= 1.2 * samples * FILE_BYTES
     # A file takes one read and another that finds its end, or some more; the looks are left out.

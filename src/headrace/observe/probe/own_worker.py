@@ -61,7 +61,7 @@ def _hook_make(maker_class: Any) -> None:
         if began is None:
             return bytes(original(maker, order, arena))
         try:
-            if TIMER.is_due():
+            if TIMER.is_due(_loader_at_work()):
                 recipe = maker._recipe  # noqa: SLF001 - likewise
                 with TIMER.timing(recipe.dataset, _loader_at_work()):
                     content: bytes = original(maker, order, arena)

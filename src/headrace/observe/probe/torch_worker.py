@@ -153,7 +153,7 @@ def _hook_fetch(fetcher_class: Any) -> None:
         if began is None:
             return original(fetcher, possibly_batched_index)
         try:
-            if TIMER.is_due():
+            if TIMER.is_due(_loader_at_work()):
                 with TIMER.timing(fetcher.dataset, _loader_at_work()):
                     batch = original(fetcher, possibly_batched_index)
             else:

@@ -4,9 +4,6 @@ While such a batch is made, the methods that the dataset's objects are called by
 `__call__`, `forward`) are wrapped in their classes, and plain functions that it holds are replaced
 by wrapped ones. No object is replaced: types, attributes and identity stay what the script made
 them. Afterwards everything is as it was, and other batches pay nothing.
-
-To time a call takes some 3 us. Where transforms are short and many, fewer batches are timed, so
-that it takes no more than half a per cent of the time in which batches are made.
 """
 
 from __future__ import annotations
@@ -15,17 +12,16 @@ import functools
 import inspect
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from headrace.core.places import is_library
+from headrace.observe.probe.rhythm import ONE_IN, Rhythm
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
-ONE_IN = 8  # batches
-_LEAST_OFTEN = 64
-_MOST_SHARE, _MOST_SHARE_DEEP = 0.005, 0.02  # of the time in which batches are made
 _TRIAL_CALLS = 32
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
@@ -33,7 +29,8 @@ _MOST_PLACES = 64
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
 Undo = Callable[[], None]
-_Call = tuple[int, str, int]  # loader, name, identity of the code or class that is called
+# Loader, one batch in how many, name, identity of the code or class that is called.
+_Call = tuple[int, int, str, int]
 
 
 class TransformTimer:
@@ -45,46 +42,24 @@ class TransformTimer:
 
     def __init__(self) -> None:
         self.active = False
-        self._one_in = ONE_IN
-        self._batches = 0
-        self._timed_batch: int | None = None  # the last one
-        self._deep = False
-        self._cost_share = 0.0  # of a batch that is timed, what timing takes
+        self._rhythms: dict[int, Rhythm] = defaultdict(Rhythm)  # by loader
         self._calls = 0
         self._call_ns = 0.0  # what it takes to time one; 0: not known yet
-        self._loader = -1
+        self._loader, self._one_in = -1, ONE_IN  # of the batch at work
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
         self._sums: dict[_Call, list[int]] = {}
         self._places: dict[_Call, tuple[Any, str, int]] = {}  # and what is called: ids stay its own
         self._flushed_ns = time.monotonic_ns()
 
-    def is_due(self) -> bool:
-        """Whether the batch that begins is to be timed; the first is not, it warms up."""
-        self._batches += 1
-        if SESSION.deep != self._deep:
-            self._deep = not self._deep
-            self._choose()
-        if not SESSION.on or self._batches < 2:
-            return False
-        return self._timed_batch is None or self._batches - self._timed_batch >= self._one_in
-
-    def _choose(self) -> None:
-        """Choose how many batches there are to one that is timed, by what timing takes."""
-        fewest, share = (1, _MOST_SHARE_DEEP) if self._deep else (ONE_IN, _MOST_SHARE)
-        one_in = fewest
-        while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:
-            one_in *= 2
-        # A batch that took a little longer than the others changes nothing.
-        if one_in > self._one_in or one_in * 4 <= self._one_in or self._one_in < fewest:
-            self.flush()  # a row is of batches that were chosen alike
-            self._one_in = one_in
+    def is_due(self, loader: int) -> bool:
+        """Whether the batch of a loader that begins is to be timed."""
+        return self._rhythms[loader].is_due(on=SESSION.on, deep=SESSION.deep)
 
     @contextmanager
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
         """Time what the dataset calls, inside the block."""
-        self._loader = loader
-        self._timed_batch = self._batches
+        self._loader, self._one_in = loader, self._rhythms[loader].one_in
         undo: list[Undo] = []
         began_ns = time.monotonic_ns()
         self._prepare(dataset, undo)
@@ -111,8 +86,8 @@ class TransformTimer:
             self._call_ns = _cost_of_a_call_ns()
             return
         cost_ns = min(self._calls * self._call_ns, 0.9 * made_ns)
-        self._cost_share = (cost_ns + beside_ns) / max(made_ns - cost_ns, 1)
-        self._choose()
+        cost_share = (cost_ns + beside_ns) / max(made_ns - cost_ns, 1)
+        self._rhythms[self._loader].weigh(cost_share)
 
     def call(
         self, name: str, code: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
@@ -129,7 +104,7 @@ class TransformTimer:
         """Add a call."""
         self._calls += 1
         kind = getattr(code, "__code__", None) or type(code)
-        key = (self._loader, name, id(kind))
+        key = (self._loader, self._one_in, name, id(kind))
         sums = self._sums.get(key)
         if sums is None:
             if key not in self._places:  # to look it up takes longer than a short call
@@ -145,11 +120,11 @@ class TransformTimer:
         sums, self._sums = self._sums, {}
         start_ns, self._flushed_ns = self._flushed_ns, time.monotonic_ns()
         for key, (calls, wall_ns, cpu_ns) in sums.items():
-            loader, name, _ = key
+            loader, one_in, name, _ = key
             _, file, line = self._places[key]
             SESSION.write(
                 TRANSFORMS, SESSION.rank, loader, SESSION.worker, name, file, line, start_ns,
-                calls, wall_ns, cpu_ns, self._one_in,
+                calls, wall_ns, cpu_ns, one_in,
             )  # fmt: skip
 
     def forget(self) -> None:
