@@ -124,6 +124,19 @@ def test_a_script_run_directly_gets_signals_and_a_second_ctrl_c_kills(folder: Pa
     assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 137]
 
 
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "2"]])
+def test_no_thread_of_the_launcher_takes_a_signal_from_the_one_that_waits(
+    folder: Path, flags: list[str]
+):
+    with started(folder, *flags, "train.py") as job:
+        pids_in(folder, 2 if flags else 1)
+        for thread in Path(f"/proc/{job.pid}/task").iterdir():
+            blocked = int((thread / "status").read_text().partition("SigBlk:")[2].split()[0], 16)
+            for passed_on in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                waits = thread.name == str(job.pid)
+                assert waits or blocked & 1 << passed_on - 1, f"{thread} takes {passed_on.name}"
+
+
 def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
     keyboard, screen = os.openpty()
     command = " ".join(headrace("run", "train.py", "counting"))

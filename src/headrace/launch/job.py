@@ -18,7 +18,6 @@ from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.tee import Tee
-from headrace.launch.verdict import tell_verdict
 from headrace.records.run_folder import RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -79,8 +78,15 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         folder.end_attempt(attempt.number, exit_code_of(returncode))
     # Signals are free again: whoever does not want to wait for this may leave.
     recording.finish()
-    tell_verdict(folder, attempt.number)
+    _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _tell_verdict(folder: RunFolder, attempt: int) -> None:
+    # Imported once the job has ended: see `signals_held` on threads, and NumPy starts some.
+    from headrace.launch.verdict import tell_verdict
+
+    tell_verdict(folder, attempt)
 
 
 def _run_torchrun(argv: Sequence[str]) -> int:
@@ -107,7 +113,7 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         if announced is not None:
             announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
     if announced is not None:
-        tell_verdict(announced.folder, announced.attempt)
+        _tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)
 
 

@@ -18,9 +18,11 @@ _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal'
 def signals_held() -> Iterator[frozenset[signal.Signals]]:
     """Hold back the signals that `wait_for` passes on, so that none comes between two lines.
 
-    A child that starts meanwhile inherits this and must unblock them itself (rank.py and
-    torchrun.py do). What the user's shell ignores (nohup) stays ignored. What comes after the
-    child's end is dropped: all that is left is to write down how it ended.
+    Children and threads that start meanwhile inherit this; a child must unblock them itself
+    (rank.py and torchrun.py do). No thread may be there already: one that does not hold them back,
+    such as NumPy's, could take a signal from the one that waits, and it would end this process.
+    What the user's shell ignores (nohup) stays ignored. What comes after the child's end is
+    dropped: all that is left is to write down how it ended.
     """
     held = frozenset(
         wanted
