@@ -1,47 +1,17 @@
-"""The job's own cores, also in a container: what fills them, and how many threads want one.
+"""How many threads of the job want a core, and whether its cores have any to give.
 
-A container sees the load of its whole machine: `/proc/loadavg` counts the threads of all jobs on
-it, and with a CPU quota every core of the machine is listed, busy with whatever runs there. So what
-the job wants is told by what its own processes used, and others count by what they take of its
-cores.
+`/proc/loadavg` does not tell: in a container it counts the threads of all jobs on the machine.
 """
 
 from __future__ import annotations
-
-import re
-from dataclasses import replace
 
 import numpy as np
 
 from headrace.observe.doctor.stacks import Sighting
 from headrace.observe.whatif.host import Host
 from headrace.observe.whatif.measured import Work
+from headrace.observe.whatif.simulation import FULL
 from headrace.observe.whatif.tables import Columns, length
-
-FULL = 0.9
-"""Cores that are busy for this share have nothing to give: the rest is the scheduler's."""
-_CORE = re.compile(r"core_\d+_percent")
-
-
-def of_the_job(host: Host, system: Columns) -> Host:
-    """Return a host with what its cores do as the job feels it.
-
-    Where a CPU quota gives the job fewer cores than it may run on, others fill its share only once
-    they leave less of these than the quota. Where the job's own use was not recorded, nothing tells
-    how busy its share was.
-
-    Args:
-        host: As recorded.
-        system: The table.
-    """
-    listed = sum(_CORE.fullmatch(name) is not None for name in system)
-    if host.busy_cores is None or listed <= np.ceil(host.cores):
-        return host
-    if host.rank_cores is None:
-        return replace(host, busy_cores=None, foreign_cores=0.0)
-    own = host.busy_cores - host.foreign_cores
-    felt = max(host.cores - (listed - host.foreign_cores), 0.0)
-    return replace(host, busy_cores=min(own + felt, host.cores), foreign_cores=felt)
 
 
 def is_full(host: Host) -> bool:

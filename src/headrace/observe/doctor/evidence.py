@@ -12,7 +12,6 @@ from headrace.core.overrides import Override
 from headrace.observe.doctor.cores import (
     is_full,
     most_threads,
-    of_the_job,
     wanted_by_ranks,
     wanted_by_workers,
 )
@@ -222,7 +221,7 @@ def gather(tables: Tables) -> Evidence:
     work = read_work(tables, number) if row is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
-    host = of_the_job(read_host(tables, steps.span_ns), system)
+    host = read_host(tables, steps.span_ns)
     measured = measured_from(steps=steps, loader=row, work=work, fetches=fetches, host=host)
     loader = _loader(row) if row is not None else None
     since_s = ran_since(columns(tables, "hosts"), processes)

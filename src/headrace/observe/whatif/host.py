@@ -1,9 +1,14 @@
-"""The host's cores, and how busy they were."""
+"""The host's cores, and how busy they were, as the job feels it.
+
+A container sees its whole machine: with a CPU quota every core of that is listed, busy with
+whatever runs there. So what the job wants is told by what its own processes used, and others count
+by what they take of its cores.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,7 +78,7 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
     run = _used_cores(usage, processes, span_ns, ("rank", "worker"))
-    return Host(
+    host = Host(
         cores=float(known.min()),
         ranks=max(-(-max(ranks, 1) // distinct), 1),
         busy_cores=busy,
@@ -81,6 +86,27 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
     )
+    return _as_felt(host, listed=sum(_CORE.fullmatch(name) is not None for name in system))
+
+
+def _as_felt(host: Host, *, listed: int) -> Host:
+    """Return a host with what its cores do as the job feels it.
+
+    Where a CPU quota gives the job fewer cores than it may run on, others fill its share only once
+    they leave less of these than the quota. Where the job's own use was not recorded, nothing tells
+    how busy its share was.
+
+    Args:
+        host: As recorded.
+        listed: Cores that the job may run on.
+    """
+    if host.busy_cores is None or listed <= np.ceil(host.cores):
+        return host
+    if host.rank_cores is None:
+        return replace(host, busy_cores=None, foreign_cores=0.0)
+    own = host.busy_cores - host.foreign_cores
+    felt = max(host.cores - (listed - host.foreign_cores), 0.0)
+    return replace(host, busy_cores=min(own + felt, host.cores), foreign_cores=felt)
 
 
 def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
