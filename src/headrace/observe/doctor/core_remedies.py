@@ -11,6 +11,7 @@ from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predicted
 from headrace.observe.whatif.prediction import Change, Prediction, Simulator
+from headrace.observe.whatif.scaling import MOST_SPUN
 
 _UNLIKE = 0.5
 """Where the calmest twentieth of the batches took less than this share of the mean CPU time, what
@@ -21,12 +22,6 @@ _MUCH_MORE = 1.05
 """A further host that gives less is not asked for."""
 _CROWDED = 1.5
 """With more threads a core than this that run or wait for one, each waits for others that wait."""
-_MOST_SPUN = 20.0
-"""Threads on crowded cores are taken to use at most so many times the CPU time of their work.
-
-It has no bound of its own: who waits spins until the one waited for had its turn on a core, some
-milliseconds, however short the work between two waits. The most that was measured is 15 times, two
-threads on full cores at elementwise operations of a millisecond; this is a third more."""
 _RANK_THREADS = 1.2
 """A rank that keeps more cores busy than this does so by threads of its own."""
 
@@ -94,7 +89,7 @@ def _fewer_threads(
     low, high = min(least.low, likely.low), likely.high
     at_most = spun
     if crowd > _CROWDED:
-        at_most = max(_MOST_SPUN, spun)
+        at_most = max(MOST_SPUN, spun)
         high = max(simulator.predict(replace(change, useful_share=1.0 / at_most)).high, high)
     all_of_it = "all of it" if calm == 1.0 else f"{calm:.0%}, as in the calmest of the batches,"
     taken = (

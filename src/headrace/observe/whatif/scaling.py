@@ -22,9 +22,12 @@ from headrace.observe.whatif.prediction import Change, Simulator
 from headrace.observe.whatif.simulation import FREE, FULL
 
 MOST_SPUN = 20.0
-"""Threads that outnumber the cores take at most so many times the CPU time: two threads in each of
-two workers took 9 times for elementwise operations on two cores, those of BLAS 6 to 8 times, and
-operations of a millisecond 15 times."""
+"""Threads that outnumber the cores take at most so many times the CPU time of their work.
+
+It has no bound of its own: who waits spins until the one waited for had its turn on a core, some
+milliseconds, however short the work between two waits. Two threads in each of two workers took 9
+times for elementwise operations on two cores, those of BLAS 6 to 8 times, and operations of a
+millisecond 15 times; this is a third more."""
 THREADS = 1.5
 """Workers that use so many times the CPU time of their main threads have threads to spare."""
 
