@@ -135,6 +135,17 @@ def test_what_is_forgotten_is_asked_of_the_store(warm: CacheableStore, folder: P
     assert cached.stats().miss_bytes == _BLOCK
 
 
+def test_what_is_forgotten_before_it_was_written_does_not_come_back(
+    origin: CacheableStore, folder: Path
+) -> None:
+    cached = CachedStore(origin, folder, _LIMIT, block_bytes=2**21)  # takes a while to write
+    for _ in range(8):
+        cached.get_range("data", 0, len(_DATA))
+        cached.forget("data", 0, len(_DATA))
+        cached.close()
+        assert _blocks(folder) == []
+
+
 def test_the_limit_holds_and_blocks_of_recent_use_stay(
     origin: CacheableStore, folder: Path
 ) -> None:

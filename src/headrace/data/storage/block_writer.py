@@ -100,7 +100,7 @@ class BlockWriter:
                 )
                 self._thread.start()
 
-    def close(self) -> None:
+    def settle(self) -> None:
         """Return when everything offered is written or given up."""
         self._queue.join()
 
