@@ -1,11 +1,16 @@
 """Runs that the machine's other work did not disturb: on a shared host the kernel tells of it.
 
 A virtual machine's cores are taken from it while they would work ("steal" in /proc/stat). A run
-that lost more than a little is made again, and where none is calm, the calmest one counts.
+waits for a calm moment. If it lost more than a little all the same it is made again, and where none
+is calm, the calmest one counts.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +20,7 @@ MOST_STOLEN = 0.03
 """Of the CPU time that a run wanted, what may be withheld."""
 TRIES = 4
 """So often a run is made at most."""
+_LONGEST_WAIT_S, _PAUSE_S = 120.0, 3.0
 
 
 def calmly(work: Callable[[int], _T], stolen: list[float] | None = None) -> _T:
@@ -27,6 +33,7 @@ def calmly(work: Callable[[int], _T], stolen: list[float] | None = None) -> _T:
     """
     best: tuple[float, _T] | None = None
     for number in range(TRIES):
+        wait_for_calm()
         wanted, lost = ticks()
         result = work(number)
         wanted_now, lost_now = ticks()
@@ -39,6 +46,32 @@ def calmly(work: Callable[[int], _T], stolen: list[float] | None = None) -> _T:
     if stolen is not None:
         stolen.append(best[0])
     return best[1]
+
+
+def wait_for_calm() -> None:
+    """Return once all cores are there when they are wanted, or after two minutes."""
+    began = time.monotonic()
+    while time.monotonic() - began < _LONGEST_WAIT_S and _stolen_now() > MOST_STOLEN:
+        time.sleep(_PAUSE_S)
+
+
+def _stolen_now() -> float:
+    """Keep all cores busy for a second; return the share of their time that was withheld."""
+    wanted, lost = ticks()
+    busy_until = time.monotonic() + 1.0
+    content = bytes(2**24)
+
+    def keep_busy() -> None:
+        while time.monotonic() < busy_until:
+            hashlib.blake2b(content)  # lets other threads run meanwhile
+
+    threads = [threading.Thread(target=keep_busy) for _ in range(os.cpu_count() or 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wanted_now, lost_now = ticks()
+    return (lost_now - lost) / max(wanted_now - wanted, 1)
 
 
 def ticks() -> tuple[int, int]:

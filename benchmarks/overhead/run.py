@@ -41,6 +41,8 @@ TARGETS = {"on": "<= 1.01", "deep": "<= 1.05"}
 ON_SHARE = 0.01
 SHARES = {"loader-bound", "device-bound"}
 """Cases whose overhead is promised as a share of the step."""
+FULL = {"loader-bound"}
+"""Cases in which all cores are busy."""
 PAIRS = ((0, 1), (3, 2), (4, 5), (7, 6))  # of 8 blocks: the one that is off, its neighbour
 RECORDING = ["-m", "headrace.cli.main", "run", "--run-dir"]
 NOTES = """
@@ -51,9 +53,11 @@ torch.profiler, which are for a trace and several times slower. Off means switch
 that was started with recording. A run started with `--profile off` has no hook in it at all: it is
 compared with plain `python`, as two processes of which one works while the other waits.
 
-"CPU us a step" is what recording adds to the CPU time of the training thread alone: it varies less,
-and leaves out what threads and processes beside it take. "Stolen" is the CPU time that was wanted
-and that the machine's host gave to others meanwhile: the more, the further apart are blocks.
+"CPU of all" is the CPU time of a step in all processes, those that record included. Where the cores
+are full that is what a step takes, and it varies far less than the time by the clock, of which the
+machine's host takes some at will. "CPU us a step" is what recording adds to that of the training
+thread alone, which is all that a step feels where cores are idle. "Stolen" is the CPU time that was
+wanted and that the machine's host gave to others meanwhile: the more, the further apart are blocks.
 """
 
 
@@ -116,8 +120,13 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
         for mode, target in TARGETS.items()
     ]
     cpu_us = [on - off for off, on in neighbours(blocks, "on", "cpu_us")]
+    full = Row(
+        f"{case}, on / off, CPU of all", ratios(blocks, "on", "all_cpu_us"),
+        TARGETS["on"] if case in FULL else "",
+    )  # fmt: skip
     return [
         *shares,
+        full,
         Row(f"{case}, on less off, us a step", added_us(blocks), ""),
         Row(f"{case}, on less off, CPU us a step", cpu_us, ""),
     ]
@@ -128,9 +137,9 @@ def added_us(blocks: list[dict[str, float]]) -> list[float]:
     return [(on - off) * 1000 for off, on in neighbours(blocks, "on")]
 
 
-def ratios(blocks: list[dict[str, float]], mode: str) -> list[float]:
+def ratios(blocks: list[dict[str, float]], mode: str, key: str = "step_ms") -> list[float]:
     """Return recorded / not recorded for each pair of neighbouring blocks."""
-    return [other / off for off, other in neighbours(blocks, mode)]
+    return [other / off for off, other in neighbours(blocks, mode, key)]
 
 
 def neighbours(

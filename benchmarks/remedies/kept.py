@@ -1,0 +1,63 @@
+"""What was measured of each case, kept, so that a table can be made in several calm stretches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cases import Case
+
+from headrace.observe.whatif.backtest import Checked
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "bench-data" / "predictions"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a case.
+
+    Attributes:
+        pairs: Each remedy's name, with what was predicted and measured; None: not proposed.
+        stolen: What the host withheld from the run that lost most, of the CPU time it wanted.
+    """
+
+    pairs: tuple[tuple[str, Checked | None], ...]
+    stolen: float
+
+
+def keep(case: Case, measured: Measured) -> None:
+    """Write down what came of a case."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    pairs = [(name, None if each is None else asdict(each)) for name, each in measured.pairs]
+    content = {"code": code(), "stolen": measured.stolen, "pairs": pairs}
+    _file(case).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def kept(case: Case, most_stolen: float) -> Measured | None:
+    """Return what came of a case with the code as it is, unless its runs were disturbed."""
+    if not _file(case).exists():
+        return None
+    content = json.loads(_file(case).read_text())
+    if content["code"] != code() or content["stolen"] > most_stolen:
+        return None
+    pairs = tuple(
+        (name, None if each is None else Checked(**{**each, "applied": tuple(each["applied"])}))
+        for name, each in content["pairs"]
+    )
+    return Measured(pairs, content["stolen"])
+
+
+def code() -> list[str]:
+    """Return what the committed code is known by: Headrace's, and this benchmark's."""
+    trees = ["HEAD:src", "HEAD:benchmarks/remedies"]
+    told = subprocess.run(
+        ["git", "rev-parse", *trees], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return told.stdout.split()
+
+
+def _file(case: Case) -> Path:
+    return FOLDER / f"{case.name.replace('/', '-')}.json"
