@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def headrace(*arguments: str) -> list[str]:

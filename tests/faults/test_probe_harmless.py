@@ -186,16 +186,16 @@ def test_a_closure_is_forward_and_backward_not_optimizer(tmp_path: Path):
     code = """
 def closure():
     optimizer.zero_grad()
-    time.sleep(0.02)
+    time.sleep(0.2)
     loss = net(x).sum()
     loss.backward()
     return loss
-for x in DataLoader([torch.ones(4)] * 60, 2): optimizer.step(closure)
+for x in DataLoader([torch.ones(4)] * 20, 2): optimizer.step(closure)
 """
     ran(tmp_path, code)
     steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
-    assert len(steps) == 30
-    assert all(row["forward_ns"] >= 20_000_000 > row["optimizer_ns"] for row in steps)
+    assert len(steps) == 10
+    assert all(row["forward_ns"] >= 200_000_000 > row["optimizer_ns"] for row in steps)
 
 
 def test_backward_within_backward_is_backward(tmp_path: Path):
@@ -206,10 +206,10 @@ class Waits(torch.autograd.Function):
     def forward(ctx, x): return x.clone()
     @staticmethod
     def backward(ctx, grad):
-        time.sleep(0.02)
+        time.sleep(0.2)
         return grad
 def block(x): return Waits.apply(net(x))
-for x in DataLoader([torch.ones(4)] * 40, 2):
+for x in DataLoader([torch.ones(4)] * 20, 2):
     y = Waits.apply(x.requires_grad_())
     checkpoint(block, y, use_reentrant=True).sum().backward()
     optimizer.step()
@@ -217,8 +217,8 @@ for x in DataLoader([torch.ones(4)] * 40, 2):
 """
     ran(tmp_path, code)
     steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
-    assert len(steps) == 20
-    assert all(row["backward_ns"] >= 40_000_000 > row["other_ns"] for row in steps)
+    assert len(steps) == 10
+    assert all(row["backward_ns"] >= 400_000_000 > row["other_ns"] for row in steps)
 
 
 def test_programs_that_a_rank_starts_are_not_taken_for_it(tmp_path: Path):

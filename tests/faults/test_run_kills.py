@@ -10,7 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs import alive, attempts_of, descendants, eventually, headrace, pids_in, started
+from jobs import (
+    DEADLINE_S,
+    alive,
+    attempts_of,
+    descendants,
+    eventually,
+    headrace,
+    pids_in,
+    started,
+)
 
 # Each rank starts a child of its own, as a data worker would be, in its process group.
 RANK = """
@@ -47,6 +56,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def _text(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
 def all_gone(pids: list[int]) -> None:
     eventually(lambda: not any(map(alive, pids)), f"the end of {pids}")
 
@@ -66,7 +79,7 @@ def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
         below = descendants(job.pid)
         (torchrun,) = [pid for pid in below if psutil.Process(pid).ppid() == job.pid]
         os.kill(torchrun, signal.SIGKILL)
-        assert job.wait(timeout=60) == 137
+        assert job.wait(timeout=DEADLINE_S) == 137
         all_gone([*below, *ranks])
     assert "torchrun itself was killed by SIGKILL" in (folder / "terminal").read_text()
     assert attempts_of(folder / "r")[0]["exit_code"] == 137
@@ -77,7 +90,7 @@ def test_kill_9_of_a_rank_ends_the_others_and_what_it_had_started(folder: Path):
         pids = pids_in(folder, 4)
         rank_1 = int((folder / "pid-1").read_text())
         os.kill(rank_1, signal.SIGKILL)
-        assert job.wait(timeout=60) == 137
+        assert job.wait(timeout=DEADLINE_S) == 137
         all_gone(pids)
     assert "rank 1 failed first: killed by SIGKILL" in (folder / "terminal").read_text()
 
@@ -87,7 +100,7 @@ def test_a_signal_reaches_the_ranks_once_and_is_the_code(folder: Path, sent: int
     with started(folder, "--nproc-per-node", "2", "train.py", "polite") as job:
         ranks = pids_in(folder, 2)
         job.send_signal(sent)
-        assert job.wait(timeout=60) == code
+        assert job.wait(timeout=DEADLINE_S) == code
         all_gone(ranks)
     assert [(folder / f"signal-{rank}").read_text() for rank in range(2)] == [str(int(sent))] * 2
 
@@ -97,7 +110,7 @@ def test_ranks_that_do_not_leave_are_killed_after_their_grace(folder: Path):
     with started(folder, *flags) as job:
         ranks = pids_in(folder, 2)
         job.terminate()
-        assert job.wait(timeout=60) == 143
+        assert job.wait(timeout=DEADLINE_S) == 143
         all_gone(ranks)
 
 
@@ -112,14 +125,14 @@ def test_a_script_run_directly_gets_signals_and_a_second_ctrl_c_kills(folder: Pa
     with started(folder, "--run-dir", "r", "train.py", "polite") as job:
         pids_in(folder, 1)
         job.terminate()
-        assert job.wait(timeout=60) == 0  # it left in its own way, with a code of its own
+        assert job.wait(timeout=DEADLINE_S) == 0  # it left in its own way, with a code of its own
     (folder / "pid-0").unlink()
     with started(folder, "--run-dir", "r", "train.py", "stubborn") as job:
         (script,) = pids_in(folder, 1)
         job.send_signal(signal.SIGINT)
         eventually((folder / "stayed-0").exists, "the first ctrl-C at the script")
         job.send_signal(signal.SIGINT)
-        assert job.wait(timeout=60) == 137
+        assert job.wait(timeout=DEADLINE_S) == 137
         all_gone([script])
     assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 137]
 
@@ -146,9 +159,9 @@ def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
     try:
         (script,) = pids_in(folder, 1)
         os.write(keyboard, b"\x03")
-        eventually((folder / "interrupts").exists, "ctrl-C at the script")
+        eventually(lambda: _text(folder / "interrupts") == "one\n", "ctrl-C at the script")
         job.terminate()  # comes after all that ctrl-C led to
-        assert job.wait(timeout=60) == 143
+        assert job.wait(timeout=DEADLINE_S) == 143
         all_gone([script])
     finally:
         job.kill()

@@ -146,6 +146,7 @@ RANK_SCRIPT = textwrap.dedent("""
         # Not to the shared output, where lines of two ranks may end up in one.
         Path(f"stop-{dist.get_rank()}").write_text(f"{steps} {error}")
     dist.barrier()
+    dist.destroy_process_group()
 """)
 
 

@@ -20,7 +20,7 @@ def test_what_interrupts_training_every_so_often_is_named(tmp_path: Path, what: 
     check(run)
     findings = {each.rule: each for each in diagnose(open_records(run.folder)).findings}
     outliers = findings["step-outliers"]
-    assert outliers.evidence["every_steps"] == 20
+    assert outliers.evidence["every_steps"] == 10
     assert outliers.evidence["phase"] == "other"
     assert outliers.cause is not None
     assert Path(outliers.cause.file) == SCRIPTS / "interrupted.py"

@@ -18,6 +18,7 @@ import torch
 
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, LoaderTimeoutError
+from jobs import eventually
 from sample_datasets import (
     Draws,
     Hangs,
@@ -96,7 +97,7 @@ def test_a_sample_that_kills_every_worker_is_named():
 
 
 def test_a_wait_has_a_deadline_that_names_worker_and_sample():
-    loader = DataLoader(Hangs(40), 4, num_workers=2, timeout_s=1)
+    loader = DataLoader(Hangs(40), 4, num_workers=2, timeout_s=5)
     with pytest.raises(LoaderTimeoutError, match=r"rank 0: batch 3 .* Worker \d is at sample 13"):
         list(loader)
 
@@ -146,12 +147,14 @@ def test_nothing_lies_in_dev_shm():
     before = set(SHARED_MEMORY.iterdir())
     loader = iter(DataLoader(Images(), 8, num_workers=2))
     next(loader)
-    assert set(SHARED_MEMORY.iterdir()) <= before
+    # Others put something there for a moment.
+    eventually(lambda: set(SHARED_MEMORY.iterdir()) <= before, "nothing more than before")
 
 
 def test_dropping_the_loader_ends_its_processes():
     loader = DataLoader(Draws(40), 4, num_workers=2)
     next(iter(loader))
+    eventually(lambda: len(worker_processes()) == 2, "both workers")
     processes = [*forkservers(), *worker_processes()]
     assert len(processes) == 3
     del loader
@@ -183,9 +186,12 @@ def start_script(tmp_path: Path) -> tuple[subprocess.Popen, list[psutil.Process]
     )
     assert script.stdout is not None
     assert script.stdout.readline() == "going\n"
-    children = psutil.Process(script.pid).children(recursive=True)
-    assert len(children) == 3  # the forkserver and two workers
-    return script, children
+
+    def children() -> list[psutil.Process]:
+        found = psutil.Process(script.pid).children(recursive=True)
+        return found if len(found) == 3 else []
+
+    return script, eventually(children, "the forkserver and two workers")
 
 
 def test_kill_9_of_the_training_process_leaves_nothing(tmp_path: Path):

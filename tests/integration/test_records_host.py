@@ -20,7 +20,7 @@ from headrace.records.ring import RingReader, RingWriter
 from headrace.records.schema import FETCHES, PHASES, STEPS
 from headrace.records.store import TABLE_NAMES
 from headrace.records.switch import make_switch
-from jobs import alive, eventually
+from jobs import DEADLINE_S, alive, eventually
 
 # Writes rows numbered from 0 and says after each how many there are; never ends by itself unless
 # told how many to write.
@@ -93,7 +93,7 @@ def numbers(run: Path, name: str) -> list[int]:
 
 def finished(host: subprocess.Popen) -> int:
     host.stdin.close()
-    return host.wait(timeout=60)
+    return host.wait(timeout=DEADLINE_S)
 
 
 def test_a_run_is_read_live_and_closed(folder: Path, tmp_path: Path):
@@ -202,7 +202,7 @@ def test_ctrl_c_leaves_it_alone_and_sigterm_ends_it(folder: Path, tmp_path: Path
         count = open_records(tmp_path).table("system").num_rows
         eventually(lambda: open_records(tmp_path).table("system").num_rows > count, "more samples")
         host.send_signal(signal.SIGTERM)
-        assert host.wait(timeout=60) == 0
+        assert host.wait(timeout=DEADLINE_S) == 0
         assert host.stderr.read() == b""
     assert numbers(tmp_path, "a") == list(range(100))
 

@@ -116,6 +116,7 @@ def test_a_live_run_and_then_its_leftovers_make_pages(tmp_path: Path):
         for pid in [*descendants(job.pid), job.pid]:
             os.kill(pid, signal.SIGKILL)
         job.wait()
+    eventually(lambda: not open_records(folder).live, "the collector's end")
     page = Page(write_report(folder).read_text(encoding="utf-8"))
     check_alone(page)
     assert "it was probably killed" in page.text

@@ -36,8 +36,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def _cached(origin: CacheableStore, folder: Path, limit_bytes: int = _LIMIT) -> CachedStore:
-    return CachedStore(origin, folder, limit_bytes, block_bytes=_BLOCK)
+def _cached(
+    origin: CacheableStore, folder: Path, limit_bytes: int = _LIMIT, block_bytes: int = _BLOCK
+) -> CachedStore:
+    return CachedStore(origin, folder, limit_bytes, block_bytes=block_bytes)
 
 
 def _blocks(folder: Path) -> list[Path]:
@@ -173,8 +175,10 @@ def test_a_limit_too_small_for_a_block_caches_nothing(origin: CacheableStore, fo
     assert _blocks(folder) == []
 
 
-def _read_at_random(origin: CacheableStore, folder: Path, limit_bytes: int, seed: int) -> None:
-    cached = _cached(origin, folder, limit_bytes)
+def _read_at_random(
+    origin: CacheableStore, folder: Path, limit_bytes: int, seed: int, block_bytes: int = _BLOCK
+) -> None:
+    cached = _cached(origin, folder, limit_bytes, block_bytes)
     generator = random.Random(seed)
     for _ in range(200):
         start = generator.randrange(len(_DATA) - 100_000)
@@ -187,7 +191,8 @@ def test_several_processes_share_one_folder(origin: CacheableStore, folder: Path
     limit_bytes = len(_DATA) // 2  # so that they evict one another's blocks all the time
     context = multiprocessing.get_context("fork")
     processes = [
-        context.Process(target=_read_at_random, args=(origin, folder, limit_bytes, seed))
+        # Blocks that the others are about to write are not counted by who evicts: small ones.
+        context.Process(target=_read_at_random, args=(origin, folder, limit_bytes, seed, 2**13))
         for seed in range(4)
     ]
     for process in processes:

@@ -28,6 +28,9 @@ from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
 
 _DATA = random.Random(5).randbytes(3_000_000)
 _QUICK = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, deadline_s=20, stall_s=5)
+# Which read gets a fault depends on who comes first: no read may be unlucky too often.
+_PATIENT = replace(_QUICK, corrupt_attempts=20, stall_s=20)
+_NO_HEDGE_S = 60.0
 _BRIEF = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, deadline_s=1)
 Behind = Callable[[Faults], SlowProxy]
 
@@ -66,7 +69,7 @@ def test_faults_on_a_third_of_all_requests_cost_no_byte(
 ) -> None:
     share = 0.3 if fault in {"busy", "reset"} else 0.1  # a wrong answer is asked for three times
     proxy = behind(Faults(**{fault: share}, seed=4))
-    _read_all(_store(s3_url))
+    _read_all(_store(s3_url, _PATIENT, hedge_after_s=_NO_HEDGE_S))
     counts = proxy.counts()
     assert counts[fault] > 3
     assert counts["requests"] == 100 + counts[fault]
@@ -74,7 +77,7 @@ def test_faults_on_a_third_of_all_requests_cost_no_byte(
 
 def test_a_mix_of_all_faults_costs_no_byte(behind: Behind, s3_url: str) -> None:
     behind(Faults(busy=0.05, reset=0.05, short_body=0.03, cut_range=0.03, seed=2))
-    store = _store(s3_url)
+    store = _store(s3_url, _PATIENT, hedge_after_s=_NO_HEDGE_S)
     _read_all(store)
     assert bytes(store.get("data")) == _DATA
 
@@ -89,7 +92,7 @@ def test_a_stalled_get_is_hedged_on_a_fresh_connection(behind: Behind, s3_url: s
 
 def test_a_tail_of_slow_answers_is_cut_by_few_extra_gets(behind: Behind, s3_url: str) -> None:
     proxy = behind(Faults(stall=0.03, stall_s=60, seed=1))
-    _read_all(_store(s3_url, replace(_QUICK, stall_s=2), hedge_after_s=0.5), count=300)
+    _read_all(_store(s3_url, hedge_after_s=0.5), count=300)
     counts = proxy.counts()
     assert counts["stall"] >= 3
     # The hedges that are allowed, and a retry where the hedge of a stalled GET stalled as well.
@@ -99,8 +102,8 @@ def test_a_tail_of_slow_answers_is_cut_by_few_extra_gets(behind: Behind, s3_url:
 def test_a_server_that_stays_busy_is_given_up(behind: Behind, s3_url: str) -> None:
     proxy = behind(Faults(busy=1.0))
     with pytest.raises(ThrottledError, match=rf"{s3_url}/data \(bytes 5-14\): .* 503 SlowDown"):
-        _store(s3_url, _BRIEF).get_range("data", 5, 10)
-    assert 5 < proxy.counts()["busy"] < 100
+        _store(s3_url, replace(_BRIEF, deadline_s=4)).get_range("data", 5, 10)
+    assert 5 < proxy.counts()["busy"] < 400
 
 
 def test_a_server_that_never_answers_is_given_up(behind: Behind, s3_url: str) -> None:

@@ -40,7 +40,7 @@ def test_presigned_queries_and_passwords_of_urls(caplog: pytest.LogCaptureFixtur
     with object_server(WebHandler) as server:
         host = server.endpoint.removeprefix("http://")
         url = f"http://user:{_CANARY}@{host}/folder?X-Amz-Signature={_CANARY}&X-Amz-Date=1"
-        store = open_store(url, config=_CONFIG)
+        store = open_store(url)
         store.put("x", b"123")
         assert bytes(store.get("x")) == b"123"
         assert all(f"X-Amz-Signature={_CANARY}" in request for request in server.requests)

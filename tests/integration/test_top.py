@@ -27,7 +27,7 @@ from headrace.records.run_folder import RunFolder, open_run_folder
 from headrace.records.switch import make_switch
 from headrace.report.terminal.watch import Watch
 from headrace.report.terminal.window import Window
-from jobs import clean_environment, descendants, eventually, run, started
+from jobs import DEADLINE_S, clean_environment, descendants, eventually, run, started
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
 TOP = [sys.executable, "-m", "headrace.cli.main", "top"]
@@ -118,7 +118,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         eventually(lambda: open_records(path).table("steps").num_rows > 100, "100 steps")
         yield path
         (folder / "stop").touch()
-        job.wait(timeout=60)
+        job.wait(timeout=DEADLINE_S)
 
 
 def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: Path):
@@ -287,7 +287,7 @@ def test_the_end_of_a_run_is_noticed_and_told(tmp_path: Path):
         with terminal(str(path), "--interval", "200ms") as screen:
             screen.shows("running")
             stop.touch()
-            assert job.wait(timeout=60) == 0
+            assert job.wait(timeout=DEADLINE_S) == 0
             screen.shows("over after")
             screen.shows("exit code 0")
             screen.shows("the whole run:")

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def decode(sample):
-    busy(0.001)
+    busy(0.005)
     return torch.full((16,), 1.0), int(sample["cls"])
 
 

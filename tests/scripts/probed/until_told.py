@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 told, counted = Path(sys.argv[1]), Path(sys.argv[2])
+draft = counted.with_suffix(".draft")
 net = model()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 steps = 0
@@ -18,6 +19,7 @@ while not told.exists():
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
         steps += 1
-        counted.write_text(str(steps))
+        draft.write_text(str(steps))
+        draft.replace(counted)
         if told.exists():
             break

@@ -66,6 +66,17 @@ class PlainArena:
         return self._pieces[offset]
 
 
+class _Lease(weakref.ref[NDArray[np.uint8]]):
+    """Tells that the last view of a lent slot has died.
+
+    Attributes:
+        slot: The slot.
+    """
+
+    __slots__ = ("slot",)
+    slot: int
+
+
 class SlotPool:
     """The slots of one executor, as the training process sees them.
 
@@ -79,27 +90,29 @@ class SlotPool:
         self._maps = [np.empty(0, np.uint8)] * count
         # Last freed, first taken: its pages are warm, and slots never needed are never touched.
         self._free: deque[int] = deque(reversed(range(count)))
-        self._lent: set[int] = set()
+        self._lent: dict[int, _Lease] = {}
+        self._ended: deque[_Lease] = deque()
 
     def take(self) -> int | None:
         """Return a free slot for a batch to be made in, or None."""
+        self._take_back()
         try:
             return self._free.pop()
         except IndexError:
             return None
 
     def give(self, slot: int) -> None:
-        """Make a slot free again. Any thread may call this: views die wherever they die."""
-        # In this order: between the two, `reclaim` must not see the slot as free and add it too.
+        """Make a slot free again that was not lent."""
         self._free.append(slot)
-        self._lent.discard(slot)
 
     def reclaim(self) -> None:
         """Make all slots free that the script has no view of; only while no worker runs."""
+        self._take_back()
         self._free = deque(slot for slot in reversed(range(self.count)) if slot not in self._lent)
 
     def free_count(self) -> int:
         """Return how many slots are free."""
+        self._take_back()
         return len(self._free)
 
     def write(self, slot: int, payload: bytes) -> None:
@@ -116,9 +129,11 @@ class SlotPool:
         # A new array object over the same bytes: NumPy keeps it as the base of every view, torch
         # keeps the view, so the death of `lease` is the death of the last tensor.
         lease = np.frombuffer(memory.data, np.uint8)
-        self._lent.add(slot)
-        finalizer = weakref.finalize(lease, self.give, slot)
-        finalizer.atexit = False
+        # Views die wherever they die, and no Python runs then: a ctrl-C that came there would be
+        # raised in a place that drops it.
+        ended = _Lease(lease, self._ended.append)
+        ended.slot = slot
+        self._lent[slot] = ended
         return decode(structure, lambda placed: _value(_window(lease, placed), placed))
 
     def copy_out(self, slot: int, structure: bytes) -> Any:
@@ -135,6 +150,13 @@ class SlotPool:
             os.close(descriptor)
         self.descriptors = []
         self._maps = []
+
+    def _take_back(self) -> None:
+        """Make the slots free whose last views have died."""
+        while self._ended:
+            slot = self._ended.popleft().slot
+            del self._lent[slot]
+            self._free.append(slot)
 
     def _mapped(self, slot: int) -> NDArray[np.uint8]:
         """Map all of a slot. Views of an earlier, smaller mapping stay valid: the same pages."""

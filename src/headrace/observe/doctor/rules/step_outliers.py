@@ -97,8 +97,10 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     """Return every how many steps an outlier comes; None where there is no rhythm."""
     first = steps.ranks[0]
     spent = steps.phase_ns(phase)
-    # A step that was slow by chance lies between the others, but not as long in that phase.
-    long = outliers & (spent >= 0.5 * float(np.median(spent[outliers])))
+    # A step that was slow by chance lies between the others: elsewhere, or not as long there.
+    late = steps.wall_ns - np.median(steps.wall_ns[~outliers])
+    there = outliers & (spent - np.median(spent[~outliers]) >= 0.5 * late)
+    long = there & (spent >= 0.5 * float(np.median(spent[there if there.any() else outliers])))
     numbers = steps.rows["step"][long & (steps.rows["rank"] == first)]
     gaps = np.diff(np.sort(numbers))
     if len(gaps) < 2:
