@@ -248,6 +248,19 @@ os.wait()
     ]
 
 
+def test_a_module_that_was_looked_for_before_has_its_hook(tmp_path: Path):
+    (tmp_path / "oddly.py").write_text("answer = 42\n")
+    code = """
+from importlib.util import find_spec
+from headrace.core.after_import import after_import
+after_import("oddly", lambda module: print(module.answer))
+assert find_spec("oddly") and find_spec("oddly")
+import oddly
+import importlib; importlib.reload(oddly)
+"""
+    assert ran(tmp_path, code).stdout == "42\n"
+
+
 def test_a_hook_that_fails_does_not_fail_the_import(tmp_path: Path):
     (tmp_path / "oddly.py").write_text("answer = 42\n")
     code = """

@@ -136,6 +136,14 @@ def test_slots_are_reused_and_files_closed():
     assert len([link for link in DESCRIPTORS.iterdir() if "headrace" in _target(link)]) == before
 
 
+def test_a_loader_that_only_its_iteration_keeps_is_closed_with_it():
+    before = len([link for link in DESCRIPTORS.iterdir() if "headrace" in _target(link)])
+    assert sum(1 for _ in DataLoader(Images(), 4, num_workers=2)) == 16
+    gc.collect()
+    assert len([link for link in DESCRIPTORS.iterdir() if "headrace" in _target(link)]) == before
+    assert gone([*forkservers(), *worker_processes()])
+
+
 def _target(link: Path) -> str:
     try:
         return str(link.readlink())

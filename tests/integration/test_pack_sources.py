@@ -12,6 +12,7 @@ from headrace.core.errors import DatasetError, UsageError
 from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.progress import PackProgress
 from headrace.data.shards.sample_reader import read_member
 from headrace.data.shards.sources.classes import read_classes
 from headrace.data.shards.sources.detect import SourceOptions
@@ -212,6 +213,21 @@ def test_a_finished_packing_is_left_alone_and_another_refused(tmp_path):
     with pytest.raises(DatasetError, match="holds a dataset already"):
         pack(str(source), str(tmp_path / "dst"), PackOptions(seed=1))
     assert contents(tmp_path / "dst") == before
+
+
+def test_what_another_packing_to_the_same_place_took_away_is_missed(tmp_path):
+    source = class_folders(tmp_path / "src")
+
+    def take_away(progress: PackProgress) -> None:
+        if progress.stage == "packing" and progress.samples:  # as one does that has finished
+            for file in (tmp_path / "dst/.packing").glob("*.arrow"):
+                file.unlink()
+
+    with pytest.raises(DatasetError, match="another packing"):
+        pack(str(source), str(tmp_path / "dst"), PackOptions(shard_bytes=1), progress=take_away)
+    assert not (tmp_path / "dst/manifest.json").exists()
+    report = pack(str(source), str(tmp_path / "dst"), PackOptions(shard_bytes=1))
+    assert report.manifest.num_samples == sum(each.is_file() for each in source.rglob("*"))
 
 
 def test_a_destination_with_other_things_in_it_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -17,6 +18,8 @@ import pytest
 
 from headrace.core.errors import CorruptError, NotFoundError
 from headrace.data.storage import CachedStore, open_store
+from headrace.data.storage.atomic import clear_litter, write_whole
+from headrace.data.storage.block_folder import BlockFolder
 from headrace.data.storage.store import CacheableStore
 
 _DATA = random.Random(9).randbytes(2_000_000)
@@ -209,6 +212,34 @@ def _write_for_ever(origin: CacheableStore, folder: Path) -> None:
         cached = _cached(origin, folder, len(_DATA) // 2)
         cached.get("data")
         cached.close()
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(folder: Path) -> None:
+    mine, others = BlockFolder(folder, _LIMIT), BlockFolder(folder, _LIMIT)
+    mine.prepare()
+    with mine._usage() as descriptor:
+        assert descriptor is not None
+        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child.start()
+    assert others.save("0123", b"0" * 16, memoryview(b"content"))
+    child.kill()
+    child.join()
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks, first = fcntl.flock, [True]
+
+    def cleared_before_it_is_locked(descriptor: int, how: int) -> None:
+        if first.pop() if first else False:
+            clear_litter(tmp_path)
+        locks(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", cleared_before_it_is_locked)
+    write_whole(tmp_path / "block", [b"content"])
+    assert (tmp_path / "block").read_bytes() == b"content"
+    assert [file.name for file in tmp_path.iterdir()] == ["block"]
 
 
 def test_kill_9_leaves_no_lock_no_litter_and_no_bad_block(

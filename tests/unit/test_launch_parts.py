@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import io
+import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from headrace.launch.rank import rank_command
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of
 from headrace.launch.tee import Tee
+from jobs import eventually
 
 
 def failure(rank: int, returncode: int, last_words_s: float, seen_s: int = 100) -> RankFailure:
@@ -134,6 +138,46 @@ def test_a_tee_shows_and_keeps_the_same_bytes_and_outlives_its_terminal(tmp_path
         tee.close(timeout_s=30)
         assert (tmp_path / "log").read_bytes() == bytes(range(256)) * 999
     assert shown.getvalue() == bytes(range(256)) * 999
+
+
+class _Full:
+    """A terminal that is a file on a full disk."""
+
+    def write(self, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, f"no room for {len(data)} bytes")
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_full_disk_behind_the_terminal_costs_what_is_shown_alone(tmp_path: Path):
+    command = [sys.executable, "-c", "print('x' * 500_000)"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    tee = Tee(child.stdout, _Full(), tmp_path / "log")
+    assert child.wait() == 0
+    tee.close(timeout_s=30)
+    assert (tmp_path / "log").stat().st_size == 500_001
+    follower = Follower()
+    follower.follow(tmp_path / "log", "[0] ", _Full())
+    follower.close()
+
+
+def test_the_log_is_whole_while_the_terminal_stands_still(tmp_path: Path):
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", "print('x' * 500_000)"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with os.fdopen(writing, "wb", buffering=0) as still, os.fdopen(reading, "rb") as pager:
+        tee = Tee(child.stdout, still, tmp_path / "log")
+        assert child.wait() == 0
+        eventually(lambda: (tmp_path / "log").stat().st_size == 500_001, "all is logged")
+        shown: list[bytes] = []
+        reads = threading.Thread(target=lambda: shown.append(pager.read(500_001)))
+        reads.start()
+        tee.close()
+        reads.join()
+    assert shown == [b"x" * 500_000 + b"\n"]
 
 
 def _closed() -> io.BytesIO:

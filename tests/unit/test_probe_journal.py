@@ -96,6 +96,26 @@ def test_where_much_is_noted_it_does_not_pile_up():
     assert [phases(row) for row in rank.rows] == [PHASES] * 999
 
 
+def test_keeping_up_while_another_thread_has_settled_all_is_nothing():
+    rank = Rank()
+
+    class Late:
+        """A lock that is had once another thread has done it all."""
+
+        def acquire(self, *, timeout: float) -> bool:
+            rank.journal.waiting.clear()
+            return timeout >= 0
+
+        def release(self) -> None:
+            pass
+
+    for _ in range(300):
+        rank.step()
+    rank.journal._lock = Late()
+    rank.journal.keep_up()
+    assert not rank.journal.waiting
+
+
 def test_what_happened_lately_is_dropped_where_recording_was_off():
     rank = Rank()
     rank.step()

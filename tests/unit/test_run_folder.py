@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,22 @@ def test_a_run_that_is_started_again_has_a_second_attempt():
     start(open_run_folder(run_dir="mine", name=None, script="t.py"))
     again = start(open_run_folder(run_dir="mine", name=None, script="t.py"))
     assert again.number == 2
+
+
+def test_attempts_that_begin_and_end_side_by_side_are_all_there():
+    folder = open_run_folder(run_dir="mine", name=None, script="t.py")
+
+    def attempt(_: int) -> int:
+        number = start(open_run_folder(run_dir="mine", name=None, script="t.py")).number
+        folder.end_attempt(number, number % 7)
+        return number
+
+    with ThreadPoolExecutor(8) as threads:
+        numbers = sorted(threads.map(attempt, range(40)))
+    assert numbers == list(range(1, 41))
+    assert [(each.number, each.exit_code) for each in folder.attempts()] == [
+        (number, number % 7) for number in numbers
+    ]
 
 
 def test_runs_of_the_same_second_get_folders_of_their_own():

@@ -59,14 +59,15 @@ class _Finder(MetaPathFinder):
             self._finding.discard(name)
         if spec is None or spec.loader is None:
             return None
-        spec.loader = _HookedLoader(spec.loader, self.hooks.pop(name))
+        # They stay: who asks for a spec may only want to know whether there is such a module.
+        spec.loader = _HookedLoader(spec.loader, self.hooks)
         return spec
 
 
 class _HookedLoader(Loader):
-    """A module's own loader, and hooks after it."""
+    """A module's own loader, and after it the hooks that are there for it."""
 
-    def __init__(self, loader: Loader, hooks: list[Hook]) -> None:
+    def __init__(self, loader: Loader, hooks: dict[str, list[Hook]]) -> None:
         self._loader = loader
         self._hooks = hooks
 
@@ -80,5 +81,5 @@ class _HookedLoader(Loader):
         module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        for hook in self._hooks:
+        for hook in self._hooks.pop(module.__name__, []):
             _call(hook, module)

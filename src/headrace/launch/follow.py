@@ -82,5 +82,5 @@ class _File:
         try:
             self._terminal.write(text)
             self._terminal.flush()
-        except BrokenPipeError:  # nobody reads any more: the log goes on
+        except (OSError, ValueError):  # nobody reads any more, or it is full: the log goes on
             self._terminal = None

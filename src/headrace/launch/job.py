@@ -17,7 +17,7 @@ from headrace.launch.rank import rank_command
 from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
-from headrace.launch.tee import Tee
+from headrace.launch.tee import Tee, raw
 from headrace.records.run_folder import RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -67,8 +67,8 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         assert child.stdout is not None
         assert child.stderr is not None
         tees = (
-            Tee(child.stdout, sys.stdout.buffer, log.with_name("rank-0.stdout")),
-            Tee(child.stderr, sys.stderr.buffer, log),
+            Tee(child.stdout, raw(sys.stdout.buffer), log.with_name("rank-0.stdout")),
+            Tee(child.stderr, raw(sys.stderr.buffer), log),
         )
         returncode = wait_for(child, held, own_session=False, grace_s=lambda: _GRACE_S)
         for tee in tees:

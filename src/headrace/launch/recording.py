@@ -94,6 +94,8 @@ class Recording:
                 "--parent", str(os.getpid()),
             ],
             stdin=subprocess.PIPE,
+            # What ends the job by its process group or terminal must not end the records.
+            start_new_session=True,
         )  # fmt: skip
 
     def environment(self) -> dict[str, str | None]:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from queue import Queue
+from typing import IO, Protocol
 
 _READ_BYTES = 64 * 1024
+_AHEAD = 64  # reads that may be logged and not shown yet; more wait for the terminal
+_LOOK_AGAIN_S = 0.1
+
+
+class Terminal(Protocol):
+    """Where bytes are shown: a raw file, so that no lock of Python's is held while it waits."""
+
+    def write(self, data: memoryview, /) -> int | None:
+        """Write some of the bytes; return how many."""
+        ...
 
 
 class Tee:
@@ -15,34 +29,71 @@ class Tee:
 
     Args:
         source: The reading end of the child's stream.
-        terminal: Where it is shown; where nobody reads it any more, only the log goes on.
+        terminal: Where it is shown; where that fails, only the log goes on.
         log: The file, made anew.
     """
 
-    def __init__(self, source: IO[bytes], terminal: BinaryIO, log: Path) -> None:
+    def __init__(self, source: IO[bytes], terminal: Terminal, log: Path) -> None:
         self._source = source
-        self._terminal: BinaryIO | None = terminal
+        self._terminal: Terminal | None = terminal
         self._log = log.open("wb", buffering=0)
-        self._thread = threading.Thread(target=self._copy, name=f"tee {log.name}", daemon=True)
-        self._thread.start()
+        self._unshown: Queue[bytes] = Queue(_AHEAD)
+        self._reader = _started(self._read, f"read {log.name}")
+        _started(self._show, f"show {log.name}")
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Wait for the stream's end, which a process the child left behind may hold open."""
-        self._thread.join(timeout_s)
+        """Wait for the stream's end, which a process the child left behind may hold open.
 
-    def _copy(self) -> None:
+        Then until all is shown, however long the terminal stands still (a pager, ctrl-S), or until
+        a signal that is held back asks to stop.
+
+        Args:
+            timeout_s: For the stream's end.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._reader.is_alive() and time.monotonic() < deadline and not _asked_to_stop():
+            self._reader.join(_LOOK_AGAIN_S)
+            if self._unshown.full():  # the terminal stands still, not the stream
+                deadline = time.monotonic() + timeout_s
+        shown = _started(self._unshown.join, "all is shown")
+        while shown.is_alive() and not _asked_to_stop():
+            shown.join(_LOOK_AGAIN_S)
+
+    def _read(self) -> None:
         with self._source, self._log:
             # read1 returns what is there: a prompt or a progress bar appears at once.
             while chunk := self._source.read1(_READ_BYTES):  # type: ignore[attr-defined]
                 with suppress(OSError):  # a full disk costs the log, never the run
                     self._log.write(chunk)
-                self._show(chunk)
+                self._unshown.put(chunk)
 
-    def _show(self, chunk: bytes) -> None:
-        if self._terminal is None:
-            return
-        try:
-            self._terminal.write(chunk)
-            self._terminal.flush()
-        except (BrokenPipeError, ValueError):
-            self._terminal = None
+    def _show(self) -> None:
+        while True:
+            left = memoryview(self._unshown.get())
+            while self._terminal is not None and left:
+                try:
+                    written = self._terminal.write(left)
+                except (OSError, ValueError):  # nobody reads it any more, or its disk is full
+                    self._terminal = None
+                    break
+                if written is None:  # somebody made it non-blocking, and it has no room
+                    time.sleep(_LOOK_AGAIN_S)
+                left = left[written or 0 :]
+            self._unshown.task_done()
+
+
+def raw(stream: IO[bytes]) -> Terminal:
+    """Return the file behind a buffered stream, such as `sys.stdout.buffer`."""
+    terminal: Terminal = getattr(stream, "raw", stream)
+    return terminal
+
+
+def _asked_to_stop() -> bool:
+    """Whether a signal that is held back asks for that."""
+    return bool(signal.sigpending() - {signal.SIGCHLD})
+
+
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -44,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
         try:
             return _run(job, logs)
         finally:
+            # How the job ended is known: a signal that comes now must not change that.
+            for stopping in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(stopping, signal.SIG_IGN)
             recording.finish()
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")

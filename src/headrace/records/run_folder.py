@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +20,7 @@ from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
 RUNS_FOLDER = "runs"
+_FILE = "run.json"
 _FORMAT_VERSION = 1
 
 
@@ -67,13 +70,13 @@ class RunFolder:
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
         try:
-            run = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+            run = json.loads((self.path / _FILE).read_text(encoding="utf-8"))
             return tuple(_attempt_from(entry) for entry in run["attempts"])
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(
-                f"{self.path / 'run.json'} cannot be read: {error}. Mend it, or take another "
+                f"{self.path / _FILE} cannot be read: {error}. Mend it, or take another "
                 "folder with --run-dir or --name."
             ) from error
 
@@ -81,29 +84,43 @@ class RunFolder:
         self, *, command: Sequence[str], argv: Sequence[str], world_size: int
     ) -> Attempt:
         """Write down that an attempt begins, make its logs folder, and return it."""
-        before = self.attempts()
-        attempt = Attempt(
-            number=len(before) + 1,
-            command=redact(command),
-            argv=redact(argv),
-            world_size=world_size,
-            started_s=time.time(),
-            versions=_versions(),
-        )
+        versions = _versions()
+        with self._alone():
+            before = self.attempts()
+            attempt = Attempt(
+                number=len(before) + 1,
+                command=redact(command),
+                argv=redact(argv),
+                world_size=world_size,
+                started_s=time.time(),
+                versions=versions,
+            )
+            self._write((*before, attempt))
         self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
-        self._write((*before, attempt))
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
         """Write down how an attempt ended."""
-        self._write(
-            tuple(
-                replace(attempt, ended_s=time.time(), exit_code=exit_code)
-                if attempt.number == number
-                else attempt
-                for attempt in self.attempts()
+        with self._alone():
+            self._write(
+                tuple(
+                    replace(attempt, ended_s=time.time(), exit_code=exit_code)
+                    if attempt.number == number
+                    else attempt
+                    for attempt in self.attempts()
+                )
             )
-        )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others from run.json meanwhile: an attempt that begins while another ends, say."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def _write(self, attempts: Sequence[Attempt]) -> None:
         run = {
@@ -111,9 +128,9 @@ class RunFolder:
             "name": self.path.name,
             "attempts": [asdict(attempt) for attempt in attempts],
         }
-        draft = self.path / f"run.json.{os.getpid()}.tmp"
+        draft = self.path / f"{_FILE}.{os.getpid()}.tmp"
         draft.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self.path / "run.json")
+        draft.replace(self.path / _FILE)
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:
@@ -150,7 +167,9 @@ def open_run_folder(
             else runs_folder(runs_dir) / (name or "")
         )
         path.mkdir(parents=True, exist_ok=True)
-        if not (path / "run.json").exists() and any(path.iterdir()):
+        # One that begins at this moment has a draft there.
+        others = [each for each in path.iterdir() if not each.name.startswith(_FILE)]
+        if others and not (path / _FILE).exists():
             raise UsageError(
                 f"{path} holds files but no run.json, so it is no run's folder. "
                 "Give an empty or a new one."

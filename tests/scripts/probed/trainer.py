@@ -4,7 +4,7 @@ import sys
 
 from points import Points, model
 from torch import nn
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments  # isort: split  (before torch: it looks for it)
 
 
 class Net(nn.Module):

@@ -330,8 +330,9 @@ class DataLoader:
     def _on_end(self, executor: Executor) -> Callable[[], None]:
         if executor is self._executor_given:
             return executor.finish  # its owner closes it
-        idle = self._idle
-        return lambda: _give_back(executor, idle)
+        # The iteration keeps the loader, which closes what idles when it ends: a script may hold
+        # the iteration alone.
+        return lambda: _give_back(executor, self._idle)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""

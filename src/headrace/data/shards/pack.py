@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import NoSpaceError, StorageError
+from headrace.core.errors import DatasetError, NoSpaceError, StorageError
 from headrace.data.shards.manifest import DECODED, Manifest
 from headrace.data.shards.options import Check, PackOptions, Recode
 from headrace.data.shards.packing.assemble import About, assemble, summarise
@@ -100,6 +100,11 @@ def pack(
     complete = _pack_shards(store, table, bounds, job, options, tell)
     tell(PackProgress(stage="indexing"))
     finished = sorted(finished_shards(store, len(bounds) - 1))
+    if complete and len(finished) != len(bounds) - 1:
+        raise DatasetError(
+            f"{store.url}: shards that were packed are gone, so another packing to the same place "
+            "was under way. Wait for it to end, then run the same command again."
+        )
     summary = summarise(_parts(store, finished))
     check_budget(summary.bad, options.max_bad, table.url, complete=complete)
     about = About(layout="tar", source=table.source, classes=table.classes, options=described)

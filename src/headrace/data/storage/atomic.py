@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from uuid import uuid4
 
@@ -32,11 +33,9 @@ def write_whole(
         OSError: The disk is full, read-only, or gone; nothing is left behind.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = (beside_in or file.parent) / litter_name()
+    beside, out = _begun(beside_in or file.parent)
     try:
-        with beside.open("xb", buffering=0) as out:
-            with suppress(OSError):  # a disk without locks keeps its litter
-                fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with out:
             for piece in pieces:
                 _write_all(out.fileno(), memoryview(piece).cast("B"))
             if durable:
@@ -48,6 +47,23 @@ def write_whole(
         raise
     if durable:
         _sync_folder(file.parent)
+
+
+def _begun(folder: Path) -> tuple[Path, FileIO]:
+    """Return a new file in a folder and its path; its lock says that it is being written."""
+    while True:
+        beside = folder / litter_name()
+        out = beside.open("xb", buffering=0)
+        try:
+            fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = os.fstat(out.fileno()).st_nlink == 0
+        except BlockingIOError:
+            taken = True
+        except OSError:  # a disk without locks keeps its litter
+            taken = False
+        if not taken:
+            return beside, out
+        out.close()  # whoever clears litter had it before it was locked
 
 
 def litter_name() -> str:

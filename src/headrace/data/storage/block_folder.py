@@ -122,6 +122,8 @@ class BlockFolder:
                 return
             yield descriptor
         finally:
+            with suppress(OSError):  # to close it is not enough: a child forked meanwhile has it
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def _evict(self, wanted: int) -> int:

@@ -77,7 +77,8 @@ class Journal:
             return
         try:
             waiting, clock = self.waiting, self._clock
-            for _ in range(most or len(waiting)):  # no more than that: the rank may go on noting
+            there = len(waiting)  # no more than that: the rank may go on noting
+            for _ in range(there if most is None else min(most, there)):
                 report, at_ns = waiting.popleft()
                 try:
                     report(clock, at_ns)

@@ -103,11 +103,14 @@ class IndexCopy:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            if self.index() is None:
-                self._remove_unused()
-                write_whole(self._file(".arrow"), _checked(store, manifest), durable=False)
-            with suppress(OSError):
-                self._file(".lock").unlink()
+            try:
+                if self.index() is None:
+                    self._remove_unused()
+                    write_whole(self._file(".arrow"), _checked(store, manifest), durable=False)
+                with suppress(OSError):
+                    self._file(".lock").unlink()
+            finally:  # to close it is not enough: a child forked meanwhile has it
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _remove_unused(self) -> None:
         assert self._folder is not None
