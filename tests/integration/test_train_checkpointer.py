@@ -91,6 +91,21 @@ def test_an_incomplete_checkpoint_is_never_offered(url: str):
     assert names(url) == {"step-000000000001", "step-000000000002"}
 
 
+def test_a_checkpoint_that_training_removes_meanwhile_gives_way_to_a_newer_one(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    trains, evaluates = Checkpointer(url, keep=1), Checkpointer(url)
+    model, optimizer = trained(1)
+    trains.save(1, model, optimizer, extra="old")
+    newest = evaluates._catalog.newest
+    answers = [newest()]
+    trains.save(2, model, optimizer, extra="new")
+    monkeypatch.setattr(
+        evaluates._catalog, "newest", lambda: answers.pop() if answers else newest()
+    )
+    assert evaluates.restore(*trained(0)) == Restored(step=2, extra="new")
+
+
 def test_damage_is_told_with_the_file_and_the_way_on(url: str):
     checkpointer = Checkpointer(url)
     model, optimizer = trained(1)

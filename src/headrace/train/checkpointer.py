@@ -58,6 +58,9 @@ class Restored:
     extra: Any
 
 
+_TRIES = 5  # to restore, while a job that trains beside removes what is being read
+
+
 class Checkpointer:
     """Saves model, optimizer and loader together, and gives the newest whole checkpoint back.
 
@@ -156,8 +159,25 @@ class Checkpointer:
                 parameters are named). Model, optimizer and loader are left as they were.
         """
         commit = on_rank_0(self._catalog.newest)
-        if commit is None:
-            return None
+        for tries_left in reversed(range(_TRIES)):
+            if commit is None:
+                return None
+            try:
+                return self._restored(commit, model, optimizer, loader)
+            except CheckpointError:
+                newest = on_rank_0(self._catalog.newest)
+                if newest == commit or not tries_left:
+                    raise
+                commit = newest  # a job that trains beside has removed the one that was read
+        raise AssertionError("the last try returns or raises")
+
+    def _restored(
+        self,
+        commit: Commit,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        loader: Stateful | None,
+    ) -> Restored:
         together(lambda: self._check_loader(commit, loader))
         with self._fetched(commit) as place:
             reader = SafeReader(place, [file.name for file in commit.files])
