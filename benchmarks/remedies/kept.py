@@ -28,8 +28,10 @@ class Measured:
     stolen: float
 
 
-def keep(case: Case, measured: Measured) -> None:
-    """Write down what came of a case."""
+def keep(case: Case, measured: Measured, code_before: list[str]) -> None:
+    """Write down what came of a case, where the code is committed and as it was before."""
+    if not is_committed() or code() != code_before:
+        return
     FOLDER.mkdir(parents=True, exist_ok=True)
     pairs = [(name, None if each is None else asdict(each)) for name, each in measured.pairs]
     content = {"code": code(), "stolen": measured.stolen, "pairs": pairs}
@@ -52,10 +54,16 @@ def kept(case: Case, most_stolen: float) -> Measured | None:
 
 def code() -> list[str]:
     """Return what the committed code is known by: Headrace's, and this benchmark's."""
-    trees = ["HEAD:src", "HEAD:benchmarks/remedies"]
-    told = subprocess.run(
-        ["git", "rev-parse", *trees], capture_output=True, text=True, check=True, cwd=ROOT
-    )
+    return _git("rev-parse", "HEAD:src", "HEAD:benchmarks/remedies", "HEAD:benchmarks/calm.py")
+
+
+def is_committed() -> bool:
+    """Whether the code is as the last commit has it."""
+    return not _git("status", "--porcelain", "--", "src", "benchmarks")
+
+
+def _git(*arguments: str) -> list[str]:
+    told = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=ROOT)
     return told.stdout.split()
 
 

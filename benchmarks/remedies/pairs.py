@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from bucket import Photographs, late_bucket  # noqa: E402 - it stands beside this script
 from cases import CASES, Case, Remedied  # noqa: E402 - likewise
-from kept import Measured, keep, kept  # noqa: E402 - likewise
+from kept import Measured, code, keep, kept  # noqa: E402 - likewise
 
 from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - stands above this folder
 from headrace.core.env import child_environment  # noqa: E402 - after the path
@@ -61,8 +61,9 @@ def main() -> None:
     for case in chosen:
         measured = kept(case, MOST_STOLEN) if options.go_on else None
         if measured is None:
+            before = code()
             measured = measure(case)
-            keep(case, measured)
+            keep(case, measured, before)
         stolen.append(measured.stolen)
         for remedy, found in measured.pairs:
             if found is None:

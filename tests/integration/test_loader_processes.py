@@ -139,6 +139,16 @@ def test_slots_are_reused_and_files_closed():
 def test_a_loader_that_only_its_iteration_keeps_is_closed_with_it():
     before = len([link for link in DESCRIPTORS.iterdir() if "headrace" in _target(link)])
     assert sum(1 for _ in DataLoader(Images(), 4, num_workers=2)) == 16
+
+    class Trainer:
+        """Keeps both, and itself."""
+
+        def __init__(self) -> None:
+            self.loader = DataLoader(Images(), 4, num_workers=2)
+            self.batches = iter(self.loader)
+            self.trainer = self
+
+    next(Trainer().batches)
     gc.collect()
     assert len([link for link in DESCRIPTORS.iterdir() if "headrace" in _target(link)]) == before
     assert gone([*forkservers(), *worker_processes()])

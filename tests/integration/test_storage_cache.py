@@ -219,7 +219,7 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_the_lock(folder: Path) 
     mine.prepare()
     with mine._usage() as descriptor:
         assert descriptor is not None
-        child = multiprocessing.get_context("fork").Process(target=signal.pause)
+        child = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
         child.start()
     assert others.save("0123", b"0" * 16, memoryview(b"content"))
     child.kill()

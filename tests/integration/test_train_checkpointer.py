@@ -104,6 +104,13 @@ def test_a_checkpoint_that_training_removes_meanwhile_gives_way_to_a_newer_one(
         evaluates._catalog, "newest", lambda: answers.pop() if answers else newest()
     )
     assert evaluates.restore(*trained(0)) == Restored(step=2, extra="new")
+    gone = [newest()]
+    open_store(url).delete("step-000000000002/commit.json")
+    for info in list(open_store(url).list()):
+        open_store(url).delete(info.path)
+    answers += gone
+    with pytest.raises(CheckpointError, match="it is missing"):
+        evaluates.restore(*trained(0))
 
 
 def test_damage_is_told_with_the_file_and_the_way_on(url: str):

@@ -183,6 +183,18 @@ def test_a_rhythm_is_seen_although_some_steps_were_slow_by_chance(chance_every: 
     assert worst.evidence["every_steps"] == 20
 
 
+def test_a_rhythm_is_seen_that_is_spread_over_phases():
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
+    tables = play(run)
+    for step in range(19, 400, 20):
+        for phase, ms in (("other_ns", 26), ("forward_ns", 22), ("optimizer_ns", 20)):
+            tables.rows["steps"][step][phase] += ms * MS
+            tables.rows["steps"][step]["wall_ns"] += ms * MS
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "step-outliers"
+    assert (worst.evidence["every_steps"], worst.evidence["phase"]) == (20, "other")
+
+
 def test_steps_without_rhythm_have_no_period_of_two():
     run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
     tables = play(run)

@@ -151,13 +151,13 @@ class _Full:
 
 
 def test_a_full_disk_behind_the_terminal_costs_what_is_shown_alone(tmp_path: Path):
-    command = [sys.executable, "-c", "print('x' * 500_000)"]
+    command = [sys.executable, "-c", "print('x' * 200_000)"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert child.stdout is not None
     tee = Tee(child.stdout, _Full(), tmp_path / "log")
     assert child.wait() == 0
     tee.close(timeout_s=30)
-    assert (tmp_path / "log").stat().st_size == 500_001
+    assert (tmp_path / "log").stat().st_size == 200_001
     follower = Follower()
     follower.follow(tmp_path / "log", "[0] ", _Full())
     follower.close()
@@ -165,19 +165,39 @@ def test_a_full_disk_behind_the_terminal_costs_what_is_shown_alone(tmp_path: Pat
 
 def test_the_log_is_whole_while_the_terminal_stands_still(tmp_path: Path):
     reading, writing = os.pipe()
-    command = [sys.executable, "-c", "print('x' * 500_000)"]
+    command = [sys.executable, "-c", "print('x' * 200_000)"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert child.stdout is not None
     with os.fdopen(writing, "wb", buffering=0) as still, os.fdopen(reading, "rb") as pager:
         tee = Tee(child.stdout, still, tmp_path / "log")
         assert child.wait() == 0
-        eventually(lambda: (tmp_path / "log").stat().st_size == 500_001, "all is logged")
+        eventually(lambda: (tmp_path / "log").stat().st_size == 200_001, "all is logged")
         shown: list[bytes] = []
-        reads = threading.Thread(target=lambda: shown.append(pager.read(500_001)))
+        reads = threading.Thread(target=lambda: shown.append(pager.read(200_001)))
         reads.start()
         tee.close()
         reads.join()
-    assert shown == [b"x" * 500_000 + b"\n"]
+    assert shown == [b"x" * 200_000 + b"\n"]
+
+
+class _Slow:
+    """A terminal that shows less than is written."""
+
+    def write(self, data: memoryview) -> int:
+        threading.Event().wait(0.01)
+        return len(data)
+
+
+def test_what_a_script_leaves_behind_may_write_for_ever(tmp_path: Path):
+    command = ["sh", "-c", "yes & exit 3"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    assert child.stdout is not None
+    tee = Tee(child.stdout, _Slow(), tmp_path / "log")
+    try:
+        assert child.wait() == 3
+        tee.close(timeout_s=0.5)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def _closed() -> io.BytesIO:

@@ -18,6 +18,7 @@ from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.tee import Tee, raw
+from headrace.launch.told import tell
 from headrace.records.run_folder import RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -50,7 +51,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )
-    sys.stderr.write(f"headrace: run folder {folder.path}\n")
+    tell(f"headrace: run folder {folder.path}\n")
     python = env.PYTHON_EXEC.get() or sys.executable
     script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
     log = folder.logs(attempt.number) / "rank-0.stderr"
@@ -73,10 +74,10 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         returncode = wait_for(child, held, own_session=False, grace_s=lambda: _GRACE_S)
         for tee in tees:
             tee.close()
-        if returncode != 0:
-            sys.stderr.write(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
         folder.end_attempt(attempt.number, exit_code_of(returncode))
     # Signals are free again: whoever does not want to wait for this may leave.
+    if returncode != 0:
+        tell(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
@@ -107,11 +108,11 @@ def _run_torchrun(argv: Sequence[str]) -> int:
             own_session=True,
             grace_s=lambda: announcement.shutdown_s() + _TORCHRUN_EXTRA_S,
         )
-        if returncode < 0:
-            sys.stderr.write(f"headrace: torchrun itself was {describe_end(returncode)}\n")
         announced = announcement.read()
         if announced is not None:
             announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
+    if returncode < 0:
+        tell(f"headrace: torchrun itself was {describe_end(returncode)}\n")
     if announced is not None:
         _tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)

@@ -19,6 +19,7 @@ from headrace.core.errors import UsageError
 from headrace.core.overrides import RANK_THREADS, Override, parse_overrides, threads_in
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
+from headrace.launch.told import tell
 from headrace.records.layout import RINGS
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
@@ -124,4 +125,4 @@ class Recording:
         try:
             self._host.wait(timeout=_CLOSE_S)
         except subprocess.TimeoutExpired:
-            sys.stderr.write(f"headrace: the records in {self._records} are not closed yet\n")
+            tell(f"headrace: the records in {self._records} are not closed yet\n")

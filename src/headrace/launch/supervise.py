@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
 
@@ -26,7 +26,7 @@ def signals_held() -> Iterator[frozenset[signal.Signals]]:
     """
     held = frozenset(
         wanted
-        for wanted in (*_STOPPING, *_PASSED_ON)
+        for wanted in (*STOPPING, *_PASSED_ON)
         if signal.getsignal(wanted) is not signal.SIG_IGN
     )
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*held, signal.SIGCHLD})
@@ -70,7 +70,7 @@ def wait_for(
         elif caught.si_signo != signal.SIGCHLD:
             if own_session or caught.si_code != _SI_KERNEL:
                 child.send_signal(caught.si_signo)
-            if caught.si_signo in _STOPPING and deadline is None:
+            if caught.si_signo in STOPPING and deadline is None:
                 deadline = time.monotonic() + grace_s()
     return child.returncode
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, Protocol
 
+from headrace.launch.supervise import STOPPING
+
 _READ_BYTES = 64 * 1024
 _AHEAD = 64  # reads that may be logged and not shown yet; more wait for the terminal
 _LOOK_AGAIN_S = 0.1
@@ -38,26 +40,32 @@ class Tee:
         self._terminal: Terminal | None = terminal
         self._log = log.open("wb", buffering=0)
         self._unshown: Queue[bytes] = Queue(_AHEAD)
+        self._shown = 0  # reads
+        self._closing = False
         self._reader = _started(self._read, f"read {log.name}")
         _started(self._show, f"show {log.name}")
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Wait for the stream's end, which a process the child left behind may hold open.
 
-        Then until all is shown, however long the terminal stands still (a pager, ctrl-S), or until
-        a signal that is held back asks to stop.
+        Then until what came is shown, however long the terminal stands still (a pager, ctrl-S), or
+        until a signal that is held back asks to stop.
 
         Args:
             timeout_s: For the stream's end.
         """
-        deadline = time.monotonic() + timeout_s
-        while self._reader.is_alive() and time.monotonic() < deadline and not _asked_to_stop():
+        deadline, shown = time.monotonic() + timeout_s, -1
+        while self._reader.is_alive() and time.monotonic() < deadline:
             self._reader.join(_LOOK_AGAIN_S)
-            if self._unshown.full():  # the terminal stands still, not the stream
+            if self._unshown.full() and self._shown == shown:  # the terminal stands still
+                if _asked_to_stop():
+                    break
                 deadline = time.monotonic() + timeout_s
-        shown = _started(self._unshown.join, "all is shown")
-        while shown.is_alive() and not _asked_to_stop():
-            shown.join(_LOOK_AGAIN_S)
+            shown = self._shown
+        self._closing = True
+        all_shown = _started(self._unshown.join, "all is shown")
+        while all_shown.is_alive() and not _asked_to_stop():
+            all_shown.join(_LOOK_AGAIN_S)
 
     def _read(self) -> None:
         with self._source, self._log:
@@ -65,11 +73,13 @@ class Tee:
             while chunk := self._source.read1(_READ_BYTES):  # type: ignore[attr-defined]
                 with suppress(OSError):  # a full disk costs the log, never the run
                     self._log.write(chunk)
-                self._unshown.put(chunk)
+                if not self._closing:
+                    self._unshown.put(chunk)
+        self._unshown.put(b"")
 
     def _show(self) -> None:
-        while True:
-            left = memoryview(self._unshown.get())
+        while chunk := self._unshown.get():
+            left = memoryview(chunk)
             while self._terminal is not None and left:
                 try:
                     written = self._terminal.write(left)
@@ -79,7 +89,9 @@ class Tee:
                 if written is None:  # somebody made it non-blocking, and it has no room
                     time.sleep(_LOOK_AGAIN_S)
                 left = left[written or 0 :]
+            self._shown += 1
             self._unshown.task_done()
+        self._unshown.task_done()
 
 
 def raw(stream: IO[bytes]) -> Terminal:
@@ -90,7 +102,7 @@ def raw(stream: IO[bytes]) -> Terminal:
 
 def _asked_to_stop() -> bool:
     """Whether a signal that is held back asks for that."""
-    return bool(signal.sigpending() - {signal.SIGCHLD})
+    return not STOPPING.isdisjoint(signal.sigpending())
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:

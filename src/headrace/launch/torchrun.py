@@ -29,7 +29,8 @@ from headrace.launch.failure import RankFailure, failure_message, first_failure,
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
 from headrace.launch.logs import RunLogs
 from headrace.launch.recording import Recording
-from headrace.launch.supervise import exit_code_of
+from headrace.launch.supervise import STOPPING, exit_code_of
+from headrace.launch.told import tell
 from headrace.records.run_folder import open_run_folder
 
 
@@ -45,11 +46,11 @@ def main(arguments: Sequence[str]) -> int:
             return _run(job, logs)
         finally:
             # How the job ended is known: a signal that comes now must not change that.
-            for stopping in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            for stopping in STOPPING:
                 signal.signal(stopping, signal.SIG_IGN)
             recording.finish()
     except HeadraceError as error:
-        sys.stderr.write(f"headrace: {error}\n")
+        tell(f"headrace: {error}\n")
         return error.exit_code
 
 
@@ -73,7 +74,7 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Pat
     env.RUN_DIR.set(str(folder.path))
     recording = Recording(folder, attempt, job.options)
     env.change(recording.environment())
-    sys.stderr.write(f"headrace: run folder {folder.path}\n")
+    tell(f"headrace: run folder {folder.path}\n")
     return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number), recording
 
 
@@ -113,7 +114,7 @@ def _choose_threads(job: TorchrunJob) -> None:
         return
     threads = threads_per_rank(job.ranks_here)
     env.OMP_NUM_THREADS.set(str(threads))
-    sys.stderr.write(
+    tell(
         f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
         "cores shared among them); set it yourself to choose otherwise\n"
     )
@@ -163,7 +164,7 @@ def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
     )
     if logs is not None:
         logs.close()  # what the ranks said comes before what is said about them
-    sys.stderr.write(message)
+    tell(message)
     return exit_code_of(first.returncode)
 
 

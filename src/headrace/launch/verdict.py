@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from headrace.core.errors import HeadraceError
+from headrace.launch.told import tell
 from headrace.records.reading import open_records
 from headrace.records.run_folder import RunFolder
 from headrace.report.material import Material, read_material
 from headrace.report.write import FILE, write_page
 
 _Made = TypeVar("_Made")
+_CLOSE_S, _LOOK_AGAIN_S = 15.0, 0.1
 
 
 def tell_verdict(folder: RunFolder, attempt: int) -> None:
@@ -23,16 +26,25 @@ def tell_verdict(folder: RunFolder, attempt: int) -> None:
     """
     if not folder.records(attempt).exists():
         return
+    _until_closed(folder, attempt)
     material = _tried("verdict", lambda: _diagnosed(folder, attempt))
     if material is None:
         return
     verdict = material.diagnosis.verdict
-    sys.stderr.write(f"headrace: {verdict.sentence}\n")
+    tell(f"headrace: {verdict.sentence}\n")
     page = (
         _tried("page", lambda: write_page(material, folder.path / FILE)) if verdict.steps else None
     )
     if page is not None:
-        sys.stderr.write(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
+        tell(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
+
+
+def _until_closed(folder: RunFolder, attempt: int) -> None:
+    """Wait a while: where torchrun itself was killed, its records are being closed now."""
+    deadline = time.monotonic() + _CLOSE_S
+    with suppress(HeadraceError):  # told by who reads them next
+        while open_records(folder.path, attempt).live and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _diagnosed(folder: RunFolder, attempt: int) -> Material:
@@ -47,7 +59,7 @@ def _tried(what: str, make: Callable[[], _Made]) -> _Made | None:
     try:
         return make()
     except HeadraceError as error:
-        sys.stderr.write(f"headrace: no {what}: {error}\n")
+        tell(f"headrace: no {what}: {error}\n")
     except Exception as error:  # noqa: BLE001 - a fault of ours must not become the run's
-        sys.stderr.write(f"headrace: no {what}: {type(error).__name__}: {error}\n")
+        tell(f"headrace: no {what}: {type(error).__name__}: {error}\n")
     return None

@@ -114,7 +114,9 @@ class RunFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep others from run.json meanwhile: an attempt that begins while another ends, say."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # A file of its own: network disks lock those for all hosts, and no folders.
+        lock = self.path / f"{_FILE}.lock"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             with suppress(OSError):  # a disk without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -7,7 +7,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -158,28 +158,11 @@ class Checkpointer:
             CheckpointError: On every rank: the checkpoint is damaged, or does not fit (the
                 parameters are named). Model, optimizer and loader are left as they were.
         """
-        commit = on_rank_0(self._catalog.newest)
-        for tries_left in reversed(range(_TRIES)):
-            if commit is None:
+        with ExitStack() as stack:
+            fetched = self._fetch_newest(loader, stack)
+            if fetched is None:
                 return None
-            try:
-                return self._restored(commit, model, optimizer, loader)
-            except CheckpointError:
-                newest = on_rank_0(self._catalog.newest)
-                if newest == commit or not tries_left:
-                    raise
-                commit = newest  # a job that trains beside has removed the one that was read
-        raise AssertionError("the last try returns or raises")
-
-    def _restored(
-        self,
-        commit: Commit,
-        model: nn.Module,
-        optimizer: Optimizer | None,
-        loader: Stateful | None,
-    ) -> Restored:
-        together(lambda: self._check_loader(commit, loader))
-        with self._fetched(commit) as place:
+            commit, place = fetched
             reader = SafeReader(place, [file.name for file in commit.files])
             states = together(lambda: collect_states(model, optimizer, to_load=True))
             try:
@@ -193,6 +176,27 @@ class Checkpointer:
             of_rank = 0 if len(commit.loader) == 1 else this_rank()
             loader.load_state_dict(commit.loader[of_rank])
         return Restored(step=commit.step, extra=commit.extra)
+
+    def _fetch_newest(
+        self, loader: Stateful | None, stack: ExitStack
+    ) -> tuple[Commit, Path] | None:
+        """Return the newest checkpoint and the folder with its files, verified; None without one.
+
+        A job that trains beside may remove the one that is being fetched: then the newer one is.
+        """
+        commit = on_rank_0(self._catalog.newest)
+        for tries_left in reversed(range(_TRIES)):
+            if commit is None:
+                return None
+            tried: Commit = commit
+            together(lambda: self._check_loader(tried, loader))  # noqa: B023 - called at once
+            try:
+                return tried, stack.enter_context(self._fetched(tried))
+            except CheckpointError:
+                commit = on_rank_0(self._catalog.newest)
+                if not tries_left or commit is None or commit == tried or commit.step < tried.step:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def _begin(self, step: int) -> str:
         if step < 0:

@@ -151,7 +151,7 @@ class DataLoader:
         self._progress: Progress | None = None  # of the newest iteration
         self._resumed: LoaderState | None = None
         self._idle: list[Executor] = []
-        weakref.finalize(self, _close_all, self._idle)
+        self._closer = weakref.finalize(self, _close_all, self._idle)
         if self._planned:
             for warning in self._plan(0).check(self.world.size):
                 warnings.warn(warning, stacklevel=3)
@@ -330,18 +330,18 @@ class DataLoader:
     def _on_end(self, executor: Executor) -> Callable[[], None]:
         if executor is self._executor_given:
             return executor.finish  # its owner closes it
-        # The iteration keeps the loader, which closes what idles when it ends: a script may hold
-        # the iteration alone.
-        return lambda: _give_back(executor, self._idle)
+        idle, closer = self._idle, self._closer
+        return lambda: _give_back(executor, idle if closer.alive else None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""
-        return {**self.__dict__, "_idle": [], "_progress": None, "_resumed": self._state()}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_closer"}
+        return {**kept, "_idle": [], "_progress": None, "_resumed": self._state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin with no process."""
         self.__dict__.update(state)
-        weakref.finalize(self, _close_all, self._idle)
+        self._closer = weakref.finalize(self, _close_all, self._idle)
 
     def _new_executor(self) -> Executor:
         if self.num_workers == 0:
@@ -359,10 +359,15 @@ def _drawn_seed(generator: torch.Generator) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def _give_back(executor: Executor, idle: list[Executor]) -> None:
-    """Keep one executor for the next iteration; others, of iterations side by side, are ended."""
+def _give_back(executor: Executor, idle: list[Executor] | None) -> None:
+    """Keep one executor for the next iteration; others, of iterations side by side, are ended.
+
+    Args:
+        executor: It has done its iteration.
+        idle: Those that are kept; None where the loader is gone, as that of a `for` line is.
+    """
     executor.finish()
-    if idle:
+    if idle is None or idle:
         executor.close()
     else:
         idle.append(executor)

@@ -153,9 +153,11 @@ class SlotPool:
 
     def _take_back(self) -> None:
         """Make the slots free whose last views have died."""
+        # In this order: where ctrl-C comes in between, `reclaim` still finds it.
         while self._ended:
-            slot = self._ended.popleft().slot
-            del self._lent[slot]
+            slot = self._ended[0].slot
+            self._lent.pop(slot, None)
+            self._ended.popleft()
             self._free.append(slot)
 
     def _mapped(self, slot: int) -> NDArray[np.uint8]:

@@ -63,6 +63,17 @@ def _leave_all() -> None:
 os.register_at_fork(after_in_child=_leave_all)
 
 
+class _Control(Connection):
+    """A connection that closes its descriptor once.
+
+    That of the standard library closes it as it dies, and again where whoever dies after it, of
+    objects that keep each other, tells it to: by then it may be another file's.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Workforce:
     """The worker processes of one loader, and the channels to them.
 
@@ -126,7 +137,7 @@ class Workforce:
             env=environment,
         )
         theirs.close()
-        self._control = Connection(ours.detach())
+        self._control = _Control(ours.detach())
         _LIVE.add(self)
 
     def start(self, recipe: Recipe) -> None:

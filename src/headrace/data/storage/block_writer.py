@@ -55,7 +55,8 @@ class BlockWriter:
 
     def __init__(self, folder: BlockFolder) -> None:
         self._folder = folder
-        self._queue: Queue[_Waiting] = Queue(_WAITING_BLOCKS)
+        self._queue: Queue[_Waiting | str] = Queue(_WAITING_BLOCKS)  # a name: to be removed
+        self._unwanted: set[str] = set()  # not removed yet
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._prepared = False
@@ -74,6 +75,8 @@ class BlockWriter:
 
     def load(self, name: str, start: int, length: int) -> Loaded | None:
         """Return bytes of a block, or None where there is none that is whole."""
+        if name in self._unwanted:
+            return None
         try:
             loaded = self._folder.load(name, start, length)
         except OSError as error:
@@ -89,43 +92,55 @@ class BlockWriter:
         """Write a block soon, or not at all; then call `landed`."""
         self._miss += len(data)
         waiting = _Waiting(name=name, identity=identity, data=data, landed=landed)
-        if not self._wait_in_line(waiting):
+        is_paused = not len(data) or time.monotonic() < self._paused_until
+        if is_paused or not self._wait_in_line(waiting):
             self._skipped += len(data)
             landed()
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="headrace-cache", daemon=True
-                )
-                self._thread.start()
+
+    def drop(self, name: str) -> None:
+        """Remove a block, and one of that name that waits to be written; nobody waits for that.
+
+        From now on it is not loaded. Where too much waits it is never removed: this process does
+        without, and others find out for themselves that it is damaged.
+        """
+        self._unwanted.add(name)
+        self._wait_in_line(name)
 
     def settle(self) -> None:
         """Return when everything offered is written or given up."""
         self._queue.join()
 
-    def _wait_in_line(self, waiting: _Waiting) -> bool:
-        if not len(waiting.data) or time.monotonic() < self._paused_until:
-            return False
+    def _wait_in_line(self, item: _Waiting | str) -> bool:
         try:
-            self._queue.put_nowait(waiting)
+            self._queue.put_nowait(item)
         except Full:
             return False
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="headrace-cache", daemon=True)
+                thread.start()
+                self._thread = thread
         return True
 
     def _run(self) -> None:
         while True:
             try:
-                waiting = self._queue.get(timeout=_IDLE_S)
+                item = self._queue.get(timeout=_IDLE_S)
             except Empty:
                 with self._lock:
                     if self._queue.empty():
                         self._thread = None
                         return
                 continue
-            self._write(waiting)
-            waiting.landed()
-            self._queue.task_done()
+            try:
+                if isinstance(item, str):
+                    self._folder.drop(item)
+                    self._unwanted.discard(item)
+                else:
+                    self._write(item)
+                    item.landed()
+            finally:
+                self._queue.task_done()
 
     def _write(self, waiting: _Waiting) -> None:
         data = waiting.data

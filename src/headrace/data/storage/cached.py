@@ -125,9 +125,8 @@ class CachedStore:
         """Remove the blocks of a range, so that its next read asks the store."""
         numbers = CachedRead(path, start, max(length, 1), self._block_bytes).numbers
         self._let_go(path, numbers)
-        self._writer.settle()  # or what waits to be written would come back after its removal
         for number in numbers:
-            self._folder.drop(self._name(path, number))
+            self._writer.drop(self._name(path, number))
 
     def close(self) -> None:
         """Write what waits to be written, and close the store behind."""

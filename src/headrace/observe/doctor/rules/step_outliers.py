@@ -26,6 +26,7 @@ from headrace.records.schema import PHASES
 RULE = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
+_FEWEST_IN_RHYTHM = 3
 _EXACT_BELOW = 10
 """A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
 
@@ -100,10 +101,12 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     # A step that was slow by chance lies between the others: elsewhere, or not as long there.
     late = steps.wall_ns - np.median(steps.wall_ns[~outliers])
     there = outliers & (spent - np.median(spent[~outliers]) >= 0.5 * late)
-    long = there & (spent >= 0.5 * float(np.median(spent[there if there.any() else outliers])))
+    if there.sum() < _FEWEST_IN_RHYTHM:  # what they take is spread over phases
+        there = outliers
+    long = there & (spent >= 0.5 * float(np.median(spent[there])))
     numbers = steps.rows["step"][long & (steps.rows["rank"] == first)]
     gaps = np.diff(np.sort(numbers))
-    if len(gaps) < 2:
+    if len(gaps) < _FEWEST_IN_RHYTHM - 1:
         return None
     usual = int(np.median(gaps))
     # An outlier may hide in a step that does not count, so gaps of several periods are fine.

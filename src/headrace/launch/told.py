@@ -1,0 +1,13 @@
+"""What the launcher itself says, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+
+def tell(text: str) -> None:
+    """Write text to stderr; where nobody reads that any more, or its disk is full, go on."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
