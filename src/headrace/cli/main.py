@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -56,14 +57,16 @@ def main() -> None:
 
 
 def _exit(code: str | int | None) -> None:
-    """Exit; where the object-store client may have run, without taking the interpreter apart.
+    """Exit; where a thread may still want the interpreter, without taking it apart.
 
-    Its threads live on to the end and may still want the interpreter, which ends the process with
-    an abort: seen once, after a packing that had succeeded.
+    Those of the object-store client live on to the end, and a daemon thread may be in the middle
+    of native code. Once the interpreter is gone, either ends the process with an abort: seen after
+    a packing that had succeeded, and as the live view was left while a diagnosis was made.
     """
     from headrace.data.storage.process import is_leaf
 
-    if not isinstance(code, int | None) or not is_leaf():
+    at_work = is_leaf() or any(thread.daemon for thread in threading.enumerate())
+    if not isinstance(code, int | None) or not at_work:
         sys.exit(code)
     with suppress(BrokenPipeError):  # the reader of a pipe has gone; nobody is left to be told
         sys.stdout.flush()
