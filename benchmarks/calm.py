@@ -23,16 +23,17 @@ TRIES = 4
 _LONGEST_WAIT_S, _PAUSE_S = 120.0, 3.0
 
 
-def calmly(work: Callable[[int], _T], stolen: list[float] | None = None) -> _T:
+def calmly(work: Callable[[int], _T], stolen: list[float] | None = None, tries: int = TRIES) -> _T:
     """Return what `work` returns in the first try that was calm, or in the calmest.
 
     Args:
         work: Makes one run, and another where that was disturbed. It gets the number of the try,
             from 0, for a folder of its own.
         stolen: The share withheld from the run that counts is added to it, 0 to 1.
+        tries: So often a run is made at most.
     """
     best: tuple[float, _T] | None = None
-    for number in range(TRIES):
+    for number in range(tries):
         wait_for_calm()
         wanted, lost = ticks()
         result = work(number)

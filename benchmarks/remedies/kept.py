@@ -6,6 +6,7 @@ import json
 import subprocess
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from cases import Case
 
@@ -20,11 +21,12 @@ class Measured:
     """What came of a case.
 
     Attributes:
-        pairs: Each remedy's name, with what was predicted and measured; None: not proposed.
-        stolen: What the host withheld from the run that lost most, of the CPU time it wanted.
+        pairs: Each remedy's name, with what was predicted and measured in each round; None: the
+            doctor did not propose it.
+        stolen: What the host withheld from the runs, of the CPU time they wanted: the median.
     """
 
-    pairs: tuple[tuple[str, Checked | None], ...]
+    pairs: tuple[tuple[str, tuple[Checked | None, ...]], ...]
     stolen: float
 
 
@@ -33,23 +35,34 @@ def keep(case: Case, measured: Measured, code_before: list[str]) -> None:
     if not is_committed() or code() != code_before:
         return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    pairs = [(name, None if each is None else asdict(each)) for name, each in measured.pairs]
+    pairs = [
+        (name, [None if each is None else asdict(each) for each in rounds])
+        for name, rounds in measured.pairs
+    ]
     content = {"code": code(), "stolen": measured.stolen, "pairs": pairs}
     _file(case).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def kept(case: Case, most_stolen: float) -> Measured | None:
-    """Return what came of a case with the code as it is, unless its runs were disturbed."""
+def kept(case: Case, rounds: int, most_stolen: float) -> Measured | None:
+    """Return what came of a case with the code as it is, unless its runs were disturbed.
+
+    Args:
+        case: The case.
+        rounds: So many at least.
+        most_stolen: Of the CPU time that its runs wanted.
+    """
     if not _file(case).exists():
         return None
     content = json.loads(_file(case).read_text())
-    if content["code"] != code() or content["stolen"] > most_stolen:
+    enough = all(len(each) >= rounds for _, each in content["pairs"])
+    if content["code"] != code() or content["stolen"] > most_stolen or not enough:
         return None
-    pairs = tuple(
-        (name, None if each is None else Checked(**{**each, "applied": tuple(each["applied"])}))
-        for name, each in content["pairs"]
-    )
+    pairs = tuple((name, tuple(map(_checked, each))) for name, each in content["pairs"])
     return Measured(pairs, content["stolen"])
+
+
+def _checked(content: dict[str, Any] | None) -> Checked | None:
+    return None if content is None else Checked(**{**content, "applied": tuple(content["applied"])})
 
 
 def code() -> list[str]:

@@ -34,7 +34,7 @@ def write(folder: Path, name: str, count: int) -> Path:
     path = folder / "rings" / f"{name}.ring"
     writer = RingWriter(path)
     for number in range(count):
-        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0)
+        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0, -1)
     writer.close()
     return path
 
@@ -46,7 +46,8 @@ def overwrite(path: Path, at: int, content: bytes) -> None:
 
 
 def spoil(folder: Path) -> None:
-    overwrite(write(folder, "broken-frame", 5), HEADER_BYTES + 2 * 72, b"\xff\xff\xff\x0f")
+    third = HEADER_BYTES + 2 * (8 + FETCHES.frame.size)
+    overwrite(write(folder, "broken-frame", 5), third, b"\xff\xff\xff\x0f")
     overwrite(write(folder, "broken-header", 5), 16, (1 << 40).to_bytes(8, "little"))
     overwrite(write(folder, "no-ring", 5), 0, b"something")
     overwrite(write(folder, "newer", 5), 7, b"7")
@@ -82,7 +83,7 @@ def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp
 def test_a_ring_that_is_cut_while_it_is_read_is_told(folder: Path, tmp_path: Path):
     path = folder / "rings" / "a.ring"
     writer = RingWriter(path)
-    writer.write(FETCHES, 1, 0, 0, 0, 0, 0, 0, 0)
+    writer.write(FETCHES, 1, 0, 0, 0, 0, 0, 0, 0, -1)
     collector = Collector(folder, "here")
     assert collector.drain() == 1
     os.truncate(path, 100)

@@ -245,14 +245,14 @@ def test_two_do_not_collect_the_same_records(folder: Path):
 
 
 def test_dropped_records_are_told(folder: Path, tmp_path: Path):
-    writer = RingWriter(folder / "rings/a.ring", 720)
+    writer = RingWriter(folder / "rings/a.ring", 10 * (8 + FETCHES.frame.size))
     for number in range(15):
-        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0)
+        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0, -1)
     before = open_records(tmp_path).table("events").to_pylist()
     assert [(row["kind"], row["value"]) for row in before] == [("dropped-records", 5.0)]
     collector = Collector(folder, "here")
     assert collector.drain() == 10
-    writer.write(FETCHES, 99, 0, 0, 0, 0, 0, 0, 0)
+    writer.write(FETCHES, 99, 0, 0, 0, 0, 0, 0, 0, -1)
     writer.close()
     collector.close()
     records = open_records(tmp_path)

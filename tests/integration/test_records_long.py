@@ -51,7 +51,7 @@ def write_second(ring: RingWriter, second: int) -> None:
             STACKS, 1, 0, 0, 0, "work", f"data.py:{line}:get", second * SECOND, 10, line + 1, line,
             (second + 1) * SECOND,
         )  # fmt: skip
-        assert ring.write(FETCHES, 0, 0, 0, 5 * second + line, second * SECOND, 1, 0, 0)
+        assert ring.write(FETCHES, 0, 0, 0, 5 * second + line, second * SECOND, 1, 0, 0, -1)
 
 
 def fetched(run: Path) -> list[int]:
@@ -102,7 +102,7 @@ def many_fetches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Collector:
     ring = RingWriter(folder / "rings" / "a.ring")
     collector = Collector(folder, "here")
     for batch in range(400):
-        assert ring.write(FETCHES, 0, 0, 0, batch, 0, 1, 0, 0)
+        assert ring.write(FETCHES, 0, 0, 0, batch, 0, 1, 0, 0, -1)
         if batch % 50 == 49:
             collector.drain()
     return collector

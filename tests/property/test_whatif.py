@@ -16,7 +16,7 @@ from headrace.observe.whatif.simulation import (
     simulate,
 )
 from headrace.plan.dispatch import Dispatch
-from run_tables import Run, play
+from run_tables import MS, Run, play
 
 TIMES = st.lists(st.integers(1, 50), min_size=2, max_size=40)
 WORKERS = st.integers(1, 6)
@@ -152,6 +152,17 @@ def test_full_cores_give_nothing_for_more_workers():
     measured = measure(play(run))
     assert measured is not None
     assert predict(measured, Change(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
+
+
+def test_what_taking_a_batch_costs_counts_although_none_lay_ready():
+    tables = play(Run(workers=1, service_ms=60, service_spread=0.0))
+    untimed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
+    for row in tables.rows["fetches"]:
+        row["receive_ns"] = 5 * MS
+    timed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
+    # Of steps of 10.5 ms and batches of 6: 5 more are to be taken in.
+    assert untimed == pytest.approx(60.5 / 10.5, rel=0.05)
+    assert timed == pytest.approx(60.5 / 15.5, rel=0.05)
 
 
 def test_too_few_batches_carry_no_prediction():

@@ -126,6 +126,7 @@ FETCHES = Table(
         Field("wait_ns", "until it had the batch"),
         Field("ready", "batches that were waiting when it asked; -1 where unknown"),
         Field("ended", "1: there was no further batch"),
+        Field("receive_ns", "of wait_ns: taking what workers had sent; -1 where unknown"),
     ),
 )
 STEPS = Table(

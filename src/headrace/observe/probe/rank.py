@@ -17,6 +17,7 @@ from headrace.observe.probe.device_clock import Report
 from headrace.observe.probe.device_steps import DEVICE
 from headrace.observe.probe.journal import Journal, write_row
 from headrace.observe.probe.loaders import LOADERS_SEEN, ready_batches, samples_in
+from headrace.observe.probe.receipts import receiving_ns
 from headrace.observe.probe.segments import Copies
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.stacks import is_sampled, start_sampler, stop_sampler
@@ -109,7 +110,10 @@ class RankRecorder:
             epoch, number = LOADERS_SEEN.count_fetch(iterator)
             loader = LOADERS_SEEN.number_of_iterator(iterator)
             began_ns, ready = began
-            row = (loader, epoch, number, began_ns, now_ns - began_ns, ready, int(ended))
+            waited_ns = now_ns - began_ns
+            # What it took while nothing was recorded was not in this wait.
+            receive_ns = min(receiving_ns(iterator), waited_ns)
+            row = (loader, epoch, number, began_ns, waited_ns, ready, int(ended), receive_ns)
             self._note((lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns))
         except Exception as error:  # noqa: BLE001 - likewise
             SESSION.fault("fetch_ended", error)

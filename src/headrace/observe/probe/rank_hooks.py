@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.after_import import after_import
+from headrace.observe.probe import receipts
 from headrace.observe.probe.copies import COPIES_SEEN
 from headrace.observe.probe.loaders import LOADERS_SEEN
 from headrace.observe.probe.rank import RECORDER
@@ -53,6 +54,7 @@ def _hook_backward(torch: ModuleType) -> None:
 
 def _hook_torch_loader(module: ModuleType) -> None:
     LOADERS_SEEN.hook_torch(module)
+    receipts.hook_torch(module)
     _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
 
 
