@@ -42,16 +42,15 @@ from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "predictions.md"
 LONGEST_S = 180
-AGAIN = 2
 NOTES = f"""
 **Predicted** is what the records of one run of the script as it stands say of the remedy, with the
 90 % interval that users are told; **measured** is the mean step of the runs as it stands over that
 of the run with the remedy. Both are medians over the rounds, each with runs of its own; behind
 measured is what the rounds were between. **Error** is predicted / measured - 1. The accelerator is
 emulated by sleeping in the step. Some remedies are none (more batches ahead of a loader that is
-never ahead): a true prediction is then 1.0, and it is in the table because users ask. Runs from
-which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are made once again;
-**withheld** is the median over the script's runs that count.
+never ahead): a true prediction is then 1.0, and it is in the table because users ask. Each run
+waits for a moment in which the host withholds no more than {MOST_STOLEN:.0%} of the CPU time;
+**withheld** is what it withheld from the script's runs in the end, the median over them.
 """
 
 
@@ -130,7 +129,7 @@ class Runs:
     def calm(self, name: str, remedy: Remedied | None = None) -> Records:
         """Run the script while the machine is left to it."""
         return calmly(
-            lambda number: self._run(self.folder / f"{name}-{number}", remedy), self.stolen, AGAIN
+            lambda number: self._run(self.folder / f"{name}-{number}", remedy), self.stolen, 1
         )
 
     def _run(self, folder: Path, remedy: Remedied | None) -> Records:

@@ -209,7 +209,8 @@ class RankRecorder:
     def close(self) -> None:
         """The process ends."""
         if SESSION.role == "rank":
-            stop_sampler()
+            # The interpreter ends, and no thread is to meet that.
+            stop_sampler(wait=True)
             self._journal.close(monotonic_ns(), recording=SESSION.on)
             DEVICE.close()
             TIMER.flush()

@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
 
@@ -31,6 +30,7 @@ _FLUSH_S = 1.0
 _SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late, with the collector
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
+_LONGEST_TURN_S = 1.0
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
 
@@ -114,6 +114,8 @@ class _Seen:
 class StackSampler(threading.Thread):
     """Samples the thread that makes it, until that or the process ends.
 
+    It sleeps between looks, and is not woken: a wait that can be ended sooner costs more.
+
     Args:
         ask: Asks what the thread is doing: a phase of a step, or work and idle.
         settle: Called some times a second, and before what was seen is written; answers what was
@@ -132,48 +134,76 @@ class StackSampler(threading.Thread):
         self.has_lost_it = False
         # Of this very thread, now: asking for that of a thread that has ended may crash.
         self._clock = time.pthread_getcpuclockid(self.watched)
-        # Held until it is told to stop. To wait for it takes a fraction of an Event's wait.
-        self._goes_on = threading.Lock()
-        self._goes_on.acquire()
+        self._turn = threading.Lock()  # of who looks, or writes what was seen
+        self._is_over = False
         self._seen = _Seen()
+        self._lines: _Lines | None = None
+        self._looked_cpu_ns: int | None = None
+        self._looked_ns = self._flushed_ns = self._settled_ns = 0
+        self._begin_anew()
 
     def run(self) -> None:
         """Look until the process ends."""
+        pause_s = PERIOD_S
         try:
-            self._look_for_ever()
+            while not self._is_over:
+                time.sleep(pause_s)
+                with self._turn:
+                    if not self._is_over:
+                        pause_s = self._look()
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("StackSampler", error)
 
-    def _look_for_ever(self) -> None:
-        looked_ns = flushed_ns = settled_ns = time.monotonic_ns()
-        cpu_ns = self._cpu_ns()
-        lines: _Lines | None = None
-        while SESSION.working and not self._told_within(
-            DEEP_PERIOD_S if SESSION.deep else PERIOD_S
-        ):
-            if not SESSION.on:
-                self._flush(flushed_ns)
-                if self._told_within(_OFF_S):
-                    return
-                looked_ns = flushed_ns = settled_ns = time.monotonic_ns()
-                cpu_ns, lines = self._cpu_ns(), None
-                continue
-            now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
-            if cpu_now_ns is None or cpu_ns is None:
-                self.has_lost_it = True  # another may have its identifier
-                break
-            if lines is None or cpu_now_ns != cpu_ns:
-                lines = self._lines_now()
-            if lines is not None:
-                self._ask(partial(self._seen.add, lines, now_ns - looked_ns, cpu_now_ns - cpu_ns))
-            looked_ns, cpu_ns = now_ns, cpu_now_ns
-            if now_ns - settled_ns >= _SETTLE_S * 1e9:
-                self._settle()
-                settled_ns = now_ns
-            if now_ns - flushed_ns >= _FLUSH_S * 1e9:
-                self._flush(flushed_ns)
-                flushed_ns = now_ns
-        self._flush(flushed_ns)
+    def stop(self) -> None:
+        """Look no more, and write what was seen."""
+        if not self._turn.acquire(timeout=_LONGEST_TURN_S):
+            return
+        try:
+            self._end()
+        finally:
+            self._turn.release()
+
+    def _look(self) -> float:
+        """Look once; return how long to wait until the next time, in seconds."""
+        if not SESSION.working:
+            self._end()
+            return 0.0
+        if not SESSION.on:
+            self._flush()
+            self._was_off = True
+            return _OFF_S
+        if self._was_off:
+            self._begin_anew()
+            return PERIOD_S
+        now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
+        if cpu_now_ns is None or self._looked_cpu_ns is None:
+            self.has_lost_it = True  # another may have its identifier
+            self._end()
+            return 0.0
+        cpu_ns = cpu_now_ns - self._looked_cpu_ns
+        if self._lines is None or cpu_ns:
+            self._lines = self._lines_now()
+        if self._lines is not None:
+            self._ask(partial(self._seen.add, self._lines, now_ns - self._looked_ns, cpu_ns))
+        self._looked_ns, self._looked_cpu_ns = now_ns, cpu_now_ns
+        self._settle_and_flush(now_ns)
+        return DEEP_PERIOD_S if SESSION.deep else PERIOD_S
+
+    def _settle_and_flush(self, now_ns: int) -> None:
+        """Do what is due now and then."""
+        if now_ns - self._flushed_ns >= _FLUSH_S * 1e9:
+            self._flush()
+            self._flushed_ns = self._settled_ns = now_ns
+        elif now_ns - self._settled_ns >= _SETTLE_S * 1e9:
+            self._settle()
+            self._settled_ns = now_ns
+
+    def _begin_anew(self) -> None:
+        """Look from now on: what was before is unknown."""
+        self._was_off = False
+        self._looked_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
+        self._looked_cpu_ns = self._cpu_ns()
+        self._lines = None
 
     def _lines_now(self) -> _Lines | None:
         frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - the documented way
@@ -186,19 +216,14 @@ class StackSampler(threading.Thread):
         except OSError:
             return None
 
-    def _told_within(self, seconds: float) -> bool:
-        """Wait; return whether it was told to stop: once, and then it ends."""
-        return self._goes_on.acquire(timeout=seconds)
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._flush()
 
-    def stop(self) -> None:
-        """Look no more, and write what was seen."""
-        with suppress(RuntimeError):  # it was told before
-            self._goes_on.release()
-        self.join(timeout=1.0)
-
-    def _flush(self, start_ns: int) -> None:
+    def _flush(self) -> None:
         self._settle()
-        self._seen.flush(start_ns)
+        self._seen.flush(self._flushed_ns)
 
 
 _RUNNING: list[StackSampler] = []
@@ -227,10 +252,16 @@ def is_sampled(thread: int | None = None) -> bool:
     return False
 
 
-def stop_sampler() -> None:
-    """End the sampling of this process, where there is one, and write what was seen."""
+def stop_sampler(*, wait: bool = False) -> None:
+    """End the sampling of this process, where there is one, and write what was seen.
+
+    Args:
+        wait: Until its thread has ended, too: at most for the time between two looks.
+    """
     for sampler in _RUNNING:
         sampler.stop()
+        if wait:
+            sampler.join(timeout=_LONGEST_TURN_S)
     _RUNNING.clear()
 
 
