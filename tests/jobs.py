@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +80,11 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [found for child in map(int, children) for found in (child, *descendants(child))]
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*"):  # each has children of its own
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, (thread / "children").read_text().split())
+    return [found for child in children for found in (child, *descendants(child))]
 
 
 def pids_in(folder: Path, count: int) -> list[int]:

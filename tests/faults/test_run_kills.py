@@ -121,20 +121,31 @@ def test_a_script_run_directly_ends_with_the_launcher(folder: Path):
         all_gone([job.pid, script])
 
 
-def test_a_script_run_directly_gets_signals_and_a_second_ctrl_c_kills(folder: Path):
+def test_a_script_run_directly_gets_each_signal_and_is_not_killed(folder: Path):
     with started(folder, "--run-dir", "r", "train.py", "polite") as job:
         pids_in(folder, 1)
         job.terminate()
         assert job.wait(timeout=DEADLINE_S) == 0  # it left in its own way, with a code of its own
     (folder / "pid-0").unlink()
-    with started(folder, "--run-dir", "r", "train.py", "stubborn") as job:
+    with started(folder, "--run-dir", "r", "train.py", "counting") as job:
         (script,) = pids_in(folder, 1)
+        for times in (1, 2, 3):
+            job.send_signal(signal.SIGINT)
+            eventually(lambda n=times: _text(folder / "interrupts") == n * "one\n", "each ctrl-C")
+        job.terminate()
+        assert job.wait(timeout=DEADLINE_S) == 143
+        all_gone([script])
+    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 143]
+
+
+def test_ranks_are_killed_at_a_second_ctrl_c(folder: Path):
+    with started(folder, "--nproc-per-node", "2", "train.py", "stubborn") as job:
+        ranks = pids_in(folder, 2)
         job.send_signal(signal.SIGINT)
-        eventually((folder / "stayed-0").exists, "the first ctrl-C at the script")
+        eventually((folder / "stayed-0").exists, "the first ctrl-C at a rank")
         job.send_signal(signal.SIGINT)
         assert job.wait(timeout=DEADLINE_S) == 137
-        all_gone([script])
-    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 137]
+        all_gone(ranks)
 
 
 @pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "2"]])

@@ -55,8 +55,8 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     python = env.PYTHON_EXEC.get() or sys.executable
     script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
     log = folder.logs(attempt.number) / "rank-0.stderr"
-    recording = Recording(folder, attempt, job.options)
     with signals_held() as held:
+        recording = Recording(folder, attempt, job.options)
         child = subprocess.Popen(
             rank_command(sys.executable, script),
             stdout=subprocess.PIPE,
@@ -71,7 +71,8 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
             Tee(child.stdout, raw(sys.stdout.buffer), log.with_name("rank-0.stdout")),
             Tee(child.stderr, raw(sys.stderr.buffer), log),
         )
-        returncode = wait_for(child, held, own_session=False, grace_s=lambda: _GRACE_S)
+        # A script may save for minutes once it was asked to stop.
+        returncode = wait_for(child, held, own_session=False)
         for tee in tees:
             tee.close()
         folder.end_attempt(attempt.number, exit_code_of(returncode))

@@ -6,10 +6,6 @@ input does, so also when whoever started it was killed; then it closes the recor
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -19,14 +15,13 @@ from headrace.core.errors import UsageError
 from headrace.core.overrides import RANK_THREADS, Override, parse_overrides, threads_in
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
-from headrace.launch.told import tell
+from headrace.launch.collecting import Collecting
 from headrace.records.layout import RINGS
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
 
 Profile = Literal["on", "off", "deep"]
 _SITE = Path(PACKAGE) / "enter" / "site"
-_CLOSE_S = 60.0
 _USUAL_INTERVAL_S = 0.5
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
 _SHORTEST_S, _LONGEST_S = 0.1, 60.0
@@ -81,28 +76,19 @@ class Recording:
         self._number = attempt.number
         self._records = folder.records(attempt.number)
         self._overrides = options.overrides
-        self._host: subprocess.Popen[bytes] | None = None
+        self._collecting: Collecting | None = None
         if options.profile == "off":
             return
         (self._records / RINGS).mkdir(parents=True, exist_ok=True)
         switch = make_switch(self._records, interval_s=options.interval_s)
         if options.profile == "deep":
             switch.go_deep(_DEEP_S)
-        self._host = subprocess.Popen(
-            [
-                sys.executable, "-P", "-m", "headrace.observe.probe.host",
-                "--folder", str(self._records), "--attempt", str(attempt.number),
-                "--parent", str(os.getpid()),
-            ],
-            stdin=subprocess.PIPE,
-            # What ends the job by its process group or terminal must not end the records.
-            start_new_session=True,
-        )  # fmt: skip
+        self._collecting = Collecting(self._records, attempt.number)
 
     def environment(self) -> dict[str, str | None]:
         """Return the variables by which processes of the job find what is asked of them."""
         found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
-        if self._host is not None:
+        if self._collecting is not None:
             found[env.RECORDS_DIR.name] = str(self._records)
             found[env.ATTEMPT.name] = str(self._number)
         if self._overrides:
@@ -110,19 +96,12 @@ class Recording:
         threads = threads_in(self._overrides, RANK_THREADS)
         if threads is not None:
             found |= env.thread_variables(threads)
-        if self._host is not None or self._overrides:
+        if self._collecting is not None or self._overrides:
             others = env.PYTHONPATH.get()
             found[env.PYTHONPATH.name] = f"{_SITE}:{others}" if others else str(_SITE)
         return found
 
     def finish(self) -> None:
         """Have the records closed; where that takes too long, they are read as they are."""
-        if self._host is None:
-            return
-        assert self._host.stdin is not None
-        with suppress(BrokenPipeError):
-            self._host.stdin.close()
-        try:
-            self._host.wait(timeout=_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            tell(f"headrace: the records in {self._records} are not closed yet\n")
+        if self._collecting is not None:
+            self._collecting.finish()

@@ -43,12 +43,12 @@ def wait_for(
     held: frozenset[signal.Signals],
     *,
     own_session: bool,
-    grace_s: Callable[[], float],
+    grace_s: Callable[[], float] | None = None,
 ) -> int:
     """Wait until `child` ended, passing signals on to it; return its code, -n for signal n.
 
-    After the first signal that asks it to stop, the child has `grace_s()` seconds; then, or at a
-    second ctrl-C, it is killed.
+    With `grace_s`, the child has so many seconds after the first signal that asks it to stop; then,
+    or at a second ctrl-C, it is killed. Without, it takes the time it wants, as without us.
 
     Args:
         child: Started in this thread while signals were held.
@@ -70,7 +70,7 @@ def wait_for(
         elif caught.si_signo != signal.SIGCHLD:
             if own_session or caught.si_code != _SI_KERNEL:
                 child.send_signal(caught.si_signo)
-            if caught.si_signo in STOPPING and deadline is None:
+            if caught.si_signo in STOPPING and grace_s is not None and deadline is None:
                 deadline = time.monotonic() + grace_s()
     return child.returncode
 
