@@ -44,18 +44,19 @@ def keep(case: Case, measured: Measured, code_before: list[str]) -> None:
 
 
 def kept(case: Case, rounds: int, most_stolen: float) -> Measured | None:
-    """Return what came of a case with the code as it is, unless its runs were disturbed.
+    """Return what came of a case with the code as it is, unless half its runs were disturbed.
 
     Args:
         case: The case.
-        rounds: So many at least.
+        rounds: So many.
         most_stolen: Of the CPU time that its runs wanted.
     """
     if not _file(case).exists():
         return None
     content = json.loads(_file(case).read_text())
-    enough = all(len(each) >= rounds for _, each in content["pairs"])
-    if content["code"] != code() or content["stolen"] > most_stolen or not enough:
+    if content["code"] != code() or content["stolen"] > most_stolen:
+        return None
+    if any(len(each) != rounds for _, each in content["pairs"]):
         return None
     pairs = tuple((name, tuple(map(_checked, each))) for name, each in content["pairs"])
     return Measured(pairs, content["stolen"])

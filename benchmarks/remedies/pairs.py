@@ -49,8 +49,9 @@ of the run with the remedy. Both are medians over the rounds, each with runs of 
 measured is what the rounds were between. **Error** is predicted / measured - 1. The accelerator is
 emulated by sleeping in the step. Some remedies are none (more batches ahead of a loader that is
 never ahead): a true prediction is then 1.0, and it is in the table because users ask. Each run
-waits for a moment in which the host withholds no more than {MOST_STOLEN:.0%} of the CPU time;
-**withheld** is what it withheld from the script's runs in the end, the median over them.
+waits two minutes at most for a moment in which the host withholds no more than {MOST_STOLEN:.0%} of
+the CPU time; **withheld** is what it withheld from the script's runs in the end, the median over
+them.
 """
 
 
@@ -173,16 +174,14 @@ def check(
 
 
 def middle(rounds: list[Checked]) -> Checked:
-    """Return the medians of what was predicted and measured, and all that was measured between."""
+    """Return the medians of what was predicted and measured, and of the ends of both intervals."""
     return replace(
         rounds[0],
         **{name: statistics.median(getattr(each, name) for each in rounds) for name in MEDIANS},
-        measured_low=min(each.measured_low for each in rounds),
-        measured_high=max(each.measured_high for each in rounds),
     )
 
 
-MEDIANS = ("predicted", "low", "high", "measured")
+MEDIANS = ("predicted", "low", "high", "measured", "measured_low", "measured_high")
 
 
 @dataclass
@@ -216,15 +215,16 @@ class Table:
             if found:
                 self.single += found
                 self.checked.append(middle(found))
-                self.lines.append(self._line(case, remedy, self.checked[-1], measured.stolen))
+                self.lines.append(self._line(case, found, measured.stolen))
                 print(self.lines[-1], flush=True)
 
     @staticmethod
-    def _line(case: Case, remedy: str, checked: Checked, stolen: float) -> str:
+    def _line(case: Case, rounds: list[Checked], stolen: float) -> str:
+        checked, measured = middle(rounds), [each.measured for each in rounds]
         return (
-            f"| `{case.name}` | {remedy} | {checked.predicted:.2f} "
+            f"| `{case.name}` | {checked.remedy} | {checked.predicted:.2f} "
             f"({checked.low:.2f} to {checked.high:.2f}) | {checked.measured:.2f} "
-            f"({checked.measured_low:.2f} to {checked.measured_high:.2f}) | "
+            f"({min(measured):.2f} to {max(measured):.2f}) | "
             f"{checked.error:+.1%} | {'yes' if checked.held else 'no'} | {stolen:.0%} |"
         )
 

@@ -43,15 +43,6 @@ def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
     (getitem,) = {row["name"] for row in run.rows("transforms") if "getitem" in row["name"]}
     assert getitem == "Points.__getitem__"
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
-    # Batches are taken from workers, each in a part of some wait; there are none to take otherwise.
-    received = {
-        loader: [row["receive_ns"] for row in run.rows("fetches") if row["loader"] == loader]
-        for loader in (0, 1)
-    }
-    assert set(received[1]) == {-1}
-    assert min(received[0]) >= 0
-    assert sum(each > 0 for each in received[0]) > 10
-    assert all(row["receive_ns"] <= row["wait_ns"] for row in run.rows("fetches"))
 
 
 def test_short_transforms_are_timed_less_often(tmp_path: Path):

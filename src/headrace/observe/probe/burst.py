@@ -1,16 +1,26 @@
-"""A few steps under torch.profiler, for Perfetto, when deep recording is asked for."""
+"""A few steps under torch.profiler, for Perfetto, when deep recording is asked for.
+
+torch has one profiler a process, so the script's own comes first: a burst is not begun where that
+is at work, and ends where it begins.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from headrace.observe.probe.session import SESSION
 
 STEPS = 4
 MOST_BYTES = 200 * 2**20
+LONGEST_S = 10.0
+"""A burst ends at the next batch after so long: evaluations have batches, and no training steps."""
 _FOLDER = "traces"
+_ENABLING = ("_prepare_profiler", "_enable_profiler")  # what every profiler of torch's begins with
 
 
 class Burst:
@@ -19,7 +29,10 @@ class Burst:
     def __init__(self) -> None:
         self._seen = 0
         self._left = 0
+        self._thread = 0  # that began it: no other can end it
+        self._until_s = 0.0
         self._profiler: Any = None
+        self._unwatch: Callable[[], None] = lambda: None
 
     @property
     def under_way(self) -> bool:
@@ -30,12 +43,6 @@ class Burst:
     def is_due(self) -> bool:
         """Whether a burst was asked for that was not made."""
         return SESSION.deep and self._seen != SESSION.deep_count
-
-    def step_ended(self) -> None:
-        """A training step has ended while the burst is under way."""
-        self._left -= 1
-        if self._left < 0 and self.under_way:
-            self._end()
 
     def begin(self) -> None:
         """Trace the steps that follow; the next that ends is the one under way, cut."""
@@ -51,9 +58,20 @@ class Burst:
         profiler = torch.profiler.profile(activities=activities)
         profiler.start()
         self._profiler, self._left = profiler, STEPS
+        self._thread, self._until_s = get_ident(), time.monotonic() + LONGEST_S
+        self._unwatch = self._watch(torch.autograd.profiler)
 
-    def _end(self) -> None:
-        profiler, self._profiler = self._profiler, None
+    def steps_ended(self, count: int) -> None:
+        """So many training steps have ended since this was told last; it is told at each batch."""
+        self._left -= count
+        if self._left < 0 or time.monotonic() > self._until_s:
+            self.end()
+
+    def end(self) -> None:
+        """Trace no more, and keep what was traced, where a burst is under way."""
+        if not self.under_way or get_ident() != self._thread:
+            return
+        profiler = self._drop()
         profiler.stop()
         path = self._path()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +83,38 @@ class Burst:
         else:
             SESSION.event("trace", str(path), size)
 
+    def forked(self) -> None:
+        """Know of no burst in a forked child: what the parent traces is the parent's."""
+        self._drop()
+
+    def _drop(self) -> Any:
+        self._unwatch()
+        self._unwatch = lambda: None
+        profiler, self._profiler = self._profiler, None
+        return profiler
+
+    def _watch(self, module: Any) -> Callable[[], None]:
+        """End where the script begins to profile; return what takes that back."""
+        originals = {name: getattr(module, name) for name in _ENABLING if hasattr(module, name)}
+
+        def giving_way(original: Callable[..., Any]) -> Callable[..., Any]:
+            def enable(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    self.end()
+                except Exception as error:  # noqa: BLE001 - the script must not feel our faults
+                    SESSION.fault("Burst", error)
+                return original(*args, **kwargs)
+
+            return enable
+
+        def unwatch() -> None:
+            for name, original in originals.items():
+                setattr(module, name, original)
+
+        for name, original in originals.items():
+            setattr(module, name, giving_way(original))
+        return unwatch
+
     @staticmethod
     def _path() -> Path:
         run = SESSION.folder.parents[1]
@@ -73,3 +123,4 @@ class Burst:
 
 
 BURST = Burst()
+os.register_at_fork(after_in_child=BURST.forked)

@@ -85,6 +85,7 @@ class RankRecorder:
             self._start_sampling()
             self._catch_up()
             ready = ready_batches(iterator)
+            receiving_ns(iterator)  # what it took while nothing was recorded is in no wait
             self._fetching = self._under_way = True
             loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
             grad = self.grad_is_on()
@@ -110,9 +111,7 @@ class RankRecorder:
             epoch, number = LOADERS_SEEN.count_fetch(iterator)
             loader = LOADERS_SEEN.number_of_iterator(iterator)
             began_ns, ready = began
-            waited_ns = now_ns - began_ns
-            # What it took while nothing was recorded was not in this wait.
-            receive_ns = min(receiving_ns(iterator), waited_ns)
+            waited_ns, receive_ns = now_ns - began_ns, receiving_ns(iterator)
             row = (loader, epoch, number, began_ns, waited_ns, ready, int(ended), receive_ns)
             self._note((lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns))
         except Exception as error:  # noqa: BLE001 - likewise
@@ -209,6 +208,7 @@ class RankRecorder:
     def close(self) -> None:
         """The process ends."""
         if SESSION.role == "rank":
+            BURST.end()
             # The interpreter ends, and no thread is to meet that.
             stop_sampler(wait=True)
             self._journal.close(monotonic_ns(), recording=SESSION.on)
@@ -232,8 +232,7 @@ class RankRecorder:
         self._journal.keep_up()
         if BURST.under_way:
             self._journal.settle_at_once()
-            for _ in range(self._steps_told, self._journal.steps_ended):
-                BURST.step_ended()
+            BURST.steps_ended(self._journal.steps_ended - self._steps_told)
             self._steps_told = self._journal.steps_ended
             return
         now_ns = monotonic_ns()
@@ -279,6 +278,8 @@ class RankRecorder:
         return self._was_off
 
     def _switched_off(self) -> None:
+        if BURST.under_way:
+            BURST.end()
         if not self._was_off:
             self._was_off, self._live = True, False
             self._journal.settle_at_once()

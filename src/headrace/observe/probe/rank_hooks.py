@@ -54,8 +54,8 @@ def _hook_backward(torch: ModuleType) -> None:
 
 def _hook_torch_loader(module: ModuleType) -> None:
     LOADERS_SEEN.hook_torch(module)
-    receipts.hook_torch(module)
     _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
+    receipts.hook_torch(module)  # last: a torch of other makings may lack what it hooks
 
 
 def _hook_own_loader(module: ModuleType) -> None:

@@ -38,7 +38,10 @@ def hook_torch(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def _try_get_data(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not SESSION.on:
+            return original(iterator, *args, **kwargs)
         receipts = getattr(iterator, _RECEIPTS, None) or _watch(iterator)
+        receipts.began_ns = 0
         found = original(iterator, *args, **kwargs)
         if receipts.began_ns:
             receipts.spent_ns += monotonic_ns() - receipts.began_ns

@@ -135,7 +135,7 @@ class StackSampler(threading.Thread):
         # Of this very thread, now: asking for that of a thread that has ended may crash.
         self._clock = time.pthread_getcpuclockid(self.watched)
         self._turn = threading.Lock()  # of who looks, or writes what was seen
-        self._is_over = False
+        self._is_told = self._is_over = False
         self._seen = _Seen()
         self._lines: _Lines | None = None
         self._looked_cpu_ns: int | None = None
@@ -149,15 +149,18 @@ class StackSampler(threading.Thread):
             while not self._is_over:
                 time.sleep(pause_s)
                 with self._turn:
-                    if not self._is_over:
+                    if self._is_told:
+                        self._end()
+                    else:
                         pause_s = self._look()
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("StackSampler", error)
 
     def stop(self) -> None:
         """Look no more, and write what was seen."""
+        self._is_told = True
         if not self._turn.acquire(timeout=_LONGEST_TURN_S):
-            return
+            return  # in the middle of a look: it ends after that
         try:
             self._end()
         finally:

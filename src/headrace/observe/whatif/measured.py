@@ -13,6 +13,9 @@ from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, chose
 
 FEWEST_BATCHES = 5
 """Fewer batches or steps carry no prediction."""
+_CALM_TAKING_PERCENT = 25
+"""So many of the batches are taken as fast as where nobody is in the way. A worker that runs Python
+code lets its thread that hands out handles wait, and that goes as the worker gets less to do."""
 _FEWEST_OF_RANK, _CALM_PERCENT = 40, 5
 """From so many batches of a rank on, the calmest are told apart: so many of them."""
 
@@ -94,6 +97,7 @@ class Measured:
         service_cpu_ns: Likewise.
         demand_ns: Likewise.
         consume_ns: Of each step, a batch.
+        taking_ns: Of it: taking a batch from the workers.
         consume_cpu_ns: A batch, on average.
         period_ns: A batch, on average, of each step: what the simulation must reproduce.
         ranks: Ranks on the host.
@@ -105,6 +109,7 @@ class Measured:
     service_cpu_ns: Floats
     demand_ns: Floats
     consume_ns: Floats
+    taking_ns: float = 0.0
     consume_cpu_ns: float
     period_ns: Floats
     ranks: int
@@ -173,8 +178,8 @@ def measured_from(
     batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
     workers = int(loader["workers"][0])
     taking = taking_ns(fetches, int(loader["loader"][0]), workers)
-    if steady.device is not None:  # what of it the device does not feel is in its steps already
-        taking = min(taking, float((steady.data_wait_ns / batches).mean()))
+    # It is in the waits; what of it a device does not feel is in the device's steps already.
+    taking = min(taking, float((steady.data_wait_ns / batches).mean()))
     consume = (steady.wall_ns - steady.data_wait_ns) / batches + taking
     period = steady.wall_ns / batches
     service = work.service_ns
@@ -194,6 +199,7 @@ def measured_from(
         service_cpu_ns=cpu,
         demand_ns=demand,
         consume_ns=consume,
+        taking_ns=taking,
         consume_cpu_ns=other_cpu,
         period_ns=period,
         ranks=ranks,
@@ -219,10 +225,10 @@ def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> 
 
 
 def taking_ns(fetches: Columns, loader: int, workers: int) -> float:
-    """Return what taking a batch costs its rank however early it was made, in ns, on average.
+    """Return what taking a batch costs its rank however early it was made, in ns.
 
-    It was timed where the rank's own thread takes what workers send. Elsewhere it is seen only
-    where a batch lay ready.
+    It was timed where the rank's own thread takes what workers send: the calmest quarter counts.
+    Elsewhere it is seen only where a batch lay ready.
 
     Args:
         fetches: The table.
@@ -236,7 +242,12 @@ def taking_ns(fetches: Columns, loader: int, workers: int) -> float:
     received = fetches["receive_ns"][timed & (fetches["batch"] > 0)]
     if len(received) < FEWEST_BATCHES:
         return at_hand
-    return max(at_hand, float(received.mean()))
+    taken = received[received > 0]
+    if len(taken) == 0:
+        return at_hand
+    # With several workers one wait takes two batches and the next none.
+    calm = float(np.percentile(taken, _CALM_TAKING_PERCENT)) * len(taken) / len(received)
+    return max(at_hand, calm)
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:

@@ -60,15 +60,16 @@ def check(evidence: Evidence) -> Finding | None:
             "wait_for_ready_batch_share": unpack,
             **evidence.script_data_wait,
         },
-        remedies=_remedies(evidence, work, unpack_ns),
+        remedies=_remedies(evidence, work),
     )
 
 
-def _remedies(evidence: Evidence, work: Work, unpack_ns: float) -> tuple[Remedy, ...]:
+def _remedies(evidence: Evidence, work: Work) -> tuple[Remedy, ...]:
     """Tensors in place of objects: handing over takes at most half as long, at best nothing."""
     simulator = evidence.simulator
     if simulator is None:
         return ()
+    unpack_ns = simulator.measured.taking_ns
     wall, send = work.column("wall_ns"), work.column("send_ns")
     waiting = np.maximum(work.service_ns - work.column("cpu_ns"), 0.0)
     held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
