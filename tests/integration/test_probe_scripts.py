@@ -217,6 +217,21 @@ def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(tmp_path:
     assert made == {(0, 0): 40, (1, -1): 10}
 
 
+def test_our_own_loader_gets_what_is_applied_too(tmp_path: Path):
+    flags = ("--apply", "num_workers=1,prefetch_factor=3")
+    run = Run(tmp_path / "run", "own_loader", flags=flags)
+    check(run)
+    assert {(row["workers"], row["prefetch_factor"]) for row in run.rows("loaders")} == {(1, 3)}
+    assert "was applied to no DataLoader" not in run.ended.stderr
+
+
+def test_what_is_applied_to_no_loader_is_told(tmp_path: Path):
+    flags = ("--apply", "num_workers@plain.py:99=1,pin_memory=off,rank_threads=1")
+    run = Run(tmp_path / "run", "plain", flags=flags)
+    assert "headrace: num_workers@plain.py:99=1 was applied to no DataLoader" in run.ended.stderr
+    assert run.ended.stderr.count("was applied to no") == 1
+
+
 def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(tmp_path: Path):
     run = Run(tmp_path / "run", "accumulating", flags=("--apply", "num_workers=3"))
     assert run.rows("loaders")[0]["workers"] == 2

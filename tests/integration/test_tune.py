@@ -46,6 +46,11 @@ def test_a_remedy_is_tried_and_its_prediction_checked(tmp_path: Path):
         "no difference"
         in said(tmp_path, "compare", str(tuning / "as-it-is"), str(tuning / "as-it-is")).lower()
     )
+    assert f"runs/{tuning.name}" in told
+    # Its runs are found as others are: the latest, and by name.
+    assert said(tmp_path, "doctor")
+    between = said(tmp_path, "compare", f"{tuning.name}/as-it-is", f"{tuning.name}/{first.name}")
+    assert "num_workers: 1 -> " in between
 
 
 def test_a_script_that_fails_is_told(tmp_path: Path):

@@ -37,6 +37,46 @@ def test_a_difference_is_seen_and_measured(factor: float):
     assert found.speedup == pytest.approx(factor, rel=0.05)
 
 
+def test_larger_batches_are_faster_where_they_give_more_samples():
+    before, after = run_of(20), run_of(30, seed=1)
+    for row in after.rows["steps"]:
+        row["samples"] = 16
+    found = compare(before, after)
+    assert found.differ
+    assert found.speedup == pytest.approx(2 * 20 / 30, rel=0.05)
+    assert found.low <= found.speedup <= found.high
+    assert found.after_samples_per_s == pytest.approx(16 / 0.030, rel=0.05)
+
+
+def test_ranks_count_together():
+    before, after = run_of(20), run_of(25, seed=1)
+    after.rows["steps"] += [{**row, "rank": 1} for row in after.rows["steps"]]
+    found = compare(before, after)
+    assert found.speedup == pytest.approx(2 * 20 / 25, rel=0.05)
+    assert [(each.setting, each.before, each.after) for each in found.settings] == [
+        ("ranks", "1", "2")
+    ]
+
+
+def test_without_samples_steps_count():
+    before, after = run_of(20), run_of(10, seed=1)
+    for row in after.rows["steps"]:
+        row["samples"] = -1
+    found = compare(before, after)
+    assert found.after_samples_per_s is None
+    assert found.speedup == pytest.approx(2, rel=0.05)
+
+
+def test_what_the_runs_were_made_with_is_told_where_it_differs():
+    runs = [run_of(20), run_of(20, seed=1)]
+    for workers, run in zip((2, 4), runs, strict=True):
+        run.add("loaders", kind="torch", workers=workers, batch_size=8, dataset="Images")
+    settings = compare(*runs).settings
+    assert [(each.setting, each.before, each.after) for each in settings] == [
+        ("num_workers", "2", "4")
+    ]
+
+
 def test_phases_add_up_to_the_step():
     found = compare(run_of(20), run_of(30))
     assert [each.phase for each in found.phases] == ["data_wait", "backward"]

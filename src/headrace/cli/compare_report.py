@@ -22,6 +22,10 @@ def print_comparison(
     """
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(_sentence(comparison, after))}[/bold]")
+    for setting in comparison.settings:
+        console.print(
+            f"{escape(setting.setting)}: {escape(setting.before)} -> {escape(setting.after)}"
+        )
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("ms a step")
     for name in (before, after, "change"):
@@ -29,6 +33,9 @@ def print_comparison(
     for change in comparison.phases:
         _row(table, change.phase.replace("_", " "), change.before_ms, change.after_ms)
     _row(table, "step", comparison.before_ms, comparison.after_ms)
+    if comparison.before_samples_per_s and comparison.after_samples_per_s:
+        rates = comparison.before_samples_per_s, comparison.after_samples_per_s
+        _row(table, "[dim]samples/s[/dim]", *rates)
     console.print(table)
     console.print(
         f"[dim]{comparison.before_steps:,} and {comparison.after_steps:,} steps; "
@@ -41,7 +48,12 @@ def _sentence(comparison: Comparison, after: str) -> str:
     if not comparison.differ:
         return f"No difference beyond noise: {comparison.speedup:.2f}x {interval}."
     word = "faster" if comparison.speedup > 1 else "slower"
-    return f"{after} is {word}: {comparison.speedup:.2f}x the speed {interval}."
+    return f"{after} is {word}: {comparison.speedup:.2f}x the {_unit(comparison)} {interval}."
+
+
+def _unit(comparison: Comparison) -> str:
+    known = comparison.before_samples_per_s and comparison.after_samples_per_s
+    return "samples/s" if known else "steps/s"
 
 
 def _row(table: Table, name: str, before_ms: float, after_ms: float) -> None:

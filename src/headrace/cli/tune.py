@@ -48,4 +48,4 @@ def _tune(
     report = TuneReport()
     for trial in tune(context.args, folder.resolve(), steps=steps):
         report.tell(trial)
-    report.end()
+    report.end(folder)

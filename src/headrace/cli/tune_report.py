@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -38,8 +40,16 @@ class TuneReport:
         if measured.differ and measured.speedup > 1:
             self._best = trial
 
-    def end(self) -> None:
-        """Print what to keep."""
+    def end(self, folder: Path) -> None:
+        """Print what to keep, and where its runs are.
+
+        Args:
+            folder: Of the tuning.
+        """
+        self._tell_what_to_keep()
+        self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)
+
+    def _tell_what_to_keep(self) -> None:
         if self._best is None or self._first is None:
             return
         if not self._best.overrides:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
 
+APPLIED = "applied"
 WORKER_THREADS, RANK_THREADS = "worker_threads", "rank_threads"
 """Threads that libraries (OpenMP, BLAS, OpenCV) may use in each worker, and in each rank."""
 _OF_PROCESSES = frozenset({WORKER_THREADS, RANK_THREADS})
@@ -35,6 +36,11 @@ class Override:
     def of_loaders(self) -> bool:
         """Whether it is an argument of loaders."""
         return self.name not in _OF_PROCESSES
+
+    @property
+    def mark(self) -> str:
+        """The name of the file that says that it was applied, in `APPLIED` of the run's folder."""
+        return str(self).replace("/", "_")
 
     def __str__(self) -> str:
         """Return it as it is written: num_workers=8, or num_workers@train.py:40=8."""

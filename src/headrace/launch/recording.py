@@ -6,16 +6,18 @@ input does, so also when whoever started it was killed; then it closes the recor
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.core.overrides import RANK_THREADS, Override, parse_overrides, threads_in
+from headrace.core.overrides import APPLIED, RANK_THREADS, Override, parse_overrides, threads_in
 from headrace.core.places import PACKAGE
 from headrace.core.units import parse_seconds
 from headrace.launch.collecting import Collecting
+from headrace.launch.told import tell
 from headrace.records.layout import RINGS
 from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
@@ -76,6 +78,8 @@ class Recording:
         self._number = attempt.number
         self._records = folder.records(attempt.number)
         self._overrides = options.overrides
+        self._applied = folder.path / APPLIED
+        shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
         self._collecting: Collecting | None = None
         if options.profile == "off":
             return
@@ -102,6 +106,12 @@ class Recording:
         return found
 
     def finish(self) -> None:
-        """Have the records closed; where that takes too long, they are read as they are."""
+        """Have the records closed, and tell what of the overrides was applied to no loader.
+
+        Where closing takes too long, the records are read as they are.
+        """
+        for each in self._overrides:
+            if each.of_loaders and not (self._applied / each.mark).exists():
+                tell(f"headrace: {each} was applied to no DataLoader\n")
         if self._collecting is not None:
             self._collecting.finish()

@@ -243,7 +243,7 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     for path in (Path(run).expanduser(), runs / run):
         if _is_run(path):
             return path.resolve()
-    names = [path.name for path in _runs_in(runs)]
+    names = [str(path.relative_to(runs)) for path in _runs_in(runs)]
     near = difflib.get_close_matches(run, names, n=3, cutoff=0.4) or sorted(names)[-3:]
     if Path(run).expanduser().exists():
         raise UsageError(f"{run} holds no run.json, so it is no run's folder.{_hint(near)}")
@@ -265,9 +265,12 @@ def _has_records(run: Path, attempt: int) -> bool:
 
 
 def _runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder, and those of tunings, which have a folder each."""
     if not folder.is_dir():
         return []
-    return [path for path in folder.iterdir() if _is_run(path)]
+    within = [path for path in folder.iterdir() if path.is_dir()]
+    tuned = [path for tuning in within if not _is_run(tuning) for path in tuning.glob("*/")]
+    return [path for path in (*within, *tuned) if _is_run(path)]
 
 
 def _is_run(path: Path) -> bool:

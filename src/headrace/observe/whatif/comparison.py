@@ -1,7 +1,9 @@
-"""Two runs against each other: which took longer a step, in which phase, and beyond noise or not.
+"""Two runs against each other: which is faster, in which phase, and beyond noise or not.
 
-Steps that follow one another are alike, so they are resampled in blocks. A difference counts where
-the 90 % interval of the ratio of mean step times leaves out 1.
+What counts is samples a second, of all ranks together: steps may have become larger, or more ranks
+make them. Where samples were not counted, steps a second. Steps that follow one another are alike,
+so they are resampled in blocks. A difference counts where the 90 % interval of the ratio leaves out
+1.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import RecordsError
+from headrace.observe.whatif.measured import main_loader
 from headrace.observe.whatif.steps import TrainSteps, read_steps
-from headrace.observe.whatif.tables import Floats, Tables
+from headrace.observe.whatif.tables import Floats, Tables, columns, length
 from headrace.records.schema import PHASES
 
 FEWEST_STEPS = 10
@@ -21,6 +24,27 @@ _BLOCK_STEPS = 8
 _MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
+_SETTINGS = {
+    "workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "batch_size": "batch_size",
+    "pinned": "pin_memory",
+    "persistent": "persistent_workers",
+    "in_order": "in_order",
+    "start_method": "start method",
+    "kind": "loader",
+    "dataset": "dataset",
+}
+"""Columns of the table `loaders` in which runs may differ, as users call them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """What the runs were made with, where it differs: of the loader that feeds them, and ranks."""
+
+    setting: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +63,29 @@ class Comparison:
     Attributes:
         before_ms: Mean step of the first, milliseconds.
         after_ms: Mean step of the second.
-        speedup: before / after: above 1 the second is faster.
+        before_samples_per_s: Of all ranks of the first together; None where not counted.
+        after_samples_per_s: Likewise, of the second.
+        speedup: Samples a second of the second over the first: above 1 the second is faster. Where
+            they were not counted, steps a second.
         low: Lower end of its 90 % interval.
         high: Upper end.
         before_steps: Steps of the first that count, over all ranks.
         after_steps: Steps of the second.
         phases: Every phase that takes time in either.
+        settings: In what they were made differently.
     """
 
     before_ms: float
     after_ms: float
+    before_samples_per_s: float | None
+    after_samples_per_s: float | None
     speedup: float
     low: float
     high: float
     before_steps: int
     after_steps: int
     phases: tuple[PhaseChange, ...]
+    settings: tuple[SettingChange, ...] = ()
 
     @property
     def differ(self) -> bool:
@@ -63,8 +94,7 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON's own types."""
-        return {**asdict(self), "phases": [asdict(each) for each in self.phases],
-                "differ": self.differ}  # fmt: skip
+        return {**asdict(self), "differ": self.differ}
 
 
 def compare(before: Tables, after: Tables) -> Comparison:
@@ -78,7 +108,12 @@ def compare(before: Tables, after: Tables) -> Comparison:
         RecordsError: One of them has too few steps.
     """
     one, other = _steps(before, "first"), _steps(after, "second")
-    ratios = _resampled(one.wall_ns, seed=1) / _resampled(other.wall_ns, seed=2)
+    rates = [_samples_per_s(steps) for steps in (one, other)]
+    by_steps = float(one.wall_ns.mean() / other.wall_ns.mean())
+    speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
+    ratios = (
+        speedup / by_steps * _resampled(one.wall_ns, seed=1) / _resampled(other.wall_ns, seed=2)
+    )
     low, high = np.percentile(ratios, _INTERVAL)
     changes = (
         PhaseChange(
@@ -91,12 +126,42 @@ def compare(before: Tables, after: Tables) -> Comparison:
     return Comparison(
         before_ms=float(one.wall_ns.mean() / 1e6),
         after_ms=float(other.wall_ns.mean() / 1e6),
-        speedup=float(one.wall_ns.mean() / other.wall_ns.mean()),
+        before_samples_per_s=rates[0],
+        after_samples_per_s=rates[1],
+        speedup=speedup,
         low=float(low),
         high=float(high),
         before_steps=len(one),
         after_steps=len(other),
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
+        settings=_changed(_settings(before, one), _settings(after, other)),
+    )
+
+
+def _samples_per_s(steps: TrainSteps) -> float | None:
+    """Return the samples a second of all ranks together; None where some were not counted."""
+    samples = steps.rows["samples"].astype(np.float64)
+    if np.any(samples < 0) or not samples.any():
+        return None
+    return float(samples.sum() / steps.wall_ns.sum() * 1e9 * len(steps.ranks))
+
+
+def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
+    """Return what a run was made with, as far as runs may differ in it."""
+    found = {"ranks": str(len(steps.ranks))}
+    loaders = columns(tables, "loaders")
+    if length(loaders):
+        for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
+            found |= {said: str(loaders[name][place]) for name, said in _SETTINGS.items()}
+    return found
+
+
+def _changed(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
+    names = list(dict.fromkeys([*before, *after]))
+    return tuple(
+        SettingChange(setting=name, before=before.get(name, "-"), after=after.get(name, "-"))
+        for name in names
+        if before.get(name) != after.get(name)
     )
 
 
