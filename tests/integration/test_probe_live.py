@@ -88,6 +88,8 @@ def test_a_running_job_is_switched_off_on_and_deep(job: Job):
     said = job.stop()
     assert job.process.returncode == 0
     assert job.events("probe-fault") == []
+    assert job.events("switched") == ["off", "on"]
+    assert "Recording was switched off once" in said
     diagnosis = json.loads((job.folder / "diagnosis.json").read_text(encoding="utf-8"))
     assert diagnosis["verdict"]["sentence"] in " ".join(said.split())
 

@@ -36,6 +36,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
         if verdict.device_phase_shares:
             by_device = _phases(verdict.device_phase_shares)
             console.print(f"[dim]by the accelerator's own clock: {by_device}[/dim]")
+    for gap in diagnosis.gaps:
+        console.print(f"[yellow]{escape(gap)}[/yellow]")
     for number, finding in enumerate(diagnosis.findings, start=1):
         console.print()
         _print_finding(console, number, finding)

@@ -32,6 +32,8 @@ def tell_verdict(folder: RunFolder, attempt: int) -> None:
         return
     verdict = material.diagnosis.verdict
     tell(f"headrace: {verdict.sentence}\n")
+    for gap in material.diagnosis.gaps:
+        tell(f"headrace: {gap}\n")
     page = (
         _tried("page", lambda: write_page(material, folder.path / FILE)) if verdict.steps else None
     )

@@ -245,7 +245,7 @@ EVENTS = Table(
     (
         _RANK,
         Field("at_ns", "when"),
-        Field("kind", "probe-fault, dropped-records, switched, slow-start, ...", "text"),
+        Field("kind", "probe-fault, dropped-records, switched (off, on), trace, ...", "text"),
         Field("text", "what", "text"),
         Field("value", "a number that goes with it, 0 where there is none", "float"),
     ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.gaps import gaps
 from headrace.observe.doctor.model import Diagnosis, RuleSet
 from headrace.observe.doctor.ranking import rank
 from headrace.observe.doctor.rules import RULES
@@ -26,7 +29,8 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
     checked = {rule: check(evidence) for rule, check in RULES.items()}
     findings = rank([finding for finding in checked.values() if finding is not None], evidence)
     verdict = decide(evidence, findings)
+    lacking = gaps(evidence.events)
     if rules == "sagemaker":
-        return evaluate(tables, verdict)
+        return replace(evaluate(tables, verdict), gaps=lacking)
     quiet = tuple(rule for rule, finding in checked.items() if finding is None)
-    return Diagnosis(verdict=verdict, findings=findings, quiet=quiet)
+    return Diagnosis(verdict=verdict, findings=findings, quiet=quiet, gaps=lacking)

@@ -173,6 +173,7 @@ class Diagnosis:
         rules: Whose rules these are.
         quiet: The rules that were evaluated and found nothing.
         not_evaluated: The rules that could not be evaluated.
+        gaps: What the records lack, a sentence each.
     """
 
     verdict: Verdict
@@ -180,6 +181,7 @@ class Diagnosis:
     rules: RuleSet = "headrace"
     quiet: tuple[str, ...] = ()
     not_evaluated: tuple[NotEvaluated, ...] = ()
+    gaps: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON: docs/diagnosis.schema.json."""
@@ -191,6 +193,7 @@ class Diagnosis:
             "not_evaluated": [
                 {"rule": each.rule, "reason": each.reason} for each in self.not_evaluated
             ],
+            "gaps": list(self.gaps),
         }
 
 

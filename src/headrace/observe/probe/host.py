@@ -46,6 +46,7 @@ class HostProcess:
         self._collector = Collector(folder, self._host)
         self._sampler = SystemSampler()
         self._faults = 0
+        self._was_on = True
         store = self._collector.store
         store.declare_system(self._sampler.columns)
         if store.is_empty(HOSTS):  # else this one takes over from one that was killed
@@ -70,6 +71,7 @@ class HostProcess:
                     self._sample()
                 sample_s = max(sample_s + self._switch.interval_s, now_s)
             if now_s >= drain_s:
+                self._note_switch()
                 self._drain()
                 drain_s = max(drain_s + _DRAIN_S, now_s)
 
@@ -92,6 +94,14 @@ class HostProcess:
         usage = self._sampler.usage(self._collector.pids)
         if usage:
             self._collector.add(PROCESS_USAGE, usage)
+
+    def _note_switch(self) -> None:
+        """Write down that recording was switched off, or on again."""
+        is_on = self._switch.on
+        if is_on != self._was_on:
+            said = "on" if is_on else "off"
+            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), "switched", said, 0.0)])
+            self._was_on = is_on
 
     def _drain(self) -> None:
         try:

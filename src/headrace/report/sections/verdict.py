@@ -23,6 +23,7 @@ def verdict(material: Material) -> Section:
         "Verdict",
         element("p", told.sentence, class_=f"sentence {worst}"),
         _state(material),
+        *map(note, material.diagnosis.gaps),
         _tiles(material),
         _phases(material),
     )
