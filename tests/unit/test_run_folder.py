@@ -42,6 +42,16 @@ def test_a_run_that_is_started_again_has_a_second_attempt():
     assert again.number == 2
 
 
+def test_what_a_newer_version_wrote_is_not_written_over(here: Path):
+    folder = open_run_folder(run_dir="mine", name=None, script="t.py")
+    start(folder)
+    newer = (here / "mine" / "run.json").read_text().replace('"version": 1', '"version": 2')
+    (here / "mine" / "run.json").write_text(newer)
+    with pytest.raises(LaunchError, match="A newer Headrace wrote .*run.json .format 2"):
+        start(open_run_folder(run_dir="mine", name=None, script="t.py"))
+    assert (here / "mine" / "run.json").read_text() == newer
+
+
 def test_attempts_that_begin_and_end_side_by_side_are_all_there():
     folder = open_run_folder(run_dir="mine", name=None, script="t.py")
 
@@ -83,7 +93,7 @@ def test_a_folder_of_something_else_is_left_alone(here: Path):
 
 def test_a_broken_run_json_is_told(here: Path):
     folder = open_run_folder(run_dir="r", name=None, script="t.py")
-    (here / "r" / "run.json").write_text('{"attempts": [{}]}')
+    (here / "r" / "run.json").write_text('{"version": 1, "attempts": [{}]}')
     with pytest.raises(LaunchError, match=r"run\.json cannot be read"):
         start(folder)
 

@@ -71,6 +71,7 @@ class RunFolder:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
         try:
             run = json.loads((self.path / _FILE).read_text(encoding="utf-8"))
+            self._check_version(run["version"])
             return tuple(_attempt_from(entry) for entry in run["attempts"])
         except FileNotFoundError:
             return ()
@@ -79,6 +80,13 @@ class RunFolder:
                 f"{self.path / _FILE} cannot be read: {error}. Mend it, or take another "
                 "folder with --run-dir or --name."
             ) from error
+
+    def _check_version(self, version: int) -> None:
+        if version > _FORMAT_VERSION:
+            raise LaunchError(
+                f"A newer Headrace wrote {self.path / _FILE} (format {version}, this one knows up "
+                f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
+            )
 
     def start_attempt(
         self, *, command: Sequence[str], argv: Sequence[str], world_size: int
