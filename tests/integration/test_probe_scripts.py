@@ -104,6 +104,16 @@ def test_lightning(tmp_path: Path):
     assert len(run.steps("eval")) == 10
 
 
+def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: Path):
+    run = Run(tmp_path / "run", "lightning_ddp")
+    check(run)
+    assert Counter(row["rank"] for row in run.steps("train")) == {0: 20, 1: 20}
+    ranks = [row["rank"] for row in run.rows("processes") if row["role"] == "rank"]
+    assert sorted(ranks) == [0, 1]
+    made = Counter(row["rank"] for row in run.rows("batches"))
+    assert made == {0: 20, 1: 20}
+
+
 def test_transformers_trainer(tmp_path: Path):
     run = Run(tmp_path / "run", "trainer", str(tmp_path / "out"))
     check(run)

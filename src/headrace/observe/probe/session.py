@@ -108,6 +108,8 @@ class Session:
             self._rank_known = int(distributed.get_rank())
             return self._rank_known
         self._rank_known = told
+        if told is None:  # Lightning's own ranks are told this alone until they meet
+            told = env.LOCAL_RANK.get_int()
         return told or 0
 
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
