@@ -164,6 +164,26 @@ def test_a_slow_rank_is_named_rather_than_the_sync_of_the_others():
     assert rules(diagnosis) == ["slow-rank"]
     assert diagnosis.findings[0].evidence["rank"] == 2
     assert diagnosis.findings[0].evidence["phase"] == "forward"
+    assert diagnosis.findings[0].evidence["kind"] == "compute"
+    (even,) = diagnosis.findings[0].remedies
+    own, others = (diagnosis.findings[0].evidence[name] for name in ("own_ms", "others_ms"))
+    assert own - others == pytest.approx(5.0, rel=0.05)
+    step_ms = diagnosis.verdict.step_ms
+    assert even.predicted_speedup == pytest.approx(step_ms / (step_ms - 5.0), rel=0.03)
+
+
+def test_a_rank_whose_every_phase_is_slower_has_a_slower_host():
+    tables = play(Run(workers=4, service_ms=8, ranks=4, cores=32, busy_cores=8))
+    for row in tables.rows["steps"]:
+        if row["rank"] == 2:
+            for phase in ("forward", "backward", "optimizer", "other"):
+                more = row[f"{phase}_ns"] // 2
+                row[f"{phase}_ns"] += more
+                row["wall_ns"] += more
+    slow = diagnose(tables).findings[0]
+    assert (slow.rule, slow.evidence["rank"], slow.evidence["kind"]) == ("slow-rank", 2, "host")
+    assert slow.cause is None
+    assert "its host or its device is slower" in slow.title
 
 
 def test_steps_that_save_checkpoints_are_periodic_outliers():

@@ -47,7 +47,7 @@ def test_what_a_newer_version_wrote_is_not_written_over(here: Path):
     start(folder)
     newer = (here / "mine" / "run.json").read_text().replace('"version": 1', '"version": 2')
     (here / "mine" / "run.json").write_text(newer)
-    with pytest.raises(LaunchError, match="A newer Headrace wrote .*run.json .format 2"):
+    with pytest.raises(LaunchError, match=r"A newer Headrace wrote .*run.json .format 2"):
         start(open_run_folder(run_dir="mine", name=None, script="t.py"))
     assert (here / "mine" / "run.json").read_text() == newer
 

@@ -25,8 +25,14 @@ from __future__ import annotations
 from headrace.observe.doctor.activity import is_device_sync, runs_model
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
 from headrace.observe.doctor.handing_over import fewer_hand_overs, is_handing_over
-from headrace.observe.doctor.model import Cause, Finding
-from headrace.observe.doctor.remedies import first_loader, making_cause
+from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.remedies import (
+    WORTH_IT,
+    first_loader,
+    making_cause,
+    predicted,
+    without,
+)
 from headrace.observe.doctor.stacks import Sighting, hottest
 
 RULE = "data-wait"
@@ -63,7 +69,23 @@ def check(evidence: Evidence) -> Finding | None:
             "cores_used_by_others": evidence.host.foreign_cores,
         },
         cause=cause,
+        remedies=_in_time(evidence),
     )
+
+
+def _in_time(evidence: Evidence) -> tuple[Remedy, ...]:
+    """Return what it would give if half to all of the wait went."""
+    waited = evidence.steps.data_wait_ns
+    prediction = without(evidence, waited / 2, waited * 0.99)
+    if prediction.speedup < WORTH_IT:
+        return ()
+    name, change = "in-time", "batches that are there in time"
+    how = "No rule knows what holds the batches up: the line and the evidence say where to look."
+    if evidence.others_fill_cores:
+        name, change = "own-cores", "cores of its own"
+        how = "Other jobs of the host take the cores: move those, or this one."
+    how += " Half to all of the wait is taken to go."
+    return (predicted(name, change, prediction, how),)
 
 
 def _short_steps(evidence: Evidence) -> Finding:

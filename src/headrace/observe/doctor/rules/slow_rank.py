@@ -3,19 +3,28 @@
 Fires where a rank's own time in a step (without gradient sync, and without backward where sync was
 not measured apart, as waiting for others hides there) is at least 10 % above the median of all
 ranks, and the difference is at least 5 % of step time.
+
+Its host or its device is at fault where all that it computes takes longer: each phase of these that
+is a twentieth of its time by at least half of what the rank is slower. Else one phase is, and the
+line where the rank is then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from headrace.observe.doctor.evidence import WARNING, Evidence
-from headrace.observe.doctor.model import Cause, Finding
+from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.remedies import predicted, without
 from headrace.observe.doctor.stacks import hottest
 from headrace.observe.whatif.steps import TrainSteps
 
 RULE = "slow-rank"
 _SLOWER = 1.1
+_MATTERS, _ALIKE = 0.05, 0.5
+_COMPUTING = ("forward", "backward", "optimizer", "other")
 _OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
 
 
@@ -42,24 +51,71 @@ def check(evidence: Evidence) -> Finding | None:
     }
     phase = max(excess_of, key=lambda name: excess_of[name])
     seconds = excess / step_ns * steps.total_seconds
-    what = {"data_wait": "waits for data", "copy": "copies to the device"}.get(phase, "computes")
-    cause = _cause(evidence, slow, phase)
+    kind = _kind(phase)
+    if kind == "compute" and _all_slower(own[slow], usual, _means(of_rank[slow]), excess_of):
+        kind = "host"
+    cause = _cause(evidence, slow, phase) if kind != "host" else None
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
         title=f"rank {slow} needs {own[slow] / max(usual, 1.0):.1f} times as long for a step as "
-        f"the others: it {what} longer{where}",
+        f"the others: {_WHAT[kind]}{where}",
         seconds_lost=seconds,
         evidence={
             "rank": slow,
             "own_ms": own[slow] / 1e6,
             "others_ms": usual / 1e6,
+            "kind": kind,
             "phase": phase,
             "phase_excess_ms": excess_of[phase] / 1e6,
         },
         cause=cause,
+        remedies=(_as_fast_as_the_others(evidence, slow, kind, excess / step_ns),),
     )
+
+
+_WHAT = {
+    "data": "it waits for data longer",
+    "copy": "it copies to the device longer",
+    "compute": "it computes longer",
+    "host": "all that it computes takes longer, so its host or its device is slower",
+}
+_HOW = {
+    "data": "Look at what its loader reads, and at the disk, the network and the other jobs of its "
+    "host: the other ranks have theirs in time.",
+    "copy": "Look at what it copies, and at its host's link to the device.",
+    "compute": "Look at what it does there and the others do not: longer samples, logging, checks.",
+    "host": "Look at its host and its device: other jobs there, a clock that is throttled, another "
+    "model of either. Leave it out, or give it less to do.",
+}
+
+
+def _kind(phase: str) -> str:
+    return {"data_wait": "data", "copy": "copy"}.get(phase, "compute")
+
+
+def _all_slower(
+    own: float, usual: float, mean_of: Mapping[str, float], excess_of: Mapping[str, float]
+) -> bool:
+    """Tell whether each phase that computes is slower, and by about as much."""
+    slower = own / max(usual, 1.0) - 1.0
+    told = [name for name in _COMPUTING if mean_of.get(name, 0.0) >= _MATTERS * own]
+    return len(told) > 1 and all(
+        excess_of.get(name, 0.0) >= _ALIKE * slower * (mean_of[name] - excess_of.get(name, 0.0))
+        for name in told
+    )
+
+
+def _as_fast_as_the_others(evidence: Evidence, rank: int, kind: str, share: float) -> Remedy:
+    # All ranks wait for it, so each step gets shorter by what it takes longer.
+    saved = evidence.steps.wall_ns * min(share, 0.99)
+    change = f"rank {rank} as fast as the others"
+    return predicted("even-ranks", change, without(evidence, saved), _HOW[kind])
+
+
+def _means(steps: TrainSteps) -> dict[str, float]:
+    return {phase: _mean(steps, phase) for phase in _OWN_PHASES}
 
 
 def _mean(steps: TrainSteps, phase: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.model import Finding, Remedy
 
 RULE = "slow-start"
 _START_S, _FIRST_BATCH_S = 60.0, 20.0
@@ -44,4 +44,21 @@ def check(evidence: Evidence) -> Finding | None:
         title=f"{seconds:.0f} s pass {what}",
         seconds_lost=seconds,
         evidence={"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
+        remedies=(_FIRST_BATCH if first_s >= start_s / 2 else _BEFORE,),
     )
+
+
+# What they give depends on how long the run is to be, so nothing is predicted.
+_FIRST_BATCH = Remedy(
+    name="sooner-first-batch",
+    change="a first batch that comes sooner",
+    how="Pack the data into shards, whose index is read instead of listing files; open files and "
+    "models in worker_init_fn alone; begin with fewer workers, or fork them before the process is "
+    "large.",
+)
+_BEFORE = Remedy(
+    name="less-before-training",
+    change="less to do before training",
+    how="Keep what is computed before the first step, such as lists of files, statistics, compiled "
+    "models, in files; download weights once a host; import what training does not need later.",
+)
