@@ -97,6 +97,25 @@ class Data(Dataset):
         assert self.chain.one is self.chain[0]
         return x
 """,
+    "has datasets in a list, and transforms in a dictionary": """
+from functools import partial
+from torch.utils.data import ConcatDataset
+def plus(x): return x + 1
+def more(x, by): return x + by
+class Scaled:
+    def __call__(self, x): return 2 * x
+class Part(Dataset):
+    def __init__(self, by):
+        self.transforms = {"first": plus, "then": Scaled()}
+        self.partly = partial(more, by=by)
+    def __len__(self): return 80
+    def __getitem__(self, i):
+        assert list(self.transforms) == ["first", "then"]
+        x = self.transforms["then"](self.transforms["first"](torch.full((4,), float(i))))
+        return self.partly(x)
+class Data(ConcatDataset):
+    def __init__(self): super().__init__([Part(1), Part(2)])
+""",
 }
 
 
@@ -127,6 +146,12 @@ def test_datasets_give_what_they_give(tmp_path: Path):
     names = {row["name"] for row in timed}
     assert {"Data.__getitem__", "collate_fn", "Data.many[0]: plus", "Data.many[1]: Scaled"} <= names
     assert {"Data.many[2]: Slotted"} <= names
+    assert {
+        "Data.datasets[0].transforms[first]: plus", "Data.datasets[0].transforms[then]: Scaled",
+        "Data.datasets[0].partly: more",
+    } <= names  # fmt: skip
+    places = {row["name"]: (Path(row["file"]).name, row["line"]) for row in timed}
+    assert places["Data.datasets[0].partly: more"] == ("odd_4.py", 8)
 
 
 def test_batches_with_odd_fields_are_recorded(tmp_path: Path):

@@ -26,6 +26,7 @@ _TRIAL_CALLS = 32
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64
+_MOST_HELD = 32  # of a list is looked at; dictionaries with more are data
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
 Undo = Callable[[], None]
@@ -140,23 +141,39 @@ class TransformTimer:
         self._search(dataset, name, undo, 0)
 
     def _search(self, owner: Any, path: str, undo: list[Undo], depth: int) -> None:
+        self._search_in(getattr(owner, "__dict__", {}), f"{path}.{{}}", undo, depth)
+
+    def _search_in(self, holder: dict[Any, Any], path: str, undo: list[Undo], depth: int) -> None:
+        """Search what an object holds as attributes, or a dictionary; `path` has {} for its key."""
         if depth > _DEEPEST or len(undo) >= _MOST_PLACES:
             return
-        attributes: dict[str, Any] = getattr(owner, "__dict__", {})
-        for name, value in list(attributes.items()):
-            where = f"{path}.{name}"
-            if type(value) in {list, tuple} and value and _is_chain(value):
-                self._search_chain(attributes, name, where, undo, depth)
+        for name, value in list(holder.items()):
+            where = path.replace("{}", str(name))
+            if type(value) in {list, tuple} and value:
+                self._search_list(holder, name, where, undo, depth)
+            elif type(value) is dict and len(value) <= _MOST_HELD:
+                self._search_in(value, f"{where}[{{}}]", undo, depth + 1)
             elif _is_function(value):
-                attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
-                undo.append(functools.partial(_restore, attributes, name, attributes[name], value))
+                holder[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
+                undo.append(functools.partial(_restore, holder, name, holder[name], value))
             elif _is_transform(value):
                 self._wrap_object(value, where, undo, depth)
-            elif hasattr(type(value), "__getitem__") and hasattr(value, "__dict__"):
+            elif _holds_more(value):
                 self._search(value, where, undo, depth + 1)
 
+    def _search_list(
+        self, holder: dict[Any, Any], name: Any, where: str, undo: list[Undo], depth: int
+    ) -> None:
+        """Search a list of transforms to go through, or of datasets, as ConcatDataset has one."""
+        if _is_chain(holder[name]):
+            self._search_chain(holder, name, where, undo, depth)
+            return
+        for number, each in enumerate(holder[name][:_MOST_HELD]):
+            if _holds_more(each):
+                self._search(each, f"{where}[{number}]", undo, depth + 1)
+
     def _search_chain(
-        self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
+        self, attributes: dict[Any, Any], name: Any, where: str, undo: list[Undo], depth: int
     ) -> None:
         chain, timed = attributes[name], []
         for number, each in enumerate(chain):
@@ -238,6 +255,7 @@ def _cost_of_a_call_ns() -> float:
 
 def place_of(code: Any) -> tuple[str, int]:
     """Return file and first line of a function, a method, or an object that is called."""
+    code = _without_arguments(code)
     if not hasattr(code, "__code__") and not inspect.ismethod(code):
         kind = type(code)
         code = getattr(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
@@ -258,14 +276,26 @@ def _restore_method(kind: type, method: str, own: Any) -> None:
 
 
 def _is_function(value: Any) -> bool:
-    return inspect.isfunction(value)
+    return inspect.isfunction(_without_arguments(value))
+
+
+def _without_arguments(value: Any) -> Any:
+    """Return the function that a `functools.partial` calls, or the value itself."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return value
+
+
+def _holds_more(value: Any) -> bool:
+    """Whether it may be a dataset, which holds transforms of its own."""
+    return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
 
 
 def _is_transform(value: Any) -> bool:
     """Whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
         return False
-    if inspect.isfunction(value):
+    if _is_function(value):
         return True
     file, _ = place_of(value)
     known = _TRANSFORM_MODULE.search(type(value).__module__) is not None
@@ -278,6 +308,7 @@ def _is_chain(values: Sequence[Any]) -> bool:
 
 
 def _name_of(value: Any) -> str:
+    value = _without_arguments(value)
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
