@@ -16,6 +16,7 @@ from headrace.launch.own_flags import DirectJob, direct_job
 from headrace.launch.rank import rank_command
 from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
+from headrace.launch.streams import open_stream, resize
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
@@ -57,22 +58,23 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     log = folder.logs(attempt.number) / "rank-0.stderr"
     with signals_held() as held:
         recording = Recording(folder, attempt, job.options)
+        streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
         child = subprocess.Popen(
             rank_command(sys.executable, script),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=streams[0].written,
+            stderr=streams[1].written,
             env=env.child_environment(
                 {env.RUN_DIR.name: str(folder.path), **recording.environment()}
             ),
         )
-        assert child.stdout is not None
-        assert child.stderr is not None
+        for stream in streams:
+            stream.handed_over()
         tees = (
-            Tee(child.stdout, raw(sys.stdout.buffer), log.with_name("rank-0.stdout")),
-            Tee(child.stderr, raw(sys.stderr.buffer), log),
+            Tee(streams[0].source, raw(sys.stdout.buffer), log.with_name("rank-0.stdout")),
+            Tee(streams[1].source, raw(sys.stderr.buffer), log),
         )
         # A script may save for minutes once it was asked to stop.
-        returncode = wait_for(child, held, own_session=False)
+        returncode = wait_for(child, held, own_session=False, resized=lambda: resize(streams))
         for tee in tees:
             tee.close()
         folder.end_attempt(attempt.number, exit_code_of(returncode))

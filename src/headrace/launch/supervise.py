@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
 
 
@@ -44,6 +44,7 @@ def wait_for(
     *,
     own_session: bool,
     grace_s: Callable[[], float] | None = None,
+    resized: Callable[[], None] = lambda: None,
 ) -> int:
     """Wait until `child` ended, passing signals on to it; return its code, -n for signal n.
 
@@ -56,6 +57,7 @@ def wait_for(
         own_session: The child leads a session of its own. Otherwise it shares the terminal and
             has already got what the terminal sends, such as ctrl-C.
         grace_s: Asked once, when the first such signal comes.
+        resized: Called when the terminal's size has changed, before the child is told.
     """
     deadline: float | None = None
     while child.poll() is None:
@@ -67,6 +69,9 @@ def wait_for(
                 deadline = None
         elif caught.si_signo == signal.SIGINT and deadline is not None:
             _kill(child, own_session=own_session)
+        elif caught.si_signo == signal.SIGWINCH:
+            resized()
+            child.send_signal(signal.SIGWINCH)
         elif caught.si_signo != signal.SIGCHLD:
             if own_session or caught.si_code != _SI_KERNEL:
                 child.send_signal(caught.si_signo)

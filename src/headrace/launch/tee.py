@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import threading
 import time
@@ -69,13 +70,22 @@ class Tee:
 
     def _read(self) -> None:
         with self._source, self._log:
-            # read1 returns what is there: a prompt or a progress bar appears at once.
-            while chunk := self._source.read1(_READ_BYTES):  # type: ignore[attr-defined]
+            while chunk := self._next():
                 with suppress(OSError):  # a full disk costs the log, never the run
                     self._log.write(chunk)
                 if not self._closing:
                     self._unshown.put(chunk)
         self._unshown.put(b"")
+
+    def _next(self) -> bytes:
+        """Return what is there, so that a prompt or a bar appears at once; b"" at the end."""
+        try:
+            chunk: bytes = self._source.read1(_READ_BYTES)  # type: ignore[attr-defined]
+        except OSError as error:
+            if error.errno == errno.EIO:  # how a pseudo-terminal ends
+                return b""
+            raise
+        return chunk
 
     def _show(self) -> None:
         while chunk := self._unshown.get():
