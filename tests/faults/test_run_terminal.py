@@ -99,3 +99,31 @@ def test_without_a_terminal_there_is_none(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
     ended = run(tmp_path, "--profile", "off", "train.py")
     assert (ended.returncode, ended.stdout) == (7, "[False, False, False]\n")
+
+
+HANGS_ON = """
+import os, pathlib, signal
+signal.signal(signal.SIGHUP, lambda *_: pathlib.Path("gone").touch())
+print("ready")
+while not pathlib.Path("gone").exists():
+    signal.pause()
+"""
+
+
+def test_a_terminal_that_goes_away_is_told_to_the_script(tmp_path: Path):
+    (tmp_path / "train.py").write_text(HANGS_ON)
+    screen = Screen()
+    inside = " ".join(headrace("run", "--run-dir", "r", "--profile", "off", "train.py"))
+    terminal = os.ttyname(screen.screen)
+    job = subprocess.Popen(
+        ["sh", "-c", f"exec {inside} < {terminal} > {terminal} 2>&1"],
+        cwd=tmp_path, start_new_session=True, env=clean_environment(),
+    )  # fmt: skip
+    try:
+        eventually(lambda: screen.shows(b"ready"), "the script")
+        screen.close()  # the launcher leads the session, and the kernel tells it alone
+        eventually((tmp_path / "gone").exists, "SIGHUP at the script", 60.0)
+        assert job.wait(timeout=DEADLINE_S) == 0
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.wait()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.core.errors import UsageError
 
 APPLIED = "applied"
+_LONGEST_NAME = 200
 WORKER_THREADS, RANK_THREADS = "worker_threads", "rank_threads"
 """Threads that libraries (OpenMP, BLAS, OpenCV) may use in each worker, and in each rank."""
 _OF_PROCESSES = frozenset({WORKER_THREADS, RANK_THREADS})
@@ -40,7 +41,7 @@ class Override:
     @property
     def mark(self) -> str:
         """The name of the file that says that it was applied, in `APPLIED` of the run's folder."""
-        return str(self).replace("/", "_")
+        return str(self).replace("/", "_")[-_LONGEST_NAME:]
 
     def __str__(self) -> str:
         """Return it as it is written: num_workers=8, or num_workers@train.py:40=8."""

@@ -66,12 +66,19 @@ class Collecting:
         """Start another for each that is killed: by the kernel, say, which wanted its memory."""
         for starts_left in reversed(range(_MOST_STARTS)):
             returncode = self._process.wait()
-            with self._turn:
+            with self._turn:  # nothing is told meanwhile: a terminal may stand still
                 if self._is_over or returncode >= 0:  # one that ends by itself has said why
                     return
-                said = f"headrace: the process that collects records was {describe_end(returncode)}"
-                if starts_left == 0:
-                    tell(f"{said} again; what the job does from now on is not recorded\n")
-                    return
-                tell(f"{said}; another takes over\n")
-                self._process = self._start()
+                follows = starts_left > 0 and self._start_another()
+            said = f"headrace: the process that collects records was {describe_end(returncode)}"
+            if not follows:
+                tell(f"{said}; what the job does from now on is not recorded\n")
+                return
+            tell(f"{said}; another takes over\n")
+
+    def _start_another(self) -> bool:
+        try:
+            self._process = self._start()
+        except OSError:  # no memory for it either
+            return False
+        return True

@@ -7,6 +7,7 @@ input does, so also when whoever started it was killed; then it closes the recor
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -79,7 +80,8 @@ class Recording:
         self._records = folder.records(attempt.number)
         self._overrides = options.overrides
         self._applied = folder.path / APPLIED
-        shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
+        if self._overrides:
+            shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
         self._collecting: Collecting | None = None
         if options.profile == "off":
             return
@@ -110,8 +112,10 @@ class Recording:
 
         Where closing takes too long, the records are read as they are.
         """
-        for each in self._overrides:
-            if each.of_loaders and not (self._applied / each.mark).exists():
-                tell(f"headrace: {each} was applied to no DataLoader\n")
         if self._collecting is not None:
             self._collecting.finish()
+        with suppress(OSError):  # the run has ended, and its disk may be gone
+            applied = {path.name for path in self._applied.glob("*")}
+            for each in self._overrides:
+                if each.of_loaders and each.mark not in applied:
+                    tell(f"headrace: {each} was applied to no DataLoader\n")

@@ -55,7 +55,7 @@ def open_stream(shown: IO[bytes]) -> Stream:
     if terminal is not None:
         try:
             reading, writing = _pseudo_terminal(terminal)
-        except OSError:  # the host has no more of them: a pipe will do
+        except (OSError, termios.error):  # the host has no more of them: a pipe will do
             terminal = None
     if terminal is None:
         reading, writing = os.pipe()

@@ -54,8 +54,8 @@ def wait_for(
     Args:
         child: Started in this thread while signals were held.
         held: What `signals_held` gave.
-        own_session: The child leads a session of its own. Otherwise it shares the terminal and
-            has already got what the terminal sends, such as ctrl-C.
+        own_session: The child leads a session of its own, which is what is killed. Otherwise it
+            shares the terminal, unless it has left our group of processes.
         grace_s: Asked once, when the first such signal comes.
         resized: Called when the terminal's size has changed, before the child is told.
     """
@@ -73,11 +73,24 @@ def wait_for(
             resized()
             child.send_signal(signal.SIGWINCH)
         elif caught.si_signo != signal.SIGCHLD:
-            if own_session or caught.si_code != _SI_KERNEL:
+            if caught.si_code != _SI_KERNEL or not _has_got(child, caught.si_signo):
                 child.send_signal(caught.si_signo)
             if caught.si_signo in STOPPING and grace_s is not None and deadline is None:
                 deadline = time.monotonic() + grace_s()
     return child.returncode
+
+
+def _has_got(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Whether what the terminal sent us has come to the child too: ctrl-C goes to the group.
+
+    A terminal that goes away tells the leader of its session alone.
+    """
+    if number == signal.SIGHUP and os.getsid(0) == os.getpid():
+        return False
+    try:
+        return os.getpgid(child.pid) == os.getpgrp()
+    except ProcessLookupError:  # it has ended
+        return True
 
 
 def exit_code_of(returncode: int) -> int:

@@ -31,6 +31,7 @@ class Burst:
         self._left = 0
         self._thread = 0  # that began it: no other can end it
         self._until_s = 0.0
+        self._waits_for_device = False
         self._profiler: Any = None
         self._unwatch: Callable[[], None] = lambda: None
 
@@ -52,6 +53,7 @@ class Burst:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._waits_for_device = len(activities) > 1
         if torch._C._autograd._profiler_enabled():  # noqa: SLF001 - no public way to ask
             SESSION.event("trace-dropped", "the script uses torch.profiler itself")
             return
@@ -72,6 +74,20 @@ class Burst:
         if not self.under_way or get_ident() != self._thread:
             return
         profiler = self._drop()
+        try:
+            self._keep(profiler)
+        except Exception as error:  # noqa: BLE001 - a full disk, say: the records are to go on
+            SESSION.fault("Burst", error)
+
+    def give_up(self) -> None:
+        """The process ends: keep what was traced, unless that waits for a device."""
+        if not self._waits_for_device:
+            self.end()
+        elif self.under_way:
+            self._drop()
+            SESSION.event("trace-dropped", "the run ended in the middle of it")
+
+    def _keep(self, profiler: Any) -> None:
         profiler.stop()
         path = self._path()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,10 +115,7 @@ class Burst:
 
         def giving_way(original: Callable[..., Any]) -> Callable[..., Any]:
             def enable(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    self.end()
-                except Exception as error:  # noqa: BLE001 - the script must not feel our faults
-                    SESSION.fault("Burst", error)
+                self.end()
                 return original(*args, **kwargs)
 
             return enable

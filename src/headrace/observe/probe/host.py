@@ -136,12 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _wake_on_signals() -> int:
     """Return a file that becomes readable on SIGTERM."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # its launcher holds them back
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # with the terminal, the launcher goes too
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writable)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # its launcher holds them back
     return readable
 
 

@@ -68,6 +68,8 @@ class RankRecorder:
     @guarded
     def iterating(self, loader: int, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
         """The script asks for an iterator (True), and has it (False)."""
+        if begins:
+            BURST.end()  # workers may be forked now, and would go on with it
         if self._is_off(asks=True, resumes=begins):
             return
         self._under_way = True
@@ -208,12 +210,12 @@ class RankRecorder:
     def close(self) -> None:
         """The process ends."""
         if SESSION.role == "rank":
-            BURST.end()
             # The interpreter ends, and no thread is to meet that.
             stop_sampler(wait=True)
             self._journal.close(monotonic_ns(), recording=SESSION.on)
             DEVICE.close()
             TIMER.flush()
+            BURST.give_up()
             SESSION.close()
 
     def _report(self, report: Report, at_ns: int | None = None) -> int:
@@ -234,6 +236,8 @@ class RankRecorder:
             self._journal.settle_at_once()
             BURST.steps_ended(self._journal.steps_ended - self._steps_told)
             self._steps_told = self._journal.steps_ended
+            return
+        if self._thread is None:  # nothing was trained yet, and that is what is looked at
             return
         now_ns = monotonic_ns()
         if now_ns - self._deep_asked_ns >= _DEEP_EVERY_NS:

@@ -26,7 +26,7 @@ _TRIAL_CALLS = 32
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64
-_MOST_HELD = 32  # of a list is looked at; dictionaries with more are data
+_MOST_HELD = 32  # a longer list, or a larger dictionary, is data
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
 Undo = Callable[[], None]
@@ -49,6 +49,7 @@ class TransformTimer:
         self._loader, self._one_in = -1, ONE_IN  # of the batch at work
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
+        self._searched: set[int] = set()  # attributes of objects, in the batch that is timed now
         self._sums: dict[_Call, list[int]] = {}
         self._places: dict[_Call, tuple[Any, str, int]] = {}  # and what is called: ids stay its own
         self._flushed_ns = time.monotonic_ns()
@@ -138,42 +139,48 @@ class TransformTimer:
         name = type(dataset).__qualname__
         for method in ("__getitem__", "__getitems__"):
             self._wrap_method(dataset, method, f"{name}.{method}", undo)
+        self._searched.clear()
         self._search(dataset, name, undo, 0)
 
     def _search(self, owner: Any, path: str, undo: list[Undo], depth: int) -> None:
-        self._search_in(getattr(owner, "__dict__", {}), f"{path}.{{}}", undo, depth)
-
-    def _search_in(self, holder: dict[Any, Any], path: str, undo: list[Undo], depth: int) -> None:
-        """Search what an object holds as attributes, or a dictionary; `path` has {} for its key."""
-        if depth > _DEEPEST or len(undo) >= _MOST_PLACES:
+        attributes = getattr(owner, "__dict__", None)
+        if depth > _DEEPEST or len(undo) >= _MOST_PLACES or type(attributes) is not dict:
             return
-        for name, value in list(holder.items()):
-            where = path.replace("{}", str(name))
-            if type(value) in {list, tuple} and value:
-                self._search_list(holder, name, where, undo, depth)
-            elif type(value) is dict and len(value) <= _MOST_HELD:
-                self._search_in(value, f"{where}[{{}}]", undo, depth + 1)
+        if id(attributes) in self._searched:  # by another way, as of a dataset that is there twice
+            return
+        self._searched.add(id(attributes))
+        for name, value in list(attributes.items()):
+            where = f"{path}.{name}"
+            if type(value) in {list, tuple} and value and _is_chain(value):
+                self._search_chain(attributes, name, where, undo, depth)
+            elif type(value) in {list, tuple, dict}:
+                self._search_held(value, where, undo, depth)
             elif _is_function(value):
-                holder[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
-                undo.append(functools.partial(_restore, holder, name, holder[name], value))
-            elif _is_transform(value):
-                self._wrap_object(value, where, undo, depth)
-            elif _holds_more(value):
-                self._search(value, where, undo, depth + 1)
+                attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
+                undo.append(functools.partial(_restore, attributes, name, attributes[name], value))
+            else:
+                self._search_value(value, where, undo, depth)
 
-    def _search_list(
-        self, holder: dict[Any, Any], name: Any, where: str, undo: list[Undo], depth: int
-    ) -> None:
-        """Search a list of transforms to go through, or of datasets, as ConcatDataset has one."""
-        if _is_chain(holder[name]):
-            self._search_chain(holder, name, where, undo, depth)
+    def _search_held(self, held: Any, where: str, undo: list[Undo], depth: int) -> None:
+        """Search a list of datasets, as ConcatDataset has one, or a dictionary of transforms.
+
+        Functions stay there: a script may look them up, or know them by their identity.
+        """
+        if len(held) > _MOST_HELD:  # that is data
             return
-        for number, each in enumerate(holder[name][:_MOST_HELD]):
-            if _holds_more(each):
-                self._search(each, f"{where}[{number}]", undo, depth + 1)
+        for key, value in list(held.items() if type(held) is dict else enumerate(held)):
+            self._search_value(value, f"{where}[{key}]", undo, depth)
+
+    def _search_value(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
+        if _is_function(value):
+            return
+        if _is_transform(value):
+            self._wrap_object(value, where, undo, depth)
+        elif hasattr(type(value), "__getitem__") and not inspect.isclass(value):
+            self._search(value, where, undo, depth + 1)
 
     def _search_chain(
-        self, attributes: dict[Any, Any], name: Any, where: str, undo: list[Undo], depth: int
+        self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
     ) -> None:
         chain, timed = attributes[name], []
         for number, each in enumerate(chain):
@@ -255,7 +262,6 @@ def _cost_of_a_call_ns() -> float:
 
 def place_of(code: Any) -> tuple[str, int]:
     """Return file and first line of a function, a method, or an object that is called."""
-    code = _without_arguments(code)
     if not hasattr(code, "__code__") and not inspect.ismethod(code):
         kind = type(code)
         code = getattr(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)
@@ -276,26 +282,14 @@ def _restore_method(kind: type, method: str, own: Any) -> None:
 
 
 def _is_function(value: Any) -> bool:
-    return inspect.isfunction(_without_arguments(value))
-
-
-def _without_arguments(value: Any) -> Any:
-    """Return the function that a `functools.partial` calls, or the value itself."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    return value
-
-
-def _holds_more(value: Any) -> bool:
-    """Whether it may be a dataset, which holds transforms of its own."""
-    return hasattr(type(value), "__getitem__") and hasattr(value, "__dict__")
+    return inspect.isfunction(value)
 
 
 def _is_transform(value: Any) -> bool:
     """Whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
         return False
-    if _is_function(value):
+    if inspect.isfunction(value):
         return True
     file, _ = place_of(value)
     known = _TRANSFORM_MODULE.search(type(value).__module__) is not None
@@ -308,7 +302,6 @@ def _is_chain(values: Sequence[Any]) -> bool:
 
 
 def _name_of(value: Any) -> str:
-    value = _without_arguments(value)
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
