@@ -118,6 +118,8 @@ def test_a_terminal_that_goes_away_is_told_to_the_script(tmp_path: Path):
     job = subprocess.Popen(
         ["sh", "-c", f"exec {inside} < {terminal} > {terminal} 2>&1"],
         cwd=tmp_path, start_new_session=True, env=clean_environment(),
+        # Under nohup it is ignored, and stays so.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )  # fmt: skip
     try:
         eventually(lambda: screen.shows(b"ready"), "the script")
