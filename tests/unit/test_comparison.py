@@ -84,6 +84,24 @@ def test_phases_add_up_to_the_step():
     assert sum(each.after_ms for each in found.phases) == pytest.approx(found.after_ms)
 
 
+def test_a_phase_that_changed_is_told_from_noise():
+    before, after = run_of(20), run_of(20, seed=1)
+    for row in after.rows["steps"]:
+        row["data_wait_ns"] += 2_000_000
+        row["wall_ns"] += 2_000_000
+    found = compare(before, after)
+    wait, backward = found.phases
+    assert wait.differ
+    assert wait.low_ms <= 2 <= wait.high_ms
+    assert not backward.differ
+    assert backward.low_ms <= 0 <= backward.high_ms
+    assert found.step.differ
+    assert found.step.low_ms <= found.after_ms - found.before_ms <= found.step.high_ms
+    told = found.to_json()
+    assert [each["differ"] for each in told["phases"]] == [True, False]
+    assert told["step"]["differ"]
+
+
 def test_too_few_steps_are_told():
     with pytest.raises(RecordsError, match="The second run has 3 training steps"):
         compare(run_of(20), run_of(20, steps=5))

@@ -28,18 +28,20 @@ def print_comparison(
         )
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("ms a step")
-    for name in (before, after, "change"):
+    for name in (before, after, "change", "90% interval"):
         table.add_column(name, justify="right", overflow="fold")
-    for change in comparison.phases:
-        _row(table, change.phase.replace("_", " "), change.before_ms, change.after_ms)
-    _row(table, "step", comparison.before_ms, comparison.after_ms)
+    for change in (*comparison.phases, comparison.step):
+        interval = f"{change.low_ms:+,.3g} to {change.high_ms:+,.3g}"
+        said = interval if change.differ else f"[dim]noise: {interval}[/dim]"
+        name = change.phase.replace("_", " ")
+        table.add_row(name, *_numbers(change.before_ms, change.after_ms), said)
     if comparison.before_samples_per_s and comparison.after_samples_per_s:
         rates = comparison.before_samples_per_s, comparison.after_samples_per_s
-        _row(table, "[dim]samples/s[/dim]", *rates)
+        table.add_row("[dim]samples/s[/dim]", *_numbers(*rates))
     console.print(table)
     console.print(
         f"[dim]{comparison.before_steps:,} and {comparison.after_steps:,} steps; "
-        f"90% interval by resampling blocks of steps[/dim]"
+        f"90% intervals (of all phases together) by resampling blocks of steps[/dim]"
     )
 
 
@@ -56,5 +58,5 @@ def _unit(comparison: Comparison) -> str:
     return "samples/s" if known else "steps/s"
 
 
-def _row(table: Table, name: str, before_ms: float, after_ms: float) -> None:
-    table.add_row(name, f"{before_ms:,.2f}", f"{after_ms:,.2f}", f"{after_ms - before_ms:+,.2f}")
+def _numbers(before: float, after: float) -> tuple[str, str, str]:
+    return f"{before:,.2f}", f"{after:,.2f}", f"{after - before:+,.2f}"

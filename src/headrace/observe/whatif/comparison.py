@@ -24,6 +24,8 @@ _BLOCK_STEPS = 8
 _MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
+_EACH = 5.0 / (len(PHASES) + 1)
+_INTERVAL_OF_EACH = (_EACH, 100.0 - _EACH)
 _SETTINGS = {
     "workers": "num_workers",
     "prefetch_factor": "prefetch_factor",
@@ -49,11 +51,27 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChange:
-    """One phase in both runs, milliseconds a step."""
+    """One phase in both runs, milliseconds a step.
+
+    Attributes:
+        phase: Its name; "step" for all of them together.
+        before_ms: Mean of the first run.
+        after_ms: Mean of the second.
+        low_ms: Lower end of the interval of what it takes longer in the second: 90 % for all the
+            phases and the step together, as one of many is soon outside its own.
+        high_ms: Upper end.
+    """
 
     phase: str
     before_ms: float
     after_ms: float
+    low_ms: float
+    high_ms: float
+
+    @property
+    def differ(self) -> bool:
+        """Whether they differ beyond noise."""
+        return not self.low_ms <= 0.0 <= self.high_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +90,7 @@ class Comparison:
         before_steps: Steps of the first that count, over all ranks.
         after_steps: Steps of the second.
         phases: Every phase that takes time in either.
+        step: The whole step likewise.
         settings: In what they were made differently.
     """
 
@@ -85,6 +104,7 @@ class Comparison:
     before_steps: int
     after_steps: int
     phases: tuple[PhaseChange, ...]
+    step: PhaseChange
     settings: tuple[SettingChange, ...] = ()
 
     @property
@@ -94,7 +114,10 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON's own types."""
-        return {**asdict(self), "differ": self.differ}
+        found = {**asdict(self), "differ": self.differ}
+        found["phases"] = [{**asdict(each), "differ": each.differ} for each in self.phases]
+        found["step"]["differ"] = self.step.differ
+        return found
 
 
 def compare(before: Tables, after: Tables) -> Comparison:
@@ -115,14 +138,7 @@ def compare(before: Tables, after: Tables) -> Comparison:
         speedup / by_steps * _resampled(one.wall_ns, seed=1) / _resampled(other.wall_ns, seed=2)
     )
     low, high = np.percentile(ratios, _INTERVAL)
-    changes = (
-        PhaseChange(
-            phase=phase,
-            before_ms=float(one.phase_ns(phase).mean() / 1e6),
-            after_ms=float(other.phase_ns(phase).mean() / 1e6),
-        )
-        for phase in PHASES
-    )
+    changes = (_change(phase, one.phase_ns(phase), other.phase_ns(phase)) for phase in PHASES)
     return Comparison(
         before_ms=float(one.wall_ns.mean() / 1e6),
         after_ms=float(other.wall_ns.mean() / 1e6),
@@ -134,7 +150,20 @@ def compare(before: Tables, after: Tables) -> Comparison:
         before_steps=len(one),
         after_steps=len(other),
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
+        step=_change("step", one.wall_ns, other.wall_ns),
         settings=_changed(_settings(before, one), _settings(after, other)),
+    )
+
+
+def _change(phase: str, before_ns: Floats, after_ns: Floats) -> PhaseChange:
+    longer_ns = _resampled(after_ns, seed=2) - _resampled(before_ns, seed=1)
+    low, high = np.percentile(longer_ns, _INTERVAL_OF_EACH)
+    return PhaseChange(
+        phase=phase,
+        before_ms=float(before_ns.mean() / 1e6),
+        after_ms=float(after_ns.mean() / 1e6),
+        low_ms=float(low / 1e6),
+        high_ms=float(high / 1e6),
     )
 
 
