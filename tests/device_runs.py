@@ -152,7 +152,7 @@ class Recorder:
         self._taken.append(self._machine.now_ns)
         self.row(
             "fetches", batch=number, start_ns=began_ns, wait_ns=self._machine.now_ns - began_ns,
-            ready=int(at_hand), receive_ns=-1,
+            ready=int(at_hand), receive_ns=-1, receive_cpu_ns=-1,
         )  # fmt: skip
 
     def _report(self, report: Report) -> None:

@@ -164,7 +164,7 @@ def _play_epoch(
             tables.add(
                 "fetches", rank=rank, loader=0, epoch=epoch, batch=batch, start_ns=asked,
                 wait_ns=arrived - asked,
-                ready=int(at_hand) if run.workers else -1, receive_ns=-1,
+                ready=int(at_hand) if run.workers else -1, receive_ns=-1, receive_cpu_ns=-1,
             )  # fmt: skip
         delivered.append(arrived)
         now = _add_step(tables, run, rank, number, asked, arrived - asked, random)

@@ -58,10 +58,12 @@ def test_each_batch_is_taken_once_and_waiting_for_it_does_not_count(
 ):
     found = fetches(tmp_path, *arguments)
     assert all(0 < row["receive_ns"] <= row["wait_ns"] for row in found)
+    assert all(0 < row["receive_cpu_ns"] <= row["receive_ns"] for row in found)
     received, waited = (sum(row[name] for row in found) for name in ("receive_ns", "wait_ns"))
     assert waited > 20 * 4 * 20e6 * 0.8  # so long its sleeps take
     assert received < waited / 2
 
 
 def test_without_workers_nothing_is_taken(tmp_path: Path):
-    assert {row["receive_ns"] for row in fetches(tmp_path, "0")} == {-1}
+    found = fetches(tmp_path, "0")
+    assert {(row["receive_ns"], row["receive_cpu_ns"]) for row in found} == {(-1, -1)}

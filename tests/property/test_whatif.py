@@ -158,7 +158,8 @@ def test_what_taking_a_batch_costs_counts_although_none_lay_ready():
     tables = play(Run(workers=1, service_ms=60, service_spread=0.0))
     untimed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
     for row in tables.rows["fetches"]:
-        row["receive_ns"] = 5 * MS
+        # The worker answered late: it had to do.
+        row["receive_ns"], row["receive_cpu_ns"] = 20 * MS, int(5 * MS / 1.5)
     timed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
     # Of steps of 10.5 ms and batches of 6: 5 more are to be taken in.
     assert untimed == pytest.approx(60.5 / 10.5, rel=0.05)

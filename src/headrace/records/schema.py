@@ -127,6 +127,7 @@ FETCHES = Table(
         Field("ready", "batches that were waiting when it asked; -1 where unknown"),
         Field("ended", "1: there was no further batch"),
         Field("receive_ns", "of wait_ns: taking what workers had sent; -1 where unknown"),
+        Field("receive_cpu_ns", "of receive_ns: CPU time of the rank's thread; -1 where unknown"),
     ),
 )
 STEPS = Table(
@@ -182,8 +183,9 @@ BATCHES = Table(
         ),
         Field(
             "read_ns",
-            "of wall_ns: in reads of Python's sockets, and in Headrace's of samples; what other"
-            " code reads of files is not timed, but seen in stacks; -1 where not recorded",
+            "of wall_ns: in reads of files that Python's `open` opened meanwhile, of sockets, and"
+            " in Headrace's of samples; what native code reads by itself is not timed, but seen in"
+            " stacks; -1 where not recorded",
         ),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),

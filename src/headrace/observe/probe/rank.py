@@ -113,8 +113,8 @@ class RankRecorder:
             epoch, number = LOADERS_SEEN.count_fetch(iterator)
             loader = LOADERS_SEEN.number_of_iterator(iterator)
             began_ns, ready = began
-            waited_ns, receive_ns = now_ns - began_ns, receiving_ns(iterator)
-            row = (loader, epoch, number, began_ns, waited_ns, ready, int(ended), receive_ns)
+            took = now_ns - began_ns, ready, int(ended), *receiving_ns(iterator)
+            row = (loader, epoch, number, began_ns, *took)
             self._note((lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns))
         except Exception as error:  # noqa: BLE001 - likewise
             SESSION.fault("fetch_ended", error)

@@ -9,13 +9,25 @@ import numpy as np
 from headrace.observe.whatif.host import Host, read_host
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.steps import TrainSteps, read_steps
-from headrace.observe.whatif.tables import Columns, Flags, Floats, Tables, chosen, columns, length
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Ints,
+    Tables,
+    chosen,
+    columns,
+    length,
+)
 
 FEWEST_BATCHES = 5
 """Fewer batches or steps carry no prediction."""
-_CALM_TAKING_PERCENT = 25
-"""So many of the batches are taken as fast as where nobody is in the way. A worker that runs Python
-code lets its thread that hands out handles wait, and that goes as the worker gets less to do."""
+_ANSWERED = 1.5
+"""Taking a batch lasts so many times the CPU time that it takes the rank, which asks workers for
+what is behind handles. Those with nothing else to do answer in a quarter of that CPU time. One that
+runs Python code lets its thread that answers wait, for up to several times as long; that goes as it
+gets less to do. (Two tensors a batch: 0.83 ms of CPU, and 1.06, 1.7 and 4.7 ms by the clock, where
+the worker was idle, had to do for most of the time, or always.)"""
 _FEWEST_OF_RANK, _CALM_PERCENT = 40, 5
 """From so many batches of a rank on, the calmest are told apart: so many of them."""
 
@@ -227,34 +239,27 @@ def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> 
 def taking_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return what taking a batch costs its rank however early it was made, in ns.
 
-    It was timed where the rank's own thread takes what workers send: the calmest quarter counts.
-    Elsewhere it is seen only where a batch lay ready.
+    It was timed where the rank's own thread takes what workers send: its CPU time tells, and what
+    waits for ready batches took besides. Elsewhere it is seen only where a batch lay ready.
 
     Args:
         fetches: The table.
         loader: The loader's number.
         workers: Its workers.
     """
-    at_hand = wait_for_ready_ns(fetches, loader, workers)
     if length(fetches) == 0:
-        return at_hand
+        return 0.0
     timed = (fetches["loader"] == loader) & (fetches["ended"] == 0) & (fetches["receive_ns"] >= 0)
-    received = fetches["receive_ns"][timed & (fetches["batch"] > 0)]
-    if len(received) < FEWEST_BATCHES:
-        return at_hand
-    taken = received[received > 0]
-    if len(taken) == 0:
-        return at_hand
-    # With several workers one wait takes two batches and the next none.
-    calm = float(np.percentile(taken, _CALM_TAKING_PERCENT)) * len(taken) / len(received)
-    return max(at_hand, calm)
+    received = chosen(fetches, timed & (fetches["batch"] > 0))
+    if length(received) < FEWEST_BATCHES:
+        return wait_for_ready_ns(fetches, loader, workers)
+    own = float(received["receive_cpu_ns"].mean()) * _ANSWERED
+    besides = received["wait_ns"] - received["receive_ns"]
+    return own + _calm_ns(besides[received["ready"] > 0], workers)
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return what taking a batch costs that lies ready, in ns; 0 where none was seen.
-
-    With several workers a batch that waits need not be the next one, so some of these waits are
-    for the pipeline: the shortest are taken.
 
     Args:
         fetches: The table.
@@ -264,7 +269,15 @@ def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
     if length(fetches) == 0:
         return 0.0
     at_hand = (fetches["loader"] == loader) & (fetches["ready"] > 0) & (fetches["ended"] == 0)
-    waits = fetches["wait_ns"][at_hand & (fetches["batch"] > 0)]
-    if len(waits) < FEWEST_BATCHES:
+    return _calm_ns(fetches["wait_ns"][at_hand & (fetches["batch"] > 0)], workers)
+
+
+def _calm_ns(waits_ns: Ints, workers: int) -> float:
+    """Return how long a wait is that is for a ready batch alone; 0 where too few were seen.
+
+    With several workers a batch that waits need not be the next one, so some of these waits are
+    for the pipeline: the shortest are taken.
+    """
+    if len(waits_ns) < FEWEST_BATCHES:
         return 0.0
-    return float(np.percentile(waits, 50 if workers == 1 else 10))
+    return float(np.percentile(waits_ns, 50 if workers == 1 else 10))
