@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import headrace
+from headrace.observe.probe.system_gpus import Gpus
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
 from headrace.train import prepare
@@ -53,6 +55,20 @@ def test_the_transform_on_the_device_draws_alike_and_leaves_the_model_s_generato
     runs = [batches(url, device="cuda", device_transform=noisy) for _ in range(2)]
     assert all(torch.equal(a["jpg"], b["jpg"]) for a, b in zip(*runs, strict=True))
     assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+def test_what_a_gpu_does_is_sampled():
+    gpus = Gpus()
+    work = torch.randn(4096, 4096, device="cuda")
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < 0.5:
+        torch.mm(work, work)
+        torch.cuda.synchronize()
+    told = dict(zip(gpus.columns, gpus.sample(), strict=True))
+    assert told["gpu_0_utilisation_percent"] > 0
+    assert told["gpu_0_memory_bytes"] > work.nbytes
+    if torch.cuda.get_device_capability()[0] >= 9:  # from Hopper on
+        assert 0 < told["gpu_0_sm_percent"] <= 100
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "dp", "none"])

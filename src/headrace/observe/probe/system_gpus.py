@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+_SHORTEST_LOOK_NS = 20_000_000  # the driver's own counters are no finer
 _MOST_BYTES_PER_S = 1e12  # more than any PCIe link moves: the counter has wrapped
 
 
@@ -42,6 +43,7 @@ class Gpus:
             return
         known: dict[tuple[str, ...], Callable[[], list[float]]] = {
             ("utilisation_percent",): lambda: [nvml.nvmlDeviceGetUtilizationRates(handle).gpu],
+            ("sm_percent",): _Multiprocessors(nvml, handle).busy_percent,
             ("memory_bytes", "memory_total_bytes"): lambda: _memory_bytes(nvml, handle),
             ("power_w",): lambda: [nvml.nvmlDeviceGetPowerUsage(handle) / 1000],
             ("pcie_received_bytes_per_s", "pcie_sent_bytes_per_s"): _Pcie(nvml, handle).rates,
@@ -81,6 +83,43 @@ class _Pcie:
         elapsed_s = max(now_ns - before_ns, 1) / 1e9
         rates = [(new - old) / elapsed_s for new, old in zip(counts, before, strict=True)]
         return [rate if 0 <= rate < _MOST_BYTES_PER_S else math.nan for rate in rates]
+
+
+class _Multiprocessors:
+    """How many of a GPU's streaming multiprocessors were busy, between two looks.
+
+    The driver tells it of GPUs from the Hopper generation on ("GPU performance monitoring").
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._looked_ns: int | None = None
+        self._before: Any = None
+        self._now: Any = None
+
+    def busy_percent(self) -> list[float]:
+        nvml, now_ns = self._nvml, time.monotonic_ns()
+        if self._looked_ns is None:
+            if not nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
+                raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
+            self._before, self._now = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            nvml.nvmlGpmSampleGet(self._handle, self._before)
+            self._looked_ns = now_ns
+            return [math.nan]
+        if now_ns - self._looked_ns < _SHORTEST_LOOK_NS:
+            return [math.nan]
+        nvml.nvmlGpmSampleGet(self._handle, self._now)
+        self._looked_ns = now_ns
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        asked.sample1, asked.sample2 = self._before, self._now
+        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        self._before, self._now = self._now, self._before
+        answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+        if answer.nvmlReturn != nvml.NVML_SUCCESS:
+            raise nvml.NVMLError(answer.nvmlReturn)
+        return [float(answer.value)]
 
 
 def _careful(ask: Callable[[], list[float]], width: int) -> Callable[[], list[float | None]]:
