@@ -21,6 +21,7 @@ from headrace.records.schema import STEPS
 _MOST_WAITING = 256  # some 40 steps; what comes on top is worked out by the thread that notes
 _AT_ONCE = 16  # of these: twice what a step notes
 _LONGEST_WAIT_S = 1.0
+_LAST_WAIT_S = 20.0  # there is no later time
 
 
 class Journal:
@@ -66,15 +67,17 @@ class Journal:
 
     def close(self, at_ns: int, *, recording: bool) -> None:
         """The rank ends; not `recording`: what happened lately is unknown."""
-        self.settle_at_once()
+        if not self._settle(wait_s=_LAST_WAIT_S):
+            late = TimeoutError(f"the last steps are lost: not worked out in {_LAST_WAIT_S:.0f} s")
+            SESSION.fault("Journal.close", late)
         if recording:
             self._clock.close(at_ns)
         else:
             self._clock.forget()
 
-    def _settle(self, *, most: int | None = None, wait_s: float = 0.0) -> None:
+    def _settle(self, *, most: int | None = None, wait_s: float = 0.0) -> bool:
         if not self._lock.acquire(timeout=wait_s):
-            return
+            return False
         try:
             waiting, clock = self.waiting, self._clock
             there = len(waiting)  # no more than that: the rank may go on noting
@@ -86,6 +89,7 @@ class Journal:
                     SESSION.fault("Journal", error)
         finally:
             self._lock.release()
+        return True
 
     def _tell(self, kind: RowKind, number: int, segment: Segment) -> None:
         self._emit(kind, number, segment)

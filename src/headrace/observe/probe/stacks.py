@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import CodeType, FrameType
 
 from headrace.observe.probe.session import SESSION
@@ -31,6 +32,8 @@ _SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late,
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
 _LONGEST_TURN_S = 1.0
+_LAST_WAIT_S = 20.0
+_PROBE = f"{Path(__file__).parent}/"
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
 
@@ -63,11 +66,13 @@ class _Lines:
         self.stack: _Stack = (*map(id, codes), *lines)
 
     def text(self) -> str:
-        """Return the lines as they are recorded."""
+        """Return the lines as they are recorded: those of the probe's hooks left out."""
         lines = self.stack[len(self.codes) :]
+        every = list(zip(reversed(self.codes), reversed(lines), strict=True))
+        scripts = [each for each in every if not each[0].co_filename.startswith(_PROBE)]
         return "\n".join(
             f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
-            for code, line in zip(reversed(self.codes), reversed(lines), strict=True)
+            for code, line in scripts or every
         )
 
 
@@ -259,12 +264,12 @@ def stop_sampler(*, wait: bool = False) -> None:
     """End the sampling of this process, where there is one, and write what was seen.
 
     Args:
-        wait: Until its thread has ended, too: at most for the time between two looks.
+        wait: Until its thread has ended, too: on a machine that can do so, the time of a look.
     """
     for sampler in _RUNNING:
         sampler.stop()
         if wait:
-            sampler.join(timeout=_LONGEST_TURN_S)
+            sampler.join(timeout=_LAST_WAIT_S)
     _RUNNING.clear()
 
 
