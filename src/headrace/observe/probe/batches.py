@@ -58,12 +58,24 @@ class BatchRecorder:
         self.collate_ns = 0
         return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
 
-    @guarded
     def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
         """The batch is made."""
         cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
         now_ns = time.monotonic_ns()
-        self._stop()
+        self.failed()
+        self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples)
+
+    def failed(self) -> None:
+        """No batch is being made any more: an error was raised, or there was no further one."""
+        # Also where recording has stopped meanwhile.
+        self.phase = "idle"
+        RECEIVER.end()
+
+    @guarded
+    def _write(
+        self, began: tuple[int, int, int], ended: tuple[int, int, int], loader: int, samples: int
+    ) -> None:
+        now_ns, cpu_ns, process_cpu_ns = ended
         start_ns, cpu_before_ns, process_cpu_before_ns = began
         idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
         SESSION.write(
@@ -74,11 +86,6 @@ class BatchRecorder:
         self._number += 1
         self.send_ns = 0
         self._ended_ns = time.monotonic_ns()
-
-    @guarded
-    def failed(self) -> None:
-        """Making the batch raised an error, or there was no further one."""
-        self._stop()
 
     def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
         """Return `collate` with its time added to that of the batch at work."""
@@ -97,10 +104,6 @@ class BatchRecorder:
     def ask_phase(self, tell: Callable[[str], None]) -> None:
         """Call `tell` with what the process does now."""
         tell(self.phase)
-
-    def _stop(self) -> None:
-        self.phase = "idle"
-        RECEIVER.end()
 
     def _all_read_since(self) -> tuple[int, int, int, int]:
         """Return bytes and reads since the last batch, bytes of the network, and time in reads."""

@@ -1,4 +1,4 @@
-"""What comes over the network while batches are made, and the time it takes to read it.
+"""What comes over the network while batches are made, and the time that reads take.
 
 The kernel counts what a process gets by `read`. Python's sockets ask by `recv`, which it does not
 count, so their methods are wrapped once a process makes batches; that costs about 1 us a call. TLS
@@ -11,6 +11,7 @@ Other native clients receive unseen.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from threading import get_ident
 from time import monotonic_ns
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.core.after_import import after_import
+from headrace.observe.probe.file_reads import FileReads
 from headrace.observe.probe.session import SESSION
 
 _SIZES: dict[str, Callable[[Any], int]] = {
@@ -61,6 +63,7 @@ class Receiver:
         self.read_ns = 0
         self._bytes = self._uncounted_bytes = self._uncounted_reads = 0
         self._hooked = False
+        self._file_reads: FileReads | None = None
         self._timing = False
 
     @property
@@ -76,13 +79,18 @@ class Receiver:
             after_import("ssl", self._hook_tls)
             after_import("headrace.data.storage.direct", self._hook_storage)
             after_import("headrace.data.loader.reading", self._hook_samples)
+            self._file_reads = FileReads(self._timed, self._is_at_work)
         self._timing = False
         self.read_ns = 0
+        if self._file_reads is not None:
+            self._file_reads.begin()
         self.thread = get_ident()
 
     def end(self) -> None:
         """The batch is made, or it failed."""
         self.thread = None
+        if self._file_reads is not None:
+            self._file_reads.end()
 
     def _add(self, size_of: Callable[[Any], int], found: Any, counted: bool) -> None:  # noqa: FBT001
         """Add what one call brought; the kernel has counted it, or not."""
@@ -96,14 +104,18 @@ class Receiver:
             self._uncounted_bytes += size_bytes
             self._uncounted_reads += 1
 
-    def _timed(self, call: Callable[[], Any]) -> Any:
+    def _is_at_work(self) -> bool:
+        """Whether this thread makes a batch now."""
+        return get_ident() == self.thread
+
+    def _timed(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call it, and time it where this thread makes the batch and is in no other such call."""
         if self._timing or get_ident() != self.thread:
-            return call()
+            return call(*args, **kwargs)
         self._timing = True
         began_ns = monotonic_ns()
         try:
-            return call()
+            return call(*args, **kwargs)
         finally:
             self.read_ns += monotonic_ns() - began_ns
             self._timing = False
@@ -151,11 +163,11 @@ class Receiver:
 
         @functools.wraps(fetched)
         def _fetched(self_: Any, *args: Any) -> Any:
-            return self._timed(lambda: fetched(self_, *args))
+            return self._timed(fetched, self_, *args)
 
         @functools.wraps(arrived)
         def _arrived(*args: Any) -> Any:
-            return self._timed(lambda: arrived(*args))
+            return self._timed(arrived, *args)
 
         reader._fetched, reader._arrived = _fetched, staticmethod(_arrived)  # noqa: SLF001
 
@@ -169,3 +181,4 @@ def _size_of(found: Any) -> int:
 
 
 RECEIVER = Receiver()
+os.register_at_fork(after_in_child=RECEIVER.end)  # a pool that a dataset starts makes no batch

@@ -1,0 +1,184 @@
+"""Reads of files while a batch is made, timed: what Python opens by itself, and `os.read`.
+
+A file that is opened to be read gets a raw file that times its reads below the usual buffer;
+nothing else about it is different. Files that were opened before the
+process made its first batch, and those that native code opens, are not timed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from headrace.core.after_import import after_import
+
+_READING = {"r", "rt", "tr", "rb", "br"}
+_BY_SYSTEM = ("read", "pread", "readv", "preadv")
+_LARGEST_BUFFER = 8 << 20
+_Text = tuple[str | None, str | None, str | None]  # encoding, errors, newline
+Timed = Callable[..., Any]
+"""Calls what it is handed, with the rest of its arguments, and times that while a batch is made."""
+
+
+class FileReads:
+    """Times reads while a batch is made; before and after, everything is as it was.
+
+    So nobody who keeps or pickles `open` meets another one, and a script that has replaced it
+    keeps its own.
+
+    Args:
+        timed: Calls and times.
+        is_at_work: Whether this thread makes a batch now; files of others are as ever.
+    """
+
+    def __init__(self, timed: Timed, is_at_work: Callable[[], bool]) -> None:
+        self._timed = timed
+        self._places: list[_Place] = []
+        if isinstance(io.open, BuiltinFunctionType):  # else it is somebody's own
+            opened = _Instead(io.open, _opening(io.open, _timed_raw(timed), is_at_work))
+            for module in (builtins, io, sys.modules["_io"]):  # each is where somebody finds it
+                self._places.append(_Place(module, "open", io.open, opened))
+        for name in _BY_SYSTEM:
+            self._add(os, name)
+        after_import("numpy", lambda numpy: self._add(numpy, "fromfile"))
+
+    def begin(self) -> None:
+        """A batch begins."""
+        for place in self._places:
+            if getattr(place.module, place.name, None) is place.original:
+                setattr(place.module, place.name, place.ours)
+
+    def end(self) -> None:
+        """It is made, or it failed."""
+        for place in self._places:
+            if getattr(place.module, place.name, None) is place.ours:
+                setattr(place.module, place.name, place.original)
+
+    def _add(self, module: ModuleType, name: str) -> None:
+        original = getattr(module, name, None)
+        if not isinstance(original, BuiltinFunctionType):
+            return
+        timed = functools.partial(self._timed, original)
+        self._places.append(_Place(module, name, original, _Instead(original, timed)))
+
+
+class _Place(NamedTuple):
+    """Where a function is found, and what stands there while a batch is made."""
+
+    module: ModuleType
+    name: str
+    original: Any
+    ours: Any
+
+
+class _Instead:
+    """Stands for a built-in function, and is no method either where a class keeps it.
+
+    Args:
+        original: The function.
+        call: What is called instead.
+    """
+
+    def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self.original = original
+        self.__call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__call(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
+        # Who keeps it sends the function itself.
+        module = getattr(self.original, "__module__", None) or "builtins"
+        return _function, (module, self.original.__name__)
+
+
+def _function(module: str, name: str) -> Any:
+    found = getattr(importlib.import_module(module), name)
+    return found.original if isinstance(found, _Instead) else found
+
+
+def _timed_raw(timed: Timed) -> type[io.FileIO]:
+    class FileIO(io.FileIO):
+        """A raw file whose reads are timed."""
+
+        def readinto(self, buffer: Any) -> Any:
+            """Read as the original does."""
+            return timed(super().readinto, buffer)
+
+        def readall(self) -> Any:
+            """Read as the original does."""
+            return timed(super().readall)
+
+        def read(self, size: int | None = -1) -> Any:
+            """Read as the original does."""
+            return timed(super().read, size)
+
+    return FileIO
+
+
+def _opening(original: Any, raw_file: type[io.FileIO], is_at_work: Callable[[], bool]) -> Any:
+    """Return `open` with timed files where they are to be read and a batch is being made."""
+
+    def open(  # noqa: A001 - it stands for that very function
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,  # noqa: FBT001, FBT002 - likewise
+        opener: Any = None,
+    ) -> Any:
+        text = (encoding, errors, newline)
+        if not (_is_to_be_timed(mode, buffering, text) and is_at_work()):
+            return original(file, mode, buffering, *text, closefd, opener)
+        if "b" not in mode:
+            encoding = io.text_encoding(encoding, 3)  # warns at the script's line, where asked to
+        path = file if hasattr(type(file), "__index__") else os.fspath(file)
+        raw = raw_file(path, "r", closefd, opener)
+        try:
+            return _buffered(raw, mode, buffering, (encoding, errors, newline))
+        except BaseException:
+            raw.close()
+            raise
+
+    return open
+
+
+def _is_to_be_timed(mode: str, buffering: int, text: _Text) -> bool:
+    """Whether that asks for a file to be read; what is wrong the original tells best."""
+    if mode not in _READING:
+        return False
+    if "b" in mode:
+        return text == (None, None, None) and buffering != 1
+    return buffering < 0 or buffering > 1
+
+
+def _buffered(raw: io.FileIO, mode: str, buffering: int, text: _Text) -> Any:
+    """Return a raw file as `open` hands it out."""
+    if buffering == 0:
+        return raw
+    buffer = io.BufferedReader(raw, buffering if buffering > 1 else _buffer_size(raw))
+    if "b" in mode:
+        return buffer
+    encoding, errors, newline = text
+    by_line = buffering < 0 and raw.isatty()
+    found: Any = io.TextIOWrapper(buffer, encoding, errors, newline, by_line)
+    found.mode = mode
+    return found
+
+
+def _buffer_size(raw: Any) -> int:
+    """Return how much `open` reads ahead: a block of the file system, or Python's own size."""
+    block = int(getattr(raw, "_blksize", 0))
+    if sys.version_info >= (3, 14):
+        return max(min(block, _LARGEST_BUFFER), io.DEFAULT_BUFFER_SIZE)
+    return block if block > 1 else io.DEFAULT_BUFFER_SIZE
