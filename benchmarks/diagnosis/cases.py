@@ -20,6 +20,7 @@ class Case:
         also: Another rule that is as true.
         why: Why that one is as true.
         flags: Of `headrace run`.
+        on_device: What is wrong with it shows on a CUDA device alone; elsewhere it is not run.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Case:
     also: str = ""
     why: str = ""
     flags: tuple[str, ...] = ()
+    on_device: bool = False
 
     @property
     def script(self) -> Path:
@@ -80,6 +82,9 @@ CASES = (
     Case(name="arrays_no_loader", style="no DataLoader", rule="data-wait"),
     Case(name="generator_no_loader", style="no DataLoader, argparse", rule="data-wait"),
     Case(name="queue_no_loader", style="no DataLoader, thread", rule="data-wait"),
+    Case(name="unpinned_volumes", style="main()", rule="blocking-copy", on_device=True),
+    Case(name="item_by_item", style="plain loop", rule="device-sync", on_device=True),
+    Case(name="tiny_batches", style="argparse, main()", rule="small-batch", on_device=True),
     Case(name="healthy_plain", style="plain loop, evaluation", rule=None),
     Case(name="healthy_trainer", style="Trainer, accumulation", rule=None),
     Case(name="healthy_lightning", style="Lightning, validation", rule=None),

@@ -56,7 +56,10 @@ compared with plain `python`, as two processes of which one works while the othe
 "CPU of all" is the CPU time of a step in all processes, those that record included. Where the cores
 are full that is what a step takes, and it varies far less than the time by the clock, of which the
 machine's host takes some at will. "CPU us a step" is what recording adds to that of the training
-thread alone, which is all that a step feels where cores are idle. "Stolen" is the CPU time that was
+thread alone, which is all that a step feels where cores are idle. "Workers' CPU a step" is what
+the workers' processes took of it, all their threads. Where the workers never wait, what they make
+in a second is what is trained on: "workers' throughput" is the first row, told the other way round.
+"Stolen" is the CPU time that was
 wanted and that the machine's host gave to others meanwhile: the more, the further apart are blocks.
 """
 
@@ -127,9 +130,21 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
     return [
         *shares,
         full,
+        *rows_of_workers(case, blocks),
         Row(f"{case}, on less off, us a step", added_us(blocks), ""),
         Row(f"{case}, on less off, CPU us a step", cpu_us, ""),
     ]
+
+
+def rows_of_workers(case: str, blocks: list[dict[str, float]]) -> list[Row]:
+    """Return what the blocks of a case say of its workers, where it has any."""
+    if case not in SHARES:
+        return []
+    rows = [Row(f"{case}, on / off, workers' CPU a step", ratios(blocks, "on", "workers_cpu_us"))]
+    if case in FULL:
+        faster = [1 / ratio for ratio in ratios(blocks, "on")]
+        rows.append(Row(f"{case}, on / off, workers' throughput", faster, ">= 0.99"))
+    return rows
 
 
 def added_us(blocks: list[dict[str, float]]) -> list[float]:

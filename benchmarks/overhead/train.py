@@ -78,15 +78,17 @@ def main() -> None:
             sys.stdin.readline()
         waited = time.perf_counter()
         settle(steps)
-        everyone = processes(recorded=switch is not None)
-        began, cpu_began, all_began = time.perf_counter(), time.thread_time(), cpu_s(everyone)
+        everyone, workers = processes(recorded=switch is not None), below(psutil.Process())
+        all_began, workers_began = cpu_s(everyone), cpu_s(workers)
+        began, cpu_began = time.perf_counter(), time.thread_time()
         for _ in range(options.steps):
             next(steps)
         took_s, own_s = time.perf_counter() - began, time.thread_time() - cpu_began
-        all_s = cpu_s(everyone) - all_began
+        all_s, workers_s = cpu_s(everyone) - all_began, cpu_s(workers) - workers_began
         print(json.dumps({"block": block, "mode": mode, "step_ms": took_s / options.steps * 1000,
                           "cpu_us": own_s / options.steps * 1e6,
                           "all_cpu_us": all_s / options.steps * 1e6,
+                          "workers_cpu_us": workers_s / options.steps * 1e6,
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
 
 
@@ -94,7 +96,12 @@ def processes(*, recorded: bool) -> list[int]:
     """Return this process and its workers; with recording also the launcher and what records."""
     first = psutil.Process().parent() if recorded else psutil.Process()
     assert first is not None
-    return [first.pid, *(each.pid for each in first.children(recursive=True))]
+    return [first.pid, *below(first)]
+
+
+def below(process: psutil.Process) -> list[int]:
+    """Return the processes that this one has started, and those that they have."""
+    return [each.pid for each in process.children(recursive=True)]
 
 
 def cpu_s(pids: list[int]) -> float:
