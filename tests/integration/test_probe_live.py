@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,11 @@ class Job:
             return int(open_records(self.folder).table("steps").num_rows)
         except HeadraceError:  # it has just begun
             return 0
+
+    def close_looks(self) -> int:
+        """Return how many looks at the system came sooner than every half second."""
+        times = open_records(self.folder).table("system").column("t_ns").to_pylist()
+        return sum(later - before < 0.35e9 for before, later in pairwise(sorted(times)))
 
     def switch(self, *flags: str) -> str:
         ended = subprocess.run(
@@ -80,6 +86,7 @@ def test_a_running_job_is_switched_off_on_and_deep(job: Job):
     eventually(
         lambda: job.recorded() >= recorded + 50, "50 recorded steps after it was switched on"
     )
+    eventually(lambda: job.close_looks() >= 5, "looks at the system every 0.1 s")
     assert "deep" in job.switch("--deep", "30s")
     eventually(lambda: bool(job.events("trace")), "the trace of a deep look")
     (trace,) = job.events("trace")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -43,6 +45,11 @@ def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
     (getitem,) = {row["name"] for row in run.rows("transforms") if "getitem" in row["name"]}
     assert getitem == "Points.__getitem__"
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
+    # The page is there without being asked for, and says what was said at the end.
+    page = html.unescape((run.folder / "report.html").read_text(encoding="utf-8"))
+    diagnosis = json.loads((run.folder / "diagnosis.json").read_text(encoding="utf-8"))
+    assert diagnosis["verdict"]["sentence"] in page
+    assert diagnosis["verdict"]["sentence"] in " ".join(run.ended.stderr.split())
 
 
 def test_short_transforms_are_timed_less_often(tmp_path: Path):
@@ -95,6 +102,26 @@ def test_headraces_own_loader_with_a_compiled_model(tmp_path: Path):
     assert {row["loader"] for row in run.rows("batches")} == {0}
     assert len(run.rows("batches")) == 10
     assert "Points.__getitem__" in {row["name"] for row in run.rows("transforms")}
+
+
+def test_a_compiled_model_in_mixed_precision(tmp_path: Path):
+    run = Run(tmp_path / "run", "mixed_precision")
+    check(run)
+    steps = run.steps("train")
+    # The batch whose gradients overflowed is part of the step after it, as accumulated ones are.
+    assert [row["batches"] for row in steps] == [1] * 10 + [2] + [1] * 8
+    assert all(row["forward_ns"] and row["backward_ns"] and row["optimizer_ns"] for row in steps)
+
+
+def test_many_workers(tmp_path: Path):
+    flags = ("--apply", "num_workers@plain.py:10=16,persistent_workers@plain.py:10=on")
+    run = Run(tmp_path / "run", "plain", flags=flags)
+    check(run)
+    made = Counter(row["worker"] for row in run.rows("batches") if row["loader"] == 0)
+    # 20 batches an epoch, in turns.
+    assert made == {worker: 4 if worker < 4 else 2 for worker in range(16)}
+    workers = {row["pid"] for row in run.rows("processes") if row["role"] == "worker"}
+    assert len(workers) == 16
 
 
 def test_lightning(tmp_path: Path):
