@@ -52,6 +52,10 @@ never ahead): a true prediction is then 1.0, and it is in the table because user
 waits two minutes at most for a moment in which the host withholds no more than {MOST_STOLEN:.0%} of
 the CPU time; **withheld** is what it withheld from the script's runs in the end, the median over
 them.
+
+Not among these pairs: thread limits, which `headrace tune` checks in
+[reference_a.md](reference_a.md); pinning, copies beside the step, transforms on the device and
+bigger batches, which need a device; and auxiliary hosts, which need another host.
 """
 
 

@@ -237,6 +237,13 @@ def test_waits_for_a_core_in_taking_ready_batches_over_are_no_starvation():
     assert calm.severity == "critical"
 
 
+def test_what_the_system_itself_takes_of_full_cores_is_not_spoken_of():
+    tables = crowded(short_steps(3, workers=1, ready_ms=4.0, cores=2, busy_cores=2.0), 1.95)
+    diagnosis = diagnose(tables)
+    assert not gather(tables).others_crowd
+    assert "other processes" not in diagnosis.verdict.sentence
+
+
 def test_sending_small_batches_takes_as_long_as_making_them_and_holds_up_nobody():
     # As recorded of a healthy script on cores that others filled: 0.7 ms to make, 0.8 to send.
     held = {"workers": 2, "ready_ms": 1.0, "held_every": 5, "held_ms": 6.0, "cores": 2}

@@ -33,6 +33,8 @@ critical)."""
 
 _OTHERS = 0.5
 """Where others of the host use this share of its cores, they are what fills them."""
+_SOME = 0.05
+"""Less than this share of the cores is what the system itself takes, and is not spoken of."""
 MOSTLY_BUSY = 0.35
 """Workers of a starved rank that are idle for longer than this are not what it waits for."""
 
@@ -173,12 +175,13 @@ class Evidence:
 
     @property
     def others_crowd(self) -> bool:
-        """Whether less than one core is idle on average, and others use more than that.
+        """Whether less than one core is idle on average, and others use more than that, and some.
 
         Whoever sleeps and wakes often then finds no core at times, and waits for a time slice.
         """
         idle = self.host.idle_cores
-        return idle is not None and idle < 1.0 and self.host.foreign_cores > idle
+        least = _SOME * self.host.cores
+        return idle is not None and idle < 1.0 and self.host.foreign_cores > max(idle, least)
 
     @property
     def others_use(self) -> str:
