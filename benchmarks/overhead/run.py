@@ -140,7 +140,8 @@ def rows_of_workers(case: str, blocks: list[dict[str, float]]) -> list[Row]:
     """Return what the blocks of a case say of its workers, where it has any."""
     if case not in SHARES:
         return []
-    rows = [Row(f"{case}, on / off, workers' CPU a step", ratios(blocks, "on", "workers_cpu_us"))]
+    cpu = ratios(blocks, "on", "workers_cpu_us")
+    rows = [Row(f"{case}, on / off, workers' CPU a step", cpu, "")]
     if case in FULL:
         faster = [1 / ratio for ratio in ratios(blocks, "on")]
         rows.append(Row(f"{case}, on / off, workers' throughput", faster, ">= 0.99"))
