@@ -1,4 +1,4 @@
-"""Where the thread that works is, 50 times a second: lines, with the CPU time they took.
+"""Where the thread that works is, up to 50 times a second: lines, with the CPU time they took.
 
 A thread of the process looks at the other's frames. What it saw is weighed by the wall time
 since it looked last, and by the other's own CPU clock over that time: where a line took wall
@@ -21,11 +21,10 @@ from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 
+from headrace.observe.probe.pace import PERIOD_S, Pace
 from headrace.observe.probe.session import SESSION
 from headrace.records.schema import STACKS
 
-PERIOD_S = 1 / 50
-DEEP_PERIOD_S = 1 / 200
 _OFF_S = 0.25  # how often a sampler that is switched off looks whether it is on again
 _FLUSH_S = 1.0
 _SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late, with the collector
@@ -141,6 +140,7 @@ class StackSampler(threading.Thread):
         self._clock = time.pthread_getcpuclockid(self.watched)
         self._turn = threading.Lock()  # of who looks, or writes what was seen
         self._is_told = self._is_over = False
+        self._pace = Pace()
         self._seen = _Seen()
         self._lines: _Lines | None = None
         self._looked_cpu_ns: int | None = None
@@ -194,8 +194,10 @@ class StackSampler(threading.Thread):
         if self._lines is not None:
             self._ask(partial(self._seen.add, self._lines, now_ns - self._looked_ns, cpu_ns))
         self._looked_ns, self._looked_cpu_ns = now_ns, cpu_now_ns
+        self._pace.looked()
         self._settle_and_flush(now_ns)
-        return DEEP_PERIOD_S if SESSION.deep else PERIOD_S
+        self._pace.resting()
+        return self._pace.pause_s(deep=SESSION.deep)
 
     def _settle_and_flush(self, now_ns: int) -> None:
         """Do what is due now and then."""
