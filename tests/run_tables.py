@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.records.schema import BY_NAME, PHASES, TABLES
+from headrace.records.schema import BY_NAME, PHASES, TABLES, Table
 
 MS = 1_000_000
 SCRIPT = "/home/ann/train.py"
@@ -20,6 +20,14 @@ WORKER_LOOP = (
 _ARROW = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
 
 
+def row_of(table: Table, **values: Any) -> tuple[Any, ...]:
+    """Return a row of a table: these values, and nothing in its other columns."""
+    nothing = {"int": 0, "float": 0.0, "text": ""}
+    known = {each.name: nothing[each.kind] for each in table.fields}
+    assert values.keys() <= known.keys(), values.keys() - known.keys()
+    return tuple({**known, **values}.values())
+
+
 class RunTables:
     """Rows by table, and the Arrow tables made of them."""
 
@@ -28,12 +36,8 @@ class RunTables:
         self.system: dict[str, list[Any]] = {"t_ns": []}
 
     def add(self, table: str, **values: Any) -> None:
-        known = {
-            each.name: {"int": 0, "float": 0.0, "text": ""}[each.kind]
-            for each in BY_NAME[table].fields
-        }
-        assert values.keys() <= known.keys(), values.keys() - known.keys()
-        self.rows[table].append({**known, **values})
+        known = BY_NAME[table]
+        self.rows[table].append(dict(zip(known.columns, row_of(known, **values), strict=True)))
 
     def table(self, name: str) -> pa.Table:
         if name == "system":

@@ -152,7 +152,7 @@ class Training:
 
     def _play_step(self, start: int, wall: int, spent: list[float]) -> None:
         wait, forward = int(0.15 * wall * spent[0]), int(0.4 * wall * spent[1])
-        self.rings[0].write(FETCHES, 0, 0, 0, self.step, start, wait, 0, 0, -1)
+        self.rings[0].write(FETCHES, 0, 0, 0, self.step, start, wait, 0, 0, -1, -1)
         self.rings[0].write(
             STEPS, 0, self.step, "train", 0, start, wall, wait, 0, forward, wall - wait - forward,
             0, 0, 0, 1, 32, 0, 0, 0, 0,

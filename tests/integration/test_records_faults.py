@@ -21,6 +21,7 @@ from headrace.records.recent import recent
 from headrace.records.ring import HEADER_BYTES, RingWriter
 from headrace.records.schema import BY_NAME, FETCHES, FORMAT_VERSION, LATER
 from headrace.records.store import TABLE_NAMES
+from run_tables import row_of
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def write(folder: Path, name: str, count: int) -> Path:
     path = folder / "rings" / f"{name}.ring"
     writer = RingWriter(path)
     for number in range(count):
-        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0, -1)
+        writer.write(FETCHES, *row_of(FETCHES, rank=number))
     writer.close()
     return path
 
@@ -83,7 +84,7 @@ def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp
 def test_a_ring_that_is_cut_while_it_is_read_is_told(folder: Path, tmp_path: Path):
     path = folder / "rings" / "a.ring"
     writer = RingWriter(path)
-    writer.write(FETCHES, 1, 0, 0, 0, 0, 0, 0, 0, -1)
+    writer.write(FETCHES, *row_of(FETCHES, rank=1))
     collector = Collector(folder, "here")
     assert collector.drain() == 1
     os.truncate(path, 100)

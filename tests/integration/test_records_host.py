@@ -21,6 +21,7 @@ from headrace.records.schema import FETCHES, PHASES, STEPS
 from headrace.records.store import TABLE_NAMES
 from headrace.records.switch import make_switch
 from jobs import DEADLINE_S, alive, eventually
+from run_tables import row_of
 
 # Writes rows numbered from 0 and says after each how many there are; never ends by itself unless
 # told how many to write.
@@ -247,12 +248,12 @@ def test_two_do_not_collect_the_same_records(folder: Path):
 def test_dropped_records_are_told(folder: Path, tmp_path: Path):
     writer = RingWriter(folder / "rings/a.ring", 10 * (8 + FETCHES.frame.size))
     for number in range(15):
-        writer.write(FETCHES, number, 0, 0, 0, 0, 0, 0, 0, -1)
+        writer.write(FETCHES, *row_of(FETCHES, rank=number))
     before = open_records(tmp_path).table("events").to_pylist()
     assert [(row["kind"], row["value"]) for row in before] == [("dropped-records", 5.0)]
     collector = Collector(folder, "here")
     assert collector.drain() == 10
-    writer.write(FETCHES, 99, 0, 0, 0, 0, 0, 0, 0, -1)
+    writer.write(FETCHES, *row_of(FETCHES, rank=99))
     writer.close()
     collector.close()
     records = open_records(tmp_path)

@@ -22,6 +22,7 @@ from headrace.records.open_run import open_run
 from headrace.records.reading import open_records
 from headrace.records.ring import RingWriter
 from headrace.records.schema import FETCHES, STACKS
+from run_tables import row_of
 
 # Drains for ever, and adds rows up and moves them out as often as it can.
 COLLECTOR = """
@@ -51,7 +52,9 @@ def write_second(ring: RingWriter, second: int) -> None:
             STACKS, 1, 0, 0, 0, "work", f"data.py:{line}:get", second * SECOND, 10, line + 1, line,
             (second + 1) * SECOND,
         )  # fmt: skip
-        assert ring.write(FETCHES, 0, 0, 0, 5 * second + line, second * SECOND, 1, 0, 0, -1)
+        assert ring.write(
+            FETCHES, *row_of(FETCHES, batch=5 * second + line, start_ns=second * SECOND)
+        )
 
 
 def fetched(run: Path) -> list[int]:
@@ -102,7 +105,7 @@ def many_fetches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Collector:
     ring = RingWriter(folder / "rings" / "a.ring")
     collector = Collector(folder, "here")
     for batch in range(400):
-        assert ring.write(FETCHES, 0, 0, 0, batch, 0, 1, 0, 0, -1)
+        assert ring.write(FETCHES, *row_of(FETCHES, batch=batch))
         if batch % 50 == 49:
             collector.drain()
     return collector

@@ -16,12 +16,15 @@ from headrace.records.arrow import stored_batches
 from headrace.records.ring import HEADER_BYTES, RingReader, RingWriter
 from headrace.records.schema import EVENTS, FETCHES, Table
 from headrace.records.store import RecordStore
+from run_tables import row_of
 
 TEXTS = st.text(max_size=20)
 EVENT_ROWS = st.tuples(
     st.integers(-1, 9), st.integers(0, 2**62), TEXTS, TEXTS, st.floats(allow_nan=False)
 ).map(lambda row: (EVENTS, row))
-FETCH_ROWS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 9).map(lambda row: (FETCHES, row))
+FETCH_ROWS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * len(FETCHES.columns)).map(
+    lambda row: (FETCHES, row)
+)
 ROWS = EVENT_ROWS | FETCH_ROWS
 CAPACITIES = st.integers(20, 200).map(lambda number: number * 8)
 
@@ -157,14 +160,14 @@ def test_a_write_that_comes_in_amid_another_is_kept_after_it(tmp_path: Path):
         """A number during whose packing something else writes, as a signal handler may."""
 
         def __index__(self) -> int:
-            writer.write(FETCHES, 2, 0, 0, 0, 0, 0, 0, 0, -1)
+            writer.write(FETCHES, *row_of(FETCHES, rank=2))
             return 1
 
     class Number:
         def __index__(self) -> int:
             return Interrupting().__index__()
 
-    assert writer.write(FETCHES, Number(), 0, 0, 0, 0, 0, 0, 0, -1)
+    assert writer.write(FETCHES, *row_of(FETCHES, rank=Number()))
     assert [row[0] for _, row in RingReader(tmp_path / "a.ring").rows()] == [1, 2]
 
 
