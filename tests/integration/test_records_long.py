@@ -105,7 +105,7 @@ def many_fetches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Collector:
     ring = RingWriter(folder / "rings" / "a.ring")
     collector = Collector(folder, "here")
     for batch in range(400):
-        assert ring.write(FETCHES, *row_of(FETCHES, batch=batch))
+        assert ring.write(FETCHES, *row_of(FETCHES, batch=batch, wait_ns=1))
         if batch % 50 == 49:
             collector.drain()
     return collector
