@@ -16,7 +16,7 @@ from headrace.observe.whatif.simulation import (
     simulate,
 )
 from headrace.plan.dispatch import Dispatch
-from run_tables import MS, Run, play
+from run_tables import MS, Run, RunTables, play
 
 TIMES = st.lists(st.integers(1, 50), min_size=2, max_size=40)
 WORKERS = st.integers(1, 6)
@@ -154,16 +154,25 @@ def test_full_cores_give_nothing_for_more_workers():
     assert predict(measured, Change(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
 
 
+def speedup_of_fast_workers(tables: RunTables, receive_ms: float, receive_cpu_ms: float) -> float:
+    """Return what ten times as fast workers give, where taking a batch takes so long."""
+    for row in tables.rows["fetches"]:
+        row["receive_ns"] = int(receive_ms * MS)
+        row["receive_cpu_ns"] = int(receive_cpu_ms * MS) if receive_cpu_ms >= 0 else -1
+    return Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
+
+
 def test_what_taking_a_batch_costs_counts_although_none_lay_ready():
     tables = play(Run(workers=1, service_ms=60, service_spread=0.0))
-    untimed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
-    for row in tables.rows["fetches"]:
-        # The worker answered late: it had to do.
-        row["receive_ns"], row["receive_cpu_ns"] = 20 * MS, int(5 * MS / 1.5)
-    timed = Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
-    # Of steps of 10.5 ms and batches of 6: 5 more are to be taken in.
-    assert untimed == pytest.approx(60.5 / 10.5, rel=0.05)
-    assert timed == pytest.approx(60.5 / 15.5, rel=0.05)
+    # Of steps of 10.5 ms and batches of 6: what is to be taken in besides.
+    alone = pytest.approx(60.5 / 10.5, rel=0.05)
+    assert speedup_of_fast_workers(tables, -1, -1) == alone
+    assert speedup_of_fast_workers(tables, 20, -1) == alone  # an older version's records
+    # The worker answered late, as it had to do: an idle one takes half of the CPU time besides.
+    five_more = pytest.approx(60.5 / 15.5, rel=0.05)
+    assert speedup_of_fast_workers(tables, 20, 5 / 1.5) == five_more
+    # Nobody is asked: all of it is the rank's own work.
+    assert speedup_of_fast_workers(tables, 5, 5) == five_more
 
 
 def test_too_few_batches_carry_no_prediction():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import bz2
 import inspect
 import io
 import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -184,6 +186,42 @@ def test_who_keeps_what_stands_there_meanwhile_has_a_function_as_before(file: Pa
         assert pickle.loads(pickle.dumps(kept_there)) == (OPEN, READ, FROMFILE)
     assert inspect.signature(Keeps.open) == inspect.signature(OPEN)
     assert Keeps.open.__doc__ == OPEN.__doc__
+
+
+def test_what_was_there_before_is_pickled_and_compared_as_ever():
+    work, before = Work(), (OPEN, FROMFILE, READ, len, [].append)
+    expected = pickle.dumps(before)
+    with work.batch():
+        sent = pickle.dumps(before)
+        assert {OPEN: 1, FROMFILE: 2}[open] == 1
+        assert {open, np.fromfile} == {OPEN, FROMFILE}
+        assert open != len
+    assert pickle.loads(sent)[:4] == before[:4]
+    assert b"headrace" not in sent
+    assert pickle.dumps(before) == expected
+    with work.batch():
+        kept = open
+    assert b"headrace" not in pickle.dumps(kept)
+    assert pickle.loads(pickle.dumps(kept)) is OPEN
+
+
+def test_modules_that_keep_open_by_another_name_are_timed(tmp_path: Path):
+    (tmp_path / "a").write_bytes(b"some")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.add(tmp_path / "a", "a")
+    (tmp_path / "a.bz2").write_bytes(bz2.compress(b"some"))
+    work = Work()
+    with work.batch():
+        with tarfile.open(tmp_path / "a.tar") as tar:
+            member = tar.extractfile("a")
+            assert member is not None
+            assert member.read() == b"some"
+        assert work.calls > 0
+        work.calls = 0
+        with bz2.open(tmp_path / "a.bz2") as unpacked:
+            assert unpacked.read() == b"some"
+        assert work.calls > 0
+    assert tarfile.bltn_open is OPEN
 
 
 def test_a_script_keeps_what_it_had_in_their_place(monkeypatch: pytest.MonkeyPatch, file: Path):

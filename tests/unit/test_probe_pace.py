@@ -45,4 +45,4 @@ def test_slow_looks_take_their_share_of_a_core_and_no_more():
 
 
 def test_a_thread_is_looked_at_some_times_a_second_whatever_that_takes():
-    assert paced(501, 1500).pause_s(deep=False) == 0.2
+    assert paced(501, 1500).pause_s(deep=False) == 0.1

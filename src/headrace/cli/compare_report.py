@@ -31,7 +31,7 @@ def print_comparison(
     for name in (before, after, "change", "90% interval"):
         table.add_column(name, justify="right", overflow="fold")
     for change in (*comparison.phases, comparison.step):
-        interval = f"{change.low_ms:+,.3g} to {change.high_ms:+,.3g}"
+        interval = f"{change.low_ms:+,.2f} to {change.high_ms:+,.2f}"
         said = interval if change.differ else f"[dim]noise: {interval}[/dim]"
         name = change.phase.replace("_", " ")
         table.add_row(name, *_numbers(change.before_ms, change.after_ms), said)

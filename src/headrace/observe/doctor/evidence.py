@@ -33,8 +33,8 @@ critical)."""
 
 _OTHERS = 0.5
 """Where others of the host use this share of its cores, they are what fills them."""
-_SOME = 0.05
-"""Less than this share of the cores is what the system itself takes, and is not spoken of."""
+_SOME, _MOST_OF_SYSTEM = 0.05, 0.5
+"""Less than this share of the cores, or so many, is what the system takes, and is not spoken of."""
 MOSTLY_BUSY = 0.35
 """Workers of a starved rank that are idle for longer than this are not what it waits for."""
 
@@ -180,7 +180,7 @@ class Evidence:
         Whoever sleeps and wakes often then finds no core at times, and waits for a time slice.
         """
         idle = self.host.idle_cores
-        least = _SOME * self.host.cores
+        least = min(_SOME * self.host.cores, _MOST_OF_SYSTEM)
         return idle is not None and idle < 1.0 and self.host.foreign_cores > max(idle, least)
 
     @property

@@ -68,8 +68,8 @@ class BatchRecorder:
     def failed(self) -> None:
         """No batch is being made any more: an error was raised, or there was no further one."""
         # Also where recording has stopped meanwhile.
+        RECEIVER.end()  # first: another thread's batch may begin once this is over
         self.phase = "idle"
-        RECEIVER.end()
 
     @guarded
     def _write(

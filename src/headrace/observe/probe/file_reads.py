@@ -1,17 +1,19 @@
 """Reads of files while a batch is made, timed: what Python opens by itself, and `os.read`.
 
-A file that is opened to be read gets a raw file that times its reads below the usual buffer;
-nothing else about it is different. Files that were opened before the
-process made its first batch, and those that native code opens, are not timed.
+A file that is opened to be read gets a raw file that times its reads below the usual buffer, for
+as long as it is open. It behaves as any other, but a line of text takes 0.05 us longer.
+Files that were opened while no batch was being made, and those that native code opens, are not
+timed.
 """
 
 from __future__ import annotations
 
 import builtins
+import copyreg
 import functools
-import importlib
 import io
 import os
+import pkgutil
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
@@ -21,6 +23,8 @@ from headrace.core.after_import import after_import
 
 _READING = {"r", "rt", "tr", "rb", "br"}
 _BY_SYSTEM = ("read", "pread", "readv", "preadv")
+_OWN_NAMES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"))
+"""Modules that keep `open` by another name."""
 _LARGEST_BUFFER = 8 << 20
 _Text = tuple[str | None, str | None, str | None]  # encoding, errors, newline
 Timed = Callable[..., Any]
@@ -30,8 +34,9 @@ Timed = Callable[..., Any]
 class FileReads:
     """Times reads while a batch is made; before and after, everything is as it was.
 
-    So nobody who keeps or pickles `open` meets another one, and a script that has replaced it
-    keeps its own.
+    A script that has replaced `open` keeps its own. Who keeps what stands there meanwhile, or
+    compares or pickles it, or pickles the original meanwhile, gets what it would; `is` alone tells
+    them apart.
 
     Args:
         timed: Calls and times.
@@ -45,12 +50,15 @@ class FileReads:
             opened = _Instead(io.open, _opening(io.open, _timed_raw(timed), is_at_work))
             for module in (builtins, io, sys.modules["_io"]):  # each is where somebody finds it
                 self._places.append(_Place(module, "open", io.open, opened))
+            for name, own_name in _OWN_NAMES:
+                after_import(name, functools.partial(self._add_open, own_name, opened))
         for name in _BY_SYSTEM:
             self._add(os, name)
         after_import("numpy", lambda numpy: self._add(numpy, "fromfile"))
 
     def begin(self) -> None:
         """A batch begins."""
+        copyreg.dispatch_table.setdefault(BuiltinFunctionType, self._reduced)
         for place in self._places:
             if getattr(place.module, place.name, None) is place.original:
                 setattr(place.module, place.name, place.ours)
@@ -60,6 +68,18 @@ class FileReads:
         for place in self._places:
             if getattr(place.module, place.name, None) is place.ours:
                 setattr(place.module, place.name, place.original)
+        if copyreg.dispatch_table.get(BuiltinFunctionType) == self._reduced:
+            del copyreg.dispatch_table[BuiltinFunctionType]
+
+    def _add_open(self, name: str, opened: _Instead, module: ModuleType) -> None:
+        if getattr(module, name, None) is opened.original:
+            self._places.append(_Place(module, name, opened.original, opened))
+
+    def _reduced(self, function: BuiltinFunctionType) -> str | tuple[Any, ...]:
+        """Return how to pickle a built-in function, also where another stands in its place."""
+        if any(place.original is function for place in self._places):
+            return _by_name(function)
+        return function.__reduce__()
 
     def _add(self, module: ModuleType, name: str) -> None:
         original = getattr(module, name, None)
@@ -94,15 +114,19 @@ class _Instead:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.__call(*args, **kwargs)
 
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
-        # Who keeps it sends the function itself.
-        module = getattr(self.original, "__module__", None) or "builtins"
-        return _function, (module, self.original.__name__)
+    def __eq__(self, other: object) -> bool:
+        return self.original is getattr(other, "original", other)
+
+    def __hash__(self) -> int:
+        return hash(self.original)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _by_name(self.original)
 
 
-def _function(module: str, name: str) -> Any:
-    found = getattr(importlib.import_module(module), name)
-    return found.original if isinstance(found, _Instead) else found
+def _by_name(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return how to pickle a function so that it is found where Headrace is not installed, too."""
+    return pkgutil.resolve_name, (f"{function.__module__}:{function.__name__}",)
 
 
 def _timed_raw(timed: Timed) -> type[io.FileIO]:

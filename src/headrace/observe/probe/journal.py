@@ -21,7 +21,7 @@ from headrace.records.schema import STEPS
 _MOST_WAITING = 256  # some 40 steps; what comes on top is worked out by the thread that notes
 _AT_ONCE = 16  # of these: twice what a step notes
 _LONGEST_WAIT_S = 1.0
-_LAST_WAIT_S = 20.0  # there is no later time
+_LAST_WAIT_S = 10.0  # there is no later time
 
 
 class Journal:
@@ -70,6 +70,7 @@ class Journal:
         if not self._settle(wait_s=_LAST_WAIT_S):
             late = TimeoutError(f"the last steps are lost: not worked out in {_LAST_WAIT_S:.0f} s")
             SESSION.fault("Journal.close", late)
+            return  # another thread is at the clock
         if recording:
             self._clock.close(at_ns)
         else:

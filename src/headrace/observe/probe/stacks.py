@@ -31,7 +31,7 @@ _SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late,
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
 _LONGEST_TURN_S = 1.0
-_LAST_WAIT_S = 20.0
+_LAST_WAIT_S = 10.0  # and the journal likewise: less than a launcher gives at the end
 _PROBE = f"{Path(__file__).parent}/"
 _MOST_FRAMES = 48
 _MOST_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
@@ -182,6 +182,7 @@ class StackSampler(threading.Thread):
             return _OFF_S
         if self._was_off:
             self._begin_anew()
+            self._pace.resting()
             return PERIOD_S
         now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
         if cpu_now_ns is None or self._looked_cpu_ns is None:
@@ -266,7 +267,7 @@ def stop_sampler(*, wait: bool = False) -> None:
     """End the sampling of this process, where there is one, and write what was seen.
 
     Args:
-        wait: Until its thread has ended, too: on a machine that can do so, the time of a look.
+        wait: Until its thread has ended, too: on a machine that can do so, a pause and a look.
     """
     for sampler in _RUNNING:
         sampler.stop()

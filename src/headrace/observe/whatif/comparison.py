@@ -24,7 +24,7 @@ _BLOCK_STEPS = 8
 _MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
-_EACH = 5.0 / (len(PHASES) + 1)
+_EACH = 5.0 / len(PHASES)
 _INTERVAL_OF_EACH = (_EACH, 100.0 - _EACH)
 _SETTINGS = {
     "workers": "num_workers",
@@ -57,8 +57,8 @@ class PhaseChange:
         phase: Its name; "step" for all of them together.
         before_ms: Mean of the first run.
         after_ms: Mean of the second.
-        low_ms: Lower end of the interval of what it takes longer in the second: 90 % for all the
-            phases and the step together, as one of many is soon outside its own.
+        low_ms: Lower end of the interval of what it takes longer in the second: 90 % for the step,
+            and for all phases together, as one of many is soon outside its own.
         high_ms: Upper end.
     """
 
@@ -138,7 +138,10 @@ def compare(before: Tables, after: Tables) -> Comparison:
         speedup / by_steps * _resampled(one.wall_ns, seed=1) / _resampled(other.wall_ns, seed=2)
     )
     low, high = np.percentile(ratios, _INTERVAL)
-    changes = (_change(phase, one.phase_ns(phase), other.phase_ns(phase)) for phase in PHASES)
+    changes = (
+        _change(phase, one.phase_ns(phase), other.phase_ns(phase), _INTERVAL_OF_EACH)
+        for phase in PHASES
+    )
     return Comparison(
         before_ms=float(one.wall_ns.mean() / 1e6),
         after_ms=float(other.wall_ns.mean() / 1e6),
@@ -150,14 +153,16 @@ def compare(before: Tables, after: Tables) -> Comparison:
         before_steps=len(one),
         after_steps=len(other),
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
-        step=_change("step", one.wall_ns, other.wall_ns),
+        step=_change("step", one.wall_ns, other.wall_ns, _INTERVAL),
         settings=_changed(_settings(before, one), _settings(after, other)),
     )
 
 
-def _change(phase: str, before_ns: Floats, after_ns: Floats) -> PhaseChange:
+def _change(
+    phase: str, before_ns: Floats, after_ns: Floats, interval: tuple[float, float]
+) -> PhaseChange:
     longer_ns = _resampled(after_ns, seed=2) - _resampled(before_ns, seed=1)
-    low, high = np.percentile(longer_ns, _INTERVAL_OF_EACH)
+    low, high = np.percentile(longer_ns, interval)
     return PhaseChange(
         phase=phase,
         before_ms=float(before_ns.mean() / 1e6),

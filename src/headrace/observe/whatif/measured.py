@@ -239,8 +239,9 @@ def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> 
 def taking_ns(fetches: Columns, loader: int, workers: int) -> float:
     """Return what taking a batch costs its rank however early it was made, in ns.
 
-    It was timed where the rank's own thread takes what workers send: its CPU time tells, and what
-    waits for ready batches took besides. Elsewhere it is seen only where a batch lay ready.
+    It was timed where the rank's own thread takes what workers send: its CPU time tells, with what
+    an idle worker takes to answer, and what waits for ready batches took besides. Elsewhere it is
+    seen only where a batch lay ready.
 
     Args:
         fetches: The table.
@@ -249,11 +250,14 @@ def taking_ns(fetches: Columns, loader: int, workers: int) -> float:
     """
     if length(fetches) == 0:
         return 0.0
-    timed = (fetches["loader"] == loader) & (fetches["ended"] == 0) & (fetches["receive_ns"] >= 0)
+    timed = (fetches["loader"] == loader) & (fetches["ended"] == 0)
+    timed &= (fetches["receive_ns"] >= 0) & (fetches["receive_cpu_ns"] >= 0)
     received = chosen(fetches, timed & (fetches["batch"] > 0))
     if length(received) < FEWEST_BATCHES:
         return wait_for_ready_ns(fetches, loader, workers)
-    own = float(received["receive_cpu_ns"].mean()) * _ANSWERED
+    # Where workers are not asked for anything, all of it is CPU time, and there is no answer.
+    answered_ns = float(received["receive_cpu_ns"].mean()) * _ANSWERED
+    own = min(answered_ns, float(received["receive_ns"].mean()))
     besides = received["wait_ns"] - received["receive_ns"]
     return own + _calm_ns(besides[received["ready"] > 0], workers)
 
