@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -32,28 +34,52 @@ SAMPLES = 1 << 30
 """More than any run comes to, taken in their order: a run is one epoch."""
 
 
-class Photos(Dataset):
-    """JPEGs, decoded and cropped, over and over."""
+class Watched(Dataset):
+    """Samples whose first one tells of what records the process that makes it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(folder.rglob("*.jpg"))
-        self.crop = RandomResizedCrop(224)
+    def __init__(self, threads: Path) -> None:
+        self.threads: Path | None = threads
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.threads is not None:
+            tell_samplers(self.threads)
+            self.threads = None
+        return self.sample(index)
+
+    def sample(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return one sample."""
+        raise NotImplementedError
+
+
+class Photos(Watched):
+    """JPEGs, decoded and cropped, over and over."""
+
+    def __init__(self, threads: Path, folder: Path) -> None:
+        super().__init__(threads)
+        self.files = sorted(folder.rglob("*.jpg"))
+        self.crop = RandomResizedCrop(224)
+
+    def sample(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return one image, cropped."""
         image = decode_image(self.files[index % len(self.files)].read_bytes())
         return torch.from_numpy(self.crop(image)), index % 10
 
 
-class Numbers(Dataset):
+def tell_samplers(folder: Path) -> None:
+    """Tell, by a file, of the thread of this process that samples stacks, where there is one."""
+    for thread in threading.enumerate():
+        if thread.name == "headrace-stacks":
+            (folder / f"{os.getpid()}-{thread.native_id}").touch()
+
+
+class Numbers(Watched):
     """Samples that cost nothing: what is left is the price of a step."""
 
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+    def sample(self, index: int) -> tuple[torch.Tensor, int]:
+        """Return one."""
         return torch.full((64,), float(index % 7)), index % 10
 
 
@@ -64,6 +90,7 @@ def main() -> None:
     parser.add_argument("--images", type=Path)
     parser.add_argument("--blocks", type=int, default=24)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--threads", type=Path, required=True, help="gets names of what records")
     parser.add_argument("--turns", action="store_true", help="each block waits for a line")
     options = parser.parse_args()
     records = env.RECORDS_DIR.get()
@@ -79,16 +106,21 @@ def main() -> None:
         waited = time.perf_counter()
         settle(steps)
         everyone, workers = processes(recorded=switch is not None), below(psutil.Process())
+        tell_samplers(options.threads)
+        recorders = [*options.threads.iterdir()]
         all_began, workers_began = cpu_s(everyone), cpu_s(workers)
+        probe_began = probe_s(everyone, recorders)
         began, cpu_began = time.perf_counter(), time.thread_time()
         for _ in range(options.steps):
             next(steps)
         took_s, own_s = time.perf_counter() - began, time.thread_time() - cpu_began
         all_s, workers_s = cpu_s(everyone) - all_began, cpu_s(workers) - workers_began
+        probe_part = (probe_s(everyone, recorders) - probe_began) / all_s
         print(json.dumps({"block": block, "mode": mode, "step_ms": took_s / options.steps * 1000,
                           "cpu_us": own_s / options.steps * 1e6,
                           "all_cpu_us": all_s / options.steps * 1e6,
                           "workers_cpu_us": workers_s / options.steps * 1e6,
+                          "probe_part": probe_part,
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
 
 
@@ -110,6 +142,22 @@ def cpu_s(pids: list[int]) -> float:
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
+def probe_s(everyone: list[int], samplers: list[Path]) -> float:
+    """Return the CPU time of what records beside the script: a process, and threads in others."""
+    hosts = [pid for pid in everyone if b"headrace.observe.probe.host" in command_of(pid)]
+    threads_ns = 0
+    for file in samplers:
+        pid, _, thread = file.name.partition("-")
+        ran_ns, *_ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text("ascii").split()
+        threads_ns += int(ran_ns)
+    return cpu_s(hosts) + threads_ns / 1e9
+
+
+def command_of(pid: int) -> bytes:
+    """Return a process's command line."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 def settle(steps: Iterator[None]) -> None:
     """Train on until what was before the block is over."""
     began = time.perf_counter()
@@ -123,10 +171,10 @@ def training(options: argparse.Namespace) -> Iterator[None]:
     """Yield after each step, for ever."""
     torch.set_num_threads(1)
     if options.case == "loader-bound":
-        data: Dataset = Photos(options.images)
+        data: Dataset = Photos(options.threads, options.images)
         net, size = nn.Sequential(nn.Flatten(), nn.Linear(16 * 16 * 3, 10)), slice(None, None, 14)
     else:
-        data = Numbers()
+        data = Numbers(options.threads)
         net, size = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), None
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     workers = 2 if options.case != "short-steps" else 0
