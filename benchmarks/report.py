@@ -65,7 +65,11 @@ def write_section(
     print(section)
     text = page.read_text() if page.exists() else f"# {page.stem.capitalize()}\n\n"
     pattern = re.compile(rf"## {re.escape(title)}\n.*?(?=\n## |\Z)", re.DOTALL)
-    text = pattern.sub(lambda _: section, text) if pattern.search(text) else text + section + "\n"
+    text = (
+        pattern.sub(lambda _: section, text)
+        if pattern.search(text)
+        else f"{text.rstrip()}\n\n{section}"
+    )
     page.write_text(text.rstrip() + "\n")
 
 

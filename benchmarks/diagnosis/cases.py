@@ -21,6 +21,7 @@ class Case:
         why: Why that one is as true.
         flags: Of `headrace run`.
         on_device: What is wrong with it shows on a CUDA device alone; elsewhere it is not run.
+        folder: Where the script is.
     """
 
     name: str
@@ -30,11 +31,12 @@ class Case:
     why: str = ""
     flags: tuple[str, ...] = ()
     on_device: bool = False
+    folder: Path = SCRIPTS
 
     @property
     def script(self) -> Path:
         """The file."""
-        return SCRIPTS / f"{self.name}.py"
+        return self.folder / f"{self.name}.py"
 
     @property
     def lines(self) -> frozenset[int]:

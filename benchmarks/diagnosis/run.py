@@ -1,6 +1,7 @@
 """How often the doctor is right: scripts with one planted bottleneck each, and healthy ones.
 
     python benchmarks/diagnosis/run.py
+    python benchmarks/diagnosis/run.py --unseen
 
 Each script runs through `headrace run`, which knows nothing of what is planted. Right is: the
 planted bottleneck's rule is ranked first, with the marked line where one is at fault; and nothing
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,8 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from cases import CASES, Case  # noqa: E402 - they stand beside this script
+from cases import CASES, SCRIPTS, Case  # noqa: E402 - they stand beside this script
+from unseen_cases import UNSEEN  # noqa: E402 - likewise
 
 from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402 - likewise
@@ -34,20 +37,46 @@ LONGEST_S = 180
 STOLEN: list[float] = []
 """What the host withheld from each run that counts, as a share of the CPU time it wanted."""
 ALARMING = {"serious", "critical"}
-NOTES = f"""
-Each script is an ordinary training script with one planted bottleneck; the controls have none.
-`headrace run` runs it unmodified and diagnoses it at its end. **Right** means: the expected rule is
-ranked first, and where a line is at fault (a comment `# at fault` marks it in the script), the
-finding names that very line. A control is right when no finding is serious or critical. Without a
-GPU the accelerator is emulated by sleeping in the model's forward; scripts whose fault only a
-device shows are not run then, and listed as such.
-
+RIGHT = """
+`headrace run` runs each script unmodified and diagnoses it at its end. **Right** means: the
+expected rule is ranked first, and where a line is at fault (a comment `# at fault` marks it in the
+script), the finding names that very line. A control is right when no finding is serious or
+critical. Without a GPU the accelerator is emulated by sleeping in the model's forward; scripts whose
+fault only a device shows are not run then, and listed as such.
+"""
+TUNED = """
 The rules were tuned on these very scripts, and some scripts made heavier where their fault did not
 bite: the share says that the doctor knows these faults, not how it does on scripts it never saw.
-
+"""
+UNTUNED = """
+These scripts were written by someone who knew the names of the rules, and neither their thresholds
+nor their code, after the rules were done.
+"""
+CALM = f"""
 Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, up to
 {TRIES} times in all; the calmest one counts.
 """
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Scripts that are judged together.
+
+    Attributes:
+        title: Of the section of docs/diagnosis.md.
+        cases: The scripts.
+        flag: Of this script, to choose them.
+        about: How the scripts came about.
+    """
+
+    title: str
+    cases: tuple[Case, ...]
+    flag: str
+    about: str
+
+
+KNOWN = Suite("Diagnosis", CASES, "", TUNED)
+HELD_OUT = Suite("Scripts that the rules were not tuned on", UNSEEN, " --unseen", UNTUNED)
 
 
 @dataclass(frozen=True)
@@ -113,11 +142,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--unseen", action="store_true", help="those it was not tuned on")
     options = parser.parse_args()
-    unknown = set(options.only) - {case.name for case in CASES}
+    suite = HELD_OUT if options.unseen else KNOWN
+    unknown = set(options.only) - {case.name for case in suite.cases}
     if unknown:
         parser.error(f"no such script: {', '.join(sorted(unknown))}")
-    chosen = [case for case in CASES if not options.only or case.name in options.only]
+    chosen = [case for case in suite.cases if not options.only or case.name in options.only]
     left_out = [case for case in chosen if case.on_device and not torch.cuda.is_available()]
     for case in left_out:
         chosen.remove(case)
@@ -133,7 +164,7 @@ def main() -> None:
     right = sum(outcome.right for outcome in outcomes)
     print(f"{right} of {len(outcomes)} right")
     if not options.only:
-        publish(outcomes, left_out, options.rounds)
+        publish(suite, outcomes, left_out, options.rounds)
 
 
 def diagnosed(case: Case, keep: Path | None, number: int) -> Outcome:
@@ -158,6 +189,7 @@ def recorded(case: Case, folder: Path) -> dict[str, Any]:
         [sys.executable, "-m", "headrace.cli.main", "run", "--run-dir", str(folder),
          *case.flags, str(case.script)],
         capture_output=True, text=True, check=False, timeout=LONGEST_S,
+        env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
     )  # fmt: skip
     if done.returncode:
         sys.exit(f"{case.name} ended with {done.returncode}:\n{done.stderr[-4000:]}")
@@ -165,16 +197,17 @@ def recorded(case: Case, folder: Path) -> dict[str, Any]:
     return diagnosis
 
 
-def publish(outcomes: list[Outcome], left_out: list[Case], rounds: int) -> None:
-    """Write docs/diagnosis.md.
+def publish(suite: Suite, outcomes: list[Outcome], left_out: list[Case], rounds: int) -> None:
+    """Write the suite's section of docs/diagnosis.md.
 
     Args:
+        suite: What was run.
         outcomes: Of all scripts that ran.
         left_out: Those that did not.
         rounds: How often each ran.
     """
     table = [
-        NOTES.strip(), "",
+        "\n".join((RIGHT, suite.about, CALM)).strip(), "",
         "| script | style | planted | found first | line right | right |",
         "|---|---|---|---|---|---|",
         *(outcome.row() for outcome in outcomes),
@@ -185,7 +218,7 @@ def publish(outcomes: list[Outcome], left_out: list[Case], rounds: int) -> None:
     if wrong:
         table += ["", "What was said of those that are not right:", ""]
         table += [f"- `{outcome.case.name}`: {outcome.sentence}" for outcome in wrong]
-    reasons = {case.name: case.why for case in CASES if case.why}
+    reasons = {case.name: case.why for case in suite.cases if case.why}
     if reasons:
         table += ["", "Where two rules are as true:", ""]
         table += [f"- `{name}`: {why}" for name, why in reasons.items()]
@@ -203,8 +236,8 @@ def publish(outcomes: list[Outcome], left_out: list[Case], rounds: int) -> None:
         Row("controls left alone", shares([each.right for each in healthy], rounds), ">= 1"),
         Row("share of the CPU time that the host withheld, by run", STOLEN, ""),
     ]
-    command = f"python benchmarks/diagnosis/run.py --rounds {rounds}"
-    write_section("Diagnosis", command, table, rows, page=PAGE)
+    command = f"python benchmarks/diagnosis/run.py{suite.flag} --rounds {rounds}"
+    write_section(suite.title, command, table, rows, page=PAGE)
 
 
 def shares(right: list[bool], rounds: int) -> list[float]:

@@ -60,7 +60,7 @@ def test_each_batch_is_taken_once_and_waiting_for_it_does_not_count(
     assert all(0 < row["receive_ns"] <= row["wait_ns"] for row in found)
     assert all(0 < row["receive_cpu_ns"] <= row["receive_ns"] for row in found)
     received, waited = (sum(row[name] for row in found) for name in ("receive_ns", "wait_ns"))
-    assert waited > 20 * 4 * 20e6 * 0.8  # so long its sleeps take
+    assert waited > 20 * 4 * 20e6 * 0.3  # so long its sleeps take, while the rank has a core
     assert received < waited / 2
 
 
