@@ -50,7 +50,8 @@ bite: the share says that the doctor knows these faults, not how it does on scri
 """
 UNTUNED = """
 These scripts were written by someone who knew the names of the rules, and neither their thresholds
-nor their code, after the rules were done.
+nor their code, after the rules were done. "The first look" above tells what was right before
+anything was changed because of them.
 """
 CALM = f"""
 Runs from which the host withheld more than {MOST_STOLEN:.0%} of the CPU time are made again, up to

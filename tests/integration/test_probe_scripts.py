@@ -52,6 +52,20 @@ def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
     assert diagnosis["verdict"]["sentence"] in " ".join(run.ended.stderr.split())
 
 
+def test_loaders_that_are_made_anew_are_told_from_several(tmp_path: Path):
+    run = Run(tmp_path / "run", "made_anew")
+    check(run)
+    rows = run.rows("loaders")
+    # Three rounds; a loop; the same function from another line, with two settings by turns; two
+    # at the same time.
+    assert [row["loader"] for row in rows] == [0, 0, 0, 1, 1, 2, 3, 2, 3, 4, 5]
+    fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
+    epochs = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
+    assert fetched == {**dict.fromkeys(epochs, 5), (4, 0): 5, (5, 0): 5}
+    workers = [row["loader"] for row in run.rows("processes") if row["role"] == "worker"]
+    assert sorted(workers) == [0, 0, 0, 2, 2, 3, 3]
+
+
 def test_short_transforms_are_timed_less_often(tmp_path: Path):
     run = Run(tmp_path / "run", "light")
     check(run)

@@ -132,6 +132,22 @@ def test_slow_collate_names_its_line():
     assert (worst.cause.file, worst.cause.line) == (AUGMENT, 60)
 
 
+def test_slow_collate_finds_the_function_that_the_script_calls_otherwise():
+    fetch = "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+    distances = stack(WORKER_LOOP, f"{fetch}:55:_MapDatasetFetcher.fetch", f"{SCRIPT}:60:distances")
+    item = stack(
+        WORKER_LOOP, f"{fetch}:52:_MapDatasetFetcher.fetch", f"{SCRIPT}:70:Data.__getitem__"
+    )
+    run = Run(workers=2, service_ms=50, collate_ms=49, cores=2, busy_cores=1.9)
+    run.worker_stacks = [(distances, 0.99, 1.0), (item, 0.01, 1.0)]
+    run.transforms = [("collate_fn", SCRIPT, 55, 0.98)]
+    worst = diagnose(play(run)).findings[0]
+    assert worst.rule == "slow-collate"
+    assert worst.cause is not None
+    assert (worst.cause.file, worst.cause.line) == (SCRIPT, 60)
+    assert worst.cause.function == "distances"
+
+
 def test_workers_that_wait_for_a_lock():
     diagnosis = diagnose(
         play(
@@ -207,6 +223,17 @@ def test_workers_that_are_started_again_each_epoch():
     assert worst.remedies[0].name == "persistent-workers"
     assert worst.remedies[0].predicted_speedup is not None
     assert worst.remedies[0].predicted_speedup > 1.5
+
+
+def test_a_loader_that_is_made_anew_each_epoch_is_to_be_made_once():
+    tables = play(Run(workers=2, service_ms=8, batches=20, epochs=6, restart_ms=300, busy_cores=3))
+    tables.rows["loaders"] *= 6
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "workers-restarted"
+    assert worst.evidence["constructed"] == 6
+    (once,) = worst.remedies
+    assert "once, before the epochs begin" in once.how
+    assert once.overrides == ()  # persistent workers alone do not help
 
 
 def test_batches_that_vary_ask_for_a_deeper_prefetch():

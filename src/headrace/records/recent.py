@@ -32,8 +32,8 @@ _ENDED = {
     "system": ("t_ns",),
 }
 """When a row's matter was over: these columns, added up."""
-# Rows are written a fifth of a second late; rings are drained four times a second, in turn.
-_DRAIN_NS = 500_000_000
+# Rows are written a fifth of a second late; rings are drained twice a second, in turn.
+_DRAIN_NS = 750_000_000
 _LATE_NS = 2_000_000_000  # what is added up over a second is told after it
 _FIRST_LOOK, _LOOKED_AT = 256, 64
 _TRIES, _PAUSE_S = 3, 0.01
@@ -45,7 +45,7 @@ def recent(
     """Return the rows of a table that ended at a moment or later, in the order they came in.
 
     While the run is recorded only the end of the table is read; what came in since the last drain,
-    a quarter of a second ago, still lies in rings and is left out. A table that is closed is read
+    up to half a second ago, still lies in rings and is left out. A table that is closed is read
     whole.
 
     Args:

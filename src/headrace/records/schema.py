@@ -73,7 +73,11 @@ class Table:
 
 
 _RANK = Field("rank", "global rank of the training process that it belongs to")
-_LOADER = Field("loader", "number of the loader in its rank, in the order of construction")
+_LOADER = Field(
+    "loader",
+    "number of the loader in its rank, in the order of construction; one that the same calls"
+    " construct again, once its iterators are gone, keeps its number",
+)
 
 PROCESSES = Table(
     1,
@@ -94,7 +98,7 @@ PROCESSES = Table(
 LOADERS = Table(
     2,
     "loaders",
-    "a data loader of a rank, as it was constructed",
+    "a data loader of a rank, as it was constructed; once more where it was constructed again",
     (
         _RANK,
         _LOADER,

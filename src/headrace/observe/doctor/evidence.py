@@ -20,7 +20,13 @@ from headrace.observe.doctor.sources import ran_since
 from headrace.observe.doctor.stacks import Sighting, end_ns_of, read_sightings
 from headrace.observe.doctor.transforms import TransformShare, rank_transforms
 from headrace.observe.whatif.host import Host, read_host
-from headrace.observe.whatif.measured import Work, main_loader, measured_from, read_work
+from headrace.observe.whatif.measured import (
+    Work,
+    loader_rows,
+    main_loader,
+    measured_from,
+    read_work,
+)
 from headrace.observe.whatif.prediction import Simulator
 from headrace.observe.whatif.steps import TrainSteps, read_steps
 from headrace.observe.whatif.tables import Columns, Flags, Tables, chosen, columns, length
@@ -54,6 +60,7 @@ class Loader:
         persistent: Whether workers live on after an epoch.
         file: Source file that constructed it.
         line: Line there.
+        constructed: How often each rank constructed it.
     """
 
     number: int
@@ -66,6 +73,7 @@ class Loader:
     persistent: bool
     file: str
     line: int
+    constructed: int
 
     @property
     def place(self) -> str:
@@ -220,13 +228,13 @@ def gather(tables: Tables) -> Evidence:
     steps = read_steps(tables)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _while_stepping(tables, steps)
-    row = _row(columns(tables, "loaders"), number)
-    work = read_work(tables, number) if row is not None else None
+    made = loader_rows(columns(tables, "loaders"), number)
+    work = read_work(tables, number) if made is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host(tables, steps.span_ns)
-    measured = measured_from(steps=steps, loader=row, work=work, fetches=fetches, host=host)
-    loader = _loader(row) if row is not None else None
+    measured = measured_from(steps=steps, loader=made, work=work, fetches=fetches, host=host)
+    loader = _loader(made) if made is not None else None
     since_s = ran_since(columns(tables, "hosts"), processes)
     in_ranks = stacks["worker"] < 0 if length(stacks) else np.zeros(0, dtype=np.bool_)
     rank_seen = read_sightings(stacks, in_ranks, since_s)
@@ -276,21 +284,17 @@ def _making(stacks: Columns, loader: Loader | None) -> Flags:
     return busy
 
 
-def _row(loaders: Columns, number: int) -> Columns | None:
-    places = np.flatnonzero(loaders["loader"] == number) if length(loaders) else ()
-    return chosen(loaders, np.asarray(places[:1])) if len(places) else None
-
-
-def _loader(row: Columns) -> Loader:
+def _loader(rows: Columns) -> Loader:
     return Loader(
-        number=int(row["loader"][0]),
-        kind=str(row["kind"][0]),
-        style=str(row["style"][0]),
-        workers=int(row["workers"][0]),
-        prefetch_factor=int(row["prefetch_factor"][0]),
-        batch_size=int(row["batch_size"][0]),
-        pinned=bool(row["pinned"][0] > 0),
-        persistent=bool(row["persistent"][0] > 0),
-        file=str(row["file"][0]),
-        line=int(row["line"][0]),
+        number=int(rows["loader"][0]),
+        kind=str(rows["kind"][0]),
+        style=str(rows["style"][0]),
+        workers=int(rows["workers"][0]),
+        prefetch_factor=int(rows["prefetch_factor"][0]),
+        batch_size=int(rows["batch_size"][0]),
+        pinned=bool(rows["pinned"][0] > 0),
+        persistent=bool(rows["persistent"][0] > 0),
+        file=str(rows["file"][0]),
+        line=int(rows["line"][0]),
+        constructed=length(rows),
     )

@@ -23,11 +23,12 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.observe.probe.system import SystemSampler
+from headrace.observe.probe.system_processes import ProcessUsage
 from headrace.records.collector import Collector, fault_row
 from headrace.records.schema import EVENTS, HOSTS, PROCESS_USAGE
 from headrace.records.switch import Switch
 
-_DRAIN_S = 0.25
+_DRAIN_S = 0.5  # `records.recent` counts on it
 
 
 class HostProcess:
@@ -45,6 +46,7 @@ class HostProcess:
         self._parent = parent
         self._collector = Collector(folder, self._host)
         self._sampler = SystemSampler()
+        self._processes = ProcessUsage()
         self._faults = 0
         self._was_on = True
         store = self._collector.store
@@ -91,7 +93,7 @@ class HostProcess:
 
     def _sample(self) -> None:
         self._collector.add_system(self._sampler.columns, self._sampler.sample())
-        usage = self._sampler.usage(self._collector.pids)
+        usage = self._processes.rows(self._collector.pids)
         if usage:
             self._collector.add(PROCESS_USAGE, usage)
 

@@ -1,10 +1,9 @@
-"""Samples a host and the processes that record, cheaply: a few reads of /proc a tick."""
+"""Samples a host, cheaply: a few reads of /proc a tick."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from headrace.observe.probe.system_gpus import Gpus
 from headrace.observe.probe.system_limits import Limits, limits
 from headrace.records import system
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CPU_PLACES = {"user": (0, 1), "system": (2, 5, 6), "io_wait": (4,), "steal": (7,)}
 _IDLE_PLACES = (3, 4)  # of a line of /proc/stat: user nice system idle iowait irq softirq steal
 _CPU_FIELDS = 8
@@ -45,7 +42,6 @@ class SystemSampler:
         self._gpus = Gpus()
         self._stat = _open(Path("/proc/stat"))
         self._before = self._counters()
-        self._usage: dict[int, tuple[int, int, int]] = {}
         self._numbers = [n for n in self.limits.core_numbers if n in self._before.cores]
         optional = {"cpu_throttled_percent": self.limits.cpu_stat is None}
         optional["job_memory_bytes"] = self.limits.memory_used is None
@@ -74,29 +70,6 @@ class SystemSampler:
         values["cpu_throttled_percent"] = min(100.0, throttled_ns / elapsed_s / 1e7)
         values |= zip(self._gpus.columns, self._gpus.sample(), strict=True)
         return [values[name] for name in self.columns]
-
-    def usage(self, pids: Iterable[int]) -> list[tuple[int, int, float, int, int, int]]:
-        """Return rows of `process_usage`; a process gets its first one at the second call."""
-        rows = []
-        seen = {}
-        for pid in set(pids):
-            try:
-                stat = Path(f"/proc/{pid}/stat").read_text()
-            except OSError:  # it has ended
-                continue
-            now_ns, fields = time.monotonic_ns(), stat.rpartition(")")[2].split()
-            cpu_ticks = int(fields[11]) + int(fields[12])
-            read_bytes = _read_bytes(pid)
-            seen[pid] = now_ns, cpu_ticks, read_bytes
-            if pid in self._usage:
-                before_ns, before_ticks, before_bytes = self._usage[pid]
-                cpu_s = (cpu_ticks - before_ticks) / _TICKS_PER_S
-                percent = 100e9 * cpu_s / max(now_ns - before_ns, 1)
-                read = -1 if read_bytes < 0 else read_bytes - before_bytes
-                resident_bytes = int(fields[21]) * _PAGE_BYTES
-                rows.append((now_ns, pid, percent, resident_bytes, int(fields[17]), read))
-        self._usage = seen
-        return rows
 
     def _counters(self) -> _Counters:
         disk = psutil.disk_io_counters(nowrap=False)
@@ -178,14 +151,6 @@ def _throttled_ns(stat: Path | None) -> int:
         return int(words.get("throttled_usec", 0)) * 1000 + int(words.get("throttled_time", 0))
     except (OSError, ValueError):
         return 0
-
-
-def _read_bytes(pid: int) -> int:
-    """Return what the process's read calls gave it so far; -1: it belongs to someone else."""
-    try:
-        return int(Path(f"/proc/{pid}/io").read_text().split(maxsplit=2)[1])  # "rchar: 123"
-    except (OSError, ValueError, IndexError):
-        return -1
 
 
 def _rates(now: tuple[int, int], before: tuple[int, int], elapsed_s: float) -> tuple[float, float]:

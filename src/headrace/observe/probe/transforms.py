@@ -262,6 +262,8 @@ def _cost_of_a_call_ns() -> float:
 
 def place_of(code: Any) -> tuple[str, int]:
     """Return file and first line of a function, a method, or an object that is called."""
+    while isinstance(code, functools.partial):
+        code = code.func
     if not hasattr(code, "__code__") and not inspect.ismethod(code):
         kind = type(code)
         code = getattr(kind, "forward", None) or inspect.getattr_static(kind, "__call__", None)

@@ -15,8 +15,6 @@ import numpy as np
 from headrace.observe.whatif.tables import (
     Columns,
     Flags,
-    Floats,
-    Ints,
     Tables,
     chosen,
     columns,
@@ -138,22 +136,16 @@ def _used_cores(
     if span_ns is not None:
         among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
     looked = chosen(usage, among)
-    used_ns, watched_ns, looks = 0.0, 1.0, 0
     # Each process is looked at in its own time, so each has its own times between looks.
-    for places in grouped(looked, ("pid",)):
-        mine = chosen(looked, places)
-        looks = max(looks, len(places))
-        if int(mine["pid"][0]) in wanted:
-            share = mine["cpu_percent"].astype(np.float64) / 100.0
-            since_ns = _since_before(mine["t_ns"])
-            watched_ns = max(watched_ns, float(since_ns.sum()))
-            used_ns += float((share * since_ns).sum())
-    if looks < _FEWEST_LOOKS:
+    each = [chosen(looked, places) for places in grouped(looked, ("pid",))]
+    if max(map(length, each), default=0) < _FEWEST_LOOKS:
         return None
+    usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in each])))
+    used_ns, watched_ns = 0.0, 1.0
+    for mine in each:
+        if int(mine["pid"][0]) in wanted:
+            # Before its first look, too: workers that each epoch starts anew have few.
+            since_ns = np.diff(mine["t_ns"], prepend=mine["t_ns"][0] - int(usual_ns))
+            watched_ns = max(watched_ns, float(since_ns.sum()))
+            used_ns += float((mine["cpu_percent"].astype(np.float64) / 100.0 * since_ns).sum())
     return used_ns / watched_ns
-
-
-def _since_before(ticks: Ints) -> Floats:
-    """Return the time from the look before to each look; before the first one, the usual time."""
-    gaps = np.diff(ticks).astype(np.float64)
-    return np.append(np.median(gaps) if len(gaps) else 0.0, gaps)

@@ -160,7 +160,7 @@ def measure(tables: Tables) -> Measured | None:
     loader = main_loader(steps)
     return measured_from(
         steps=steps,
-        loader=_loader_row(columns(tables, "loaders"), loader),
+        loader=loader_rows(columns(tables, "loaders"), loader),
         work=read_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host(tables, steps.span_ns),
@@ -179,7 +179,7 @@ def measured_from(
 
     Args:
         steps: The train steps that count.
-        loader: The loader that feeds them: the table `loaders`, one row of it.
+        loader: The loader that feeds them: see `loader_rows`.
         work: The batches made for it.
         fetches: The table `fetches`.
         host: The host they share.
@@ -219,9 +219,15 @@ def measured_from(
     )
 
 
-def _loader_row(loaders: Columns, number: int) -> Columns | None:
-    places = np.flatnonzero(loaders["loader"] == number) if length(loaders) else np.zeros(0, int)
-    return chosen(loaders, places[:1]) if len(places) else None
+def loader_rows(loaders: Columns, number: int) -> Columns | None:
+    """Return the rows of a loader in one of its ranks, one for each time it was constructed.
+
+    Args:
+        loaders: The table.
+        number: Its number.
+    """
+    rows = chosen(loaders, loaders["loader"] == number) if length(loaders) else loaders
+    return chosen(rows, rows["rank"] == rows["rank"][0]) if length(rows) else None
 
 
 def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> float:

@@ -7,10 +7,13 @@ batch. Stacking tensors takes a few per cent; a third means padding or conversio
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Cause, Finding
 from headrace.observe.doctor.remedies import faster, making_cause, more_workers
+from headrace.observe.doctor.stacks import Sighting
+from headrace.observe.doctor.transforms import TransformShare
 
 RULE = "slow-collate"
 COLLATE = re.compile("collate", re.IGNORECASE)
@@ -47,14 +50,27 @@ def check(evidence: Evidence) -> Finding | None:
 
 
 def _cause(evidence: Evidence, share: float) -> Cause:
-    """The hottest line below a function that collates; else the timed collate_fn."""
-    inside = tuple(sighting for sighting in evidence.making if sighting.passes(COLLATE))
-    seen = making_cause(evidence, inside) if inside else None
+    """The hottest line below the function that collates; else the timed collate_fn."""
     timed = next((each for each in evidence.transforms if each.name == "collate_fn"), None)
+    inside = tuple(
+        each for each in evidence.making if each.passes(COLLATE) or _is_inside(each, timed)
+    )
+    seen = making_cause(evidence, inside) if inside else None
     return Cause(
         file=seen.file if seen else timed.file if timed else "",
         line=seen.line if seen else timed.line if timed else 0,
         function=seen.function if seen else "",
         transform="collate_fn",
         share=share,
+    )
+
+
+def _is_inside(sighting: Sighting, timed: TransformShare | None) -> bool:
+    """Whether torch called a function there that stands where the timed one does."""
+    return timed is not None and any(
+        caller.file.endswith("torch/utils/data/_utils/fetch.py")
+        and called.file == timed.file
+        and called.line >= timed.line
+        and not called.function.endswith(("__getitem__", "__getitems__"))
+        for caller, called in pairwise(sighting.frames)
     )

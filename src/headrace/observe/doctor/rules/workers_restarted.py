@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import WARNING, Evidence
+from headrace.observe.doctor.evidence import WARNING, Evidence, Loader
 from headrace.observe.doctor.model import Finding
 from headrace.observe.doctor.remedies import predicted, without
 
@@ -46,14 +46,24 @@ def check(evidence: Evidence) -> Finding | None:
             "seconds_each": each,
             "share_of_step_time": share,
             "workers": loader.workers,
+            "constructed": loader.constructed,
         },
         remedies=(
             predicted(
                 "persistent-workers",
                 "persistent workers",
                 without(evidence, saved),
-                f"Give the DataLoader{loader.place} persistent_workers=True.",
-                loader.overridden("persistent_workers", 1),
+                _how(loader),
+                loader.overridden("persistent_workers", 1) if loader.constructed == 1 else (),
             ),
         ),
+    )
+
+
+def _how(loader: Loader) -> str:
+    if loader.constructed == 1:
+        return f"Give the DataLoader{loader.place} persistent_workers=True."
+    return (
+        f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
+        f"persistent_workers=True: it is constructed {loader.constructed} times."
     )

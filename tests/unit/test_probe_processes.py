@@ -1,0 +1,89 @@
+"""What processes use: nothing of it is lost as they come and go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.observe.probe.system_processes import ProcessUsage
+
+# Works for 0.3 s of CPU time, twice, tells what it has used, and waits for a word after each.
+CHILD = """
+import sys, time
+for part in (0.3, 0.6):
+    while time.process_time() < part:
+        pass
+    print(time.process_time(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_usage_tells_of_processes_that_run_and_leaves_others_out():
+    usage = ProcessUsage()
+    gone = 2**22 + 1  # above the kernel's largest process id
+    assert usage.rows([os.getpid(), gone]) == []
+    began_s = os.times().user
+    while os.times().user - began_s < 0.2:
+        sum(range(1000))
+    Path(__file__).read_bytes()
+    ((t_ns, pid, percent, resident_bytes, threads, read_bytes),) = usage.rows([os.getpid(), gone])
+    assert t_ns > 0
+    assert pid == os.getpid()
+    assert percent > 0
+    assert abs(resident_bytes - psutil.Process().memory_info().rss) < 64 << 20
+    assert threads >= threading.active_count()
+    assert read_bytes >= Path(__file__).stat().st_size
+
+
+def used_s(usage: ProcessUsage, pids: list[int], pid: int, since_ns: int) -> tuple[float, int]:
+    """Return the CPU seconds that a process is told to have used since a time, and when."""
+    ((t_ns, _, percent, *_),) = [row for row in usage.rows(pids) if row[1] == pid]
+    return percent / 100 * (t_ns - since_ns) / 1e9, t_ns
+
+
+def test_a_process_that_comes_and_goes_between_looks_has_all_that_it_used():
+    usage, began_ns = ProcessUsage(), time.monotonic_ns()
+    assert usage.rows([os.getpid()]) == []
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    pids = [os.getpid(), child.pid]
+    told_s = float(child.stdout.readline())
+    first_s, looked_ns = used_s(usage, pids, child.pid, began_ns)
+    assert first_s == pytest.approx(told_s, rel=0.1)
+    child.stdin.write("\n")
+    child.stdin.flush()
+    child.stdout.readline()
+    child.stdin.close()
+    child.stdout.close()
+    _, status, resources = os.wait4(child.pid, 0)
+    assert status == 0
+    last_s, _ = used_s(usage, pids, child.pid, looked_ns)
+    assert first_s + last_s == pytest.approx(resources.ru_utime + resources.ru_stime, rel=0.1)
+    assert [row for row in usage.rows(pids) if row[1] == child.pid] == []
+    child.returncode = status
+
+
+def test_a_process_that_is_found_late_has_its_part():
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        usage = ProcessUsage()
+        while psutil.Process(child.pid).cpu_times().user < 0.5:
+            os.sched_yield()
+        usage.rows([os.getpid()])
+        while psutil.Process(child.pid).cpu_times().user < 0.7:
+            os.sched_yield()
+        ((_, _, percent, *_),) = [r for r in usage.rows([child.pid]) if r[1] == child.pid]
+        assert 0 < percent <= 110
+    finally:
+        child.kill()
+        child.wait()
