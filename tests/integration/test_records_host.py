@@ -279,3 +279,17 @@ def test_the_phases_of_a_run_are_those_of_its_steps(folder: Path, tmp_path: Path
     assert len(run.phases) == 3 * len(PHASES)
     assert run.phases.groupby("step")["share"].sum().round(6).tolist() == [1, 1, 1]
     assert run.phases.groupby("phase")["phase_ns"].first()["copy"] == 2
+
+
+def test_processes_that_have_ended_are_told_once(folder: Path):
+    collector = Collector(folder, "here")
+    assert collector.take_pids() == set()
+    writer = RingWriter(folder / "rings/a.ring")
+    writer.write(FETCHES, *row_of(FETCHES))
+    collector.drain()
+    assert collector.take_pids() == collector.take_pids() == {os.getpid()}
+    writer.close()
+    collector.drain(last=True)
+    assert collector.take_pids() == {os.getpid()}
+    assert collector.take_pids() == set()
+    collector.close()

@@ -23,6 +23,7 @@ for part in (0.3, 0.6):
     print(time.process_time(), flush=True)
     sys.stdin.readline()
 """
+WORK = "import time\nwhile time.process_time() < 0.3: pass"
 
 
 def test_usage_tells_of_processes_that_run_and_leaves_others_out():
@@ -87,3 +88,29 @@ def test_a_process_that_is_found_late_has_its_part():
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of():
+    usage = ProcessUsage()
+    usage.rows([os.getpid()])
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: 0"]
+    )
+    assert child.wait() == 0
+    before_ns = time.monotonic_ns()
+    assert {row[1] for row in usage.rows([os.getpid()])} == {os.getpid()}
+    found_s, _ = used_s(usage, [os.getpid(), child.pid], child.pid, before_ns)
+    assert found_s == pytest.approx(0.3, rel=0.2)
+    assert {row[1] for row in usage.rows([os.getpid(), child.pid])} == {os.getpid()}
+
+
+def test_what_a_script_calls_is_no_workers():
+    usage = ProcessUsage()
+    usage.rows([os.getpid()])
+    subprocess.run(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.1: 0"], check=True
+    )
+    for _ in range(4):
+        assert {row[1] for row in usage.rows([os.getpid()])} == {os.getpid()}
+    gone = 2**22 + 1
+    assert {row[1] for row in usage.rows([os.getpid(), gone])} == {os.getpid()}

@@ -58,6 +58,7 @@ class Collector:
         self._lock_path = folder / f"{stem}{LOCK}"
         self._lock = _locked(self._lock_path)
         self._rings: dict[str, _Open] = {}
+        self._ended_pids: set[int] = set()  # whose rings were let go lately
         self._refused: set[str] = set()
         self._waiting: list[Callable[[], None]] = []
         self._looked_s = 0.0
@@ -67,10 +68,10 @@ class Collector:
             os.close(self._lock)
             raise
 
-    @property
-    def pids(self) -> list[int]:
-        """The processes whose rings are being read."""
-        return [one.reader.pid for one in self._rings.values()]
+    def take_pids(self) -> set[int]:
+        """Return the processes whose rings are being read, or were since this was called last."""
+        taken, self._ended_pids = self._ended_pids, set()
+        return taken | {one.reader.pid for one in self._rings.values()}
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Have rows of this process itself written with the next drain."""
@@ -224,6 +225,7 @@ class Collector:
             _set_aside(one.path)
         with suppress(sqlite3.Error), self.store.transaction():  # else they just take room
             self.store.forget_texts(one.path.name, one.reader.made_ns)
+        self._ended_pids.add(one.reader.pid)
         one.reader.close()
         del self._rings[one.path.name]
 

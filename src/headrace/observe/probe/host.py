@@ -93,7 +93,7 @@ class HostProcess:
 
     def _sample(self) -> None:
         self._collector.add_system(self._sampler.columns, self._sampler.sample())
-        usage = self._processes.rows(self._collector.pids)
+        usage = self._processes.rows(self._collector.take_pids())
         if usage:
             self._collector.add(PROCESS_USAGE, usage)
 
