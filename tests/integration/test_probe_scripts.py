@@ -57,11 +57,12 @@ def test_loaders_that_are_made_anew_are_told_from_several(tmp_path: Path):
     check(run)
     rows = run.rows("loaders")
     # Three rounds; a loop; the same function from another line, with two settings by turns; two
-    # at the same time.
-    assert [row["loader"] for row in rows] == [0, 0, 0, 1, 1, 2, 3, 2, 3, 4, 5]
+    # data sets by turns; two loaders at the same time.
+    numbers = [0, 0, 0, 1, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7]
+    assert [row["loader"] for row in rows] == numbers
     fetched = Counter((row["loader"], row["epoch"]) for row in run.rows("fetches"))
-    epochs = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1)]
-    assert fetched == {**dict.fromkeys(epochs, 5), (4, 0): 5, (5, 0): 5}
+    epochs = {(number, epoch) for number in range(6) for epoch in range(2)}
+    assert fetched == dict.fromkeys(epochs | {(0, 2), (6, 0), (7, 0)}, 5)
     workers = [row["loader"] for row in run.rows("processes") if row["role"] == "worker"]
     assert sorted(workers) == [0, 0, 0, 2, 2, 3, 3]
 

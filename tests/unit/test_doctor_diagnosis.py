@@ -234,6 +234,11 @@ def test_a_loader_that_is_made_anew_each_epoch_is_to_be_made_once():
     (once,) = worst.remedies
     assert "once, before the epochs begin" in once.how
     assert once.overrides == ()  # persistent workers alone do not help
+    # Of two stages with three epochs each, persistent workers save most starts.
+    tables.rows["loaders"] = tables.rows["loaders"][:2]
+    (persistent,) = diagnose(tables).findings[0].remedies
+    assert persistent.how == "Give the DataLoader at train.py:40 persistent_workers=True."
+    assert len(persistent.overrides) == 1
 
 
 def test_batches_that_vary_ask_for_a_deeper_prefetch():

@@ -108,7 +108,7 @@ class Run:
 
     @cached_property
     def loaders(self) -> pd.DataFrame:
-        """One row a data loader, as it was constructed."""
+        """One row for each time that a data loader was constructed."""
         return self._frame("loaders")
 
     @cached_property

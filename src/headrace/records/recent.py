@@ -32,8 +32,8 @@ _ENDED = {
     "system": ("t_ns",),
 }
 """When a row's matter was over: these columns, added up."""
-# Rows are written a fifth of a second late; rings are drained twice a second, in turn.
-_DRAIN_NS = 750_000_000
+# Rows are written up to 0.3 s late; rings are drained twice a second, in turn.
+_DRAIN_NS = 1_000_000_000
 _LATE_NS = 2_000_000_000  # what is added up over a second is told after it
 _FIRST_LOOK, _LOOKED_AT = 256, 64
 _TRIES, _PAUSE_S = 3, 0.01

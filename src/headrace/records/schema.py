@@ -75,8 +75,8 @@ class Table:
 _RANK = Field("rank", "global rank of the training process that it belongs to")
 _LOADER = Field(
     "loader",
-    "number of the loader in its rank, in the order of construction; one that the same calls"
-    " construct again, once its iterators are gone, keeps its number",
+    "number of the loader in its rank, in the order of construction; one that the script makes"
+    " anew in the same way, as for each epoch, keeps its number",
 )
 
 PROCESSES = Table(
@@ -284,7 +284,7 @@ PROCESS_USAGE = Table(
             joining="mean",
         ),
         Field("resident_bytes", "memory it holds, shared pages included", joining="whole-mean"),
-        Field("threads", "its threads", joining="whole-mean"),
+        Field("threads", "its threads; 0: it has ended since", joining="whole-mean"),
         Field(
             "read_bytes",
             "bytes that its read calls gave meanwhile; -1 where not to be known",

@@ -42,6 +42,10 @@ def main():
         train(net, optimizer, loader)
     for shuffle in (False, True, False, True):
         round_of(net, optimizer, 0, shuffle=shuffle)
+    sets = {"train": Numbers(0), "val": Numbers(50)}
+    for phase in ("train", "val", "train", "val"):
+        loader = DataLoader(sets[phase], batch_size=4)
+        train(net, optimizer, loader)
     iterators = [iter(DataLoader(Numbers(number), batch_size=4)) for number in range(2)]
     for pair in zip(*iterators, strict=True):
         train(net, optimizer, pair)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import select
-import sys
 import time
-import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import count
 from types import ModuleType
 from typing import Any
 
 from headrace.core import env
 from headrace.core.places import place_in_script
+from headrace.observe.probe.loader_numbers import LoaderNumbers
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import LOADERS
 
@@ -28,10 +26,7 @@ STARTING: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 
 
 class LoadersSeen:
-    """The loaders of this rank, numbered as they are constructed.
-
-    One that is constructed by the very same calls and likewise as an earlier one, once the
-    iterators of that are gone, takes its number: scripts may make their loader anew each epoch.
+    """The loaders of this rank, numbered as they are constructed: see LoaderNumbers.
 
     Attributes:
         on_iterator: Called with a loader's number and True as an iterator is being made, and with
@@ -40,10 +35,8 @@ class LoadersSeen:
     """
 
     def __init__(self) -> None:
-        self._next = count()
+        self._numbers = LoaderNumbers()
         self._epochs: dict[int, int] = {}  # how often each was iterated
-        self._made: dict[Hashable, list[int]] = {}  # how: loaders, the one made last comes last
-        self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was constructed last
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
 
@@ -80,7 +73,7 @@ class LoadersSeen:
 
     def add(self, *described: float | str) -> int:
         """Note a loader that no hook saw constructed, as it is used first; return its number."""
-        number = next(self._next)
+        number = self._numbers.new()
         _note_description(number, described)
         return number
 
@@ -90,35 +83,19 @@ class LoadersSeen:
         self._epochs[number] = epoch + 1
         setattr(iterator, _NUMBER, number)
         setattr(iterator, _FETCHED, [epoch, 0])
-        known = self._iterators.get(number, ())
-        alive = [each for each in known if each() is not None and each() is not iterator]
-        self._iterators[number] = [*alive, weakref.ref(iterator)]
+        self._numbers.iterated(number, iterator)
 
     @guarded
-    def _number_of(self, arguments: Iterable[tuple[Any, Any]]) -> int:
-        """Return the number of a loader that is being constructed, with these arguments."""
-        made = self._made.setdefault((_calls(), _described(arguments)), [])
-        number = next((each for each in made if self._is_over(each)), None)
-        if number is None:
-            number = next(self._next)
-        else:
-            made.remove(number)
-            del self._iterators[number]
-        made.append(number)
-        return number
-
-    def _is_over(self, number: int) -> bool:
-        """Whether a loader has been iterated since it was constructed, and is not any more."""
-        known = self._iterators.get(number)
-        return known is not None and all(each() is None for each in known)
+    def _constructed(self, *args: Any, **kwargs: Any) -> int:
+        return self._numbers.constructed([*enumerate(args), *kwargs.items()])
 
     def _watch(self, loader_class: Any, describe: Callable[[Any], tuple[Any, ...]]) -> None:
         original_init, original_iter = loader_class.__init__, loader_class.__iter__
 
         @functools.wraps(original_init)
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            number = self._number_of([*enumerate(args), *kwargs.items()])
-            number = next(self._next) if number is None else number  # the probe's own fault
+            number = self._constructed(*args, **kwargs)
+            number = self._numbers.new() if number is None else number  # the probe's own fault
             with _workers_belong_to(number):  # Headrace's may start right now
                 original_init(loader, *args, **kwargs)
             _note_loader(loader, number, describe)
@@ -136,21 +113,6 @@ class LoadersSeen:
             return iterator
 
         loader_class.__init__, loader_class.__iter__ = __init__, __iter__
-
-
-def _calls() -> Hashable:
-    """Return the calls that led here: code and line of each frame, from the innermost on."""
-    found, frame = [], sys._getframe(1).f_back  # noqa: SLF001 - inspect.stack reads source files
-    while frame is not None:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(found)
-
-
-def _described(arguments: Iterable[tuple[Any, Any]]) -> Hashable:
-    """Return the settings among arguments, and of what type all else is."""
-    plain = (bool, int, float, str, type(None))
-    return tuple((n, value if type(value) in plain else type(value)) for n, value in arguments)
 
 
 LOADERS_SEEN = LoadersSeen()

@@ -27,7 +27,7 @@ from headrace.records.schema import STACKS
 
 _OFF_S = 0.25  # how often a sampler that is switched off looks whether it is on again
 _FLUSH_S = 1.0
-_SETTLE_S = 0.2  # `records.recent` counts on rows that come half a second late, with the collector
+_SETTLE_S = 0.2  # `records.recent` counts on it
 _SWITCH_S = 0.0002
 _USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
 _LONGEST_TURN_S = 1.0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_WAITS_TICKS = 4
-"""A worker's records are heard of some ticks after its end."""
+_CORES = os.cpu_count() or 1
+_LONGEST_WAIT_NS = 3_000_000_000
+"""A worker that lives short is heard of some time after its end: rings are drained by turns."""
+_ENDED = 0
+"""Threads of a process that has ended."""
+_Process = tuple[int, int]  # its number, which may be used again, and when it was born
 _Row = tuple[int, int, float, int, int, int]
 
 
@@ -20,10 +24,12 @@ class _Look:
     """A process at one moment; CPU time in the kernel's ticks."""
 
     t_ns: int
+    pid: int
+    born: int
     parent: int
     cpu: int
     ended_cpu: int  # of its children that have ended, and their children
-    born_ns: int
+    lived_ns: int
     threads: int
     resident_bytes: int
     read_bytes: int
@@ -38,12 +44,11 @@ class ProcessUsage:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, _Look] = {}
+        self._before: dict[_Process, _Look] = {}
         self._before_ns = 0
-        self._told: dict[int, float] = {}  # CPU time in rows, of processes that run
         self._heard_of: set[int] = set()
         self._unseen = 0.0  # CPU time of processes that have ended, in no row
-        self._unseen_for = 0  # ticks in which there was nobody to give it to
+        self._unseen_since_ns = 0
 
     def rows(self, pids: Iterable[int]) -> list[_Row]:
         """Return rows of `process_usage`; those of the first call have none.
@@ -52,56 +57,58 @@ class ProcessUsage:
             pids: The processes; also those that are gone, or were before they were looked at.
         """
         began_ns, known = time.monotonic_ns(), set(pids)
-        now = {pid: look for pid in known if (look := _look(pid)) is not None}
-        found = [self._row(pid, look) for pid, look in now.items() if self._since(pid)]
-        gone = [pid for pid in self._before if pid not in now]
-        self._unseen += self._ended_cpu(now)
-        missed = known - now.keys() - self._heard_of
-        found += self._handed_on([*gone, *missed], began_ns)
+        # Parents first: a child that ends meanwhile is not to be in what they were told, and alive.
+        looks = [look for pid in sorted(known) if (look := _look(pid)) is not None]
+        now = {(look.pid, look.born): look for look in looks}
+        found = [self._row(look) for look in looks if self._before_ns]
+        ended = self._ended_cpu(now)
+        if ended > 0:
+            self._unseen_since_ns = self._unseen_since_ns if self._unseen else self._before_ns
+            self._unseen += ended
+        missed = known - {look.pid for look in looks} - self._heard_of
+        found += self._handed_on(
+            [look for process, look in self._before.items() if process not in now], missed, began_ns
+        )
         self._before, self._before_ns = now, began_ns
         self._heard_of |= known
         return found
 
-    def _since(self, pid: int) -> int:
-        """Return since when a row tells of a process; 0 at the first call."""
-        return self._before[pid].t_ns if pid in self._before else self._before_ns
-
-    def _row(self, pid: int, look: _Look) -> _Row:
-        since_ns, before = self._since(pid), self._before.get(pid)
+    def _row(self, look: _Look) -> _Row:
+        before = self._before.get((look.pid, look.born))
         if before is not None:
-            cpu = float(look.cpu - before.cpu)
+            cpu, since_ns = float(look.cpu - before.cpu), before.t_ns
             read = -1 if look.read_bytes < 0 else look.read_bytes - before.read_bytes
         else:
-            cpu = look.cpu * min((look.t_ns - since_ns) / max(look.t_ns - look.born_ns, 1), 1.0)
-            read = look.read_bytes
-        self._told[pid] = self._told.get(pid, 0.0) + cpu
+            since_ns, read = self._before_ns, look.read_bytes
+            cpu = look.cpu * min((look.t_ns - since_ns) / max(look.lived_ns, 1), 1.0)
         percent = _percent(cpu, look.t_ns - since_ns)
-        return look.t_ns, pid, percent, look.resident_bytes, look.threads, read
+        return look.t_ns, look.pid, percent, look.resident_bytes, look.threads, read
 
-    def _ended_cpu(self, now: dict[int, _Look]) -> float:
-        """Return the CPU time of children that have ended since the tick before, unless in rows."""
+    def _ended_cpu(self, now: dict[_Process, _Look]) -> float:
+        """Return what children that ended since the tick before used after they were seen."""
         both = now.keys() & self._before.keys()
-        ended = float(sum(now[pid].ended_cpu - self._before[pid].ended_cpu for pid in both))
-        for pid, look in self._before.items():
-            if pid not in now:
-                told = self._told.pop(pid, 0.0) + look.ended_cpu  # its parent is told of that, too
-                ended -= told if look.parent in both else 0.0  # else nobody is told of its end
+        ended = float(sum(now[one].ended_cpu - self._before[one].ended_cpu for one in both))
+        parents = {pid for pid, _ in both}
+        for process, look in self._before.items():
+            if process not in now and look.parent in parents:
+                ended -= look.cpu + look.ended_cpu
         return ended
 
-    def _handed_on(self, heirs: list[int], now_ns: int) -> Iterator[_Row]:
+    def _handed_on(self, gone: Sequence[_Look], missed: set[int], now_ns: int) -> Iterator[_Row]:
         """Give rows to processes that have ended, of what nobody saw; other children have none."""
+        heirs = len(gone) + len(missed)
         if not heirs:
-            self._unseen_for += 1
-            if self._unseen_for >= _WAITS_TICKS:
-                self._unseen = min(self._unseen, 0.0)
+            if now_ns - self._unseen_since_ns > _LONGEST_WAIT_NS:
+                self._unseen = 0.0
             return
-        cpu, self._unseen_for = max(self._unseen, 0.0), 0
-        self._unseen -= cpu
-        for pid in heirs if cpu and self._before_ns else ():
-            last = self._before.get(pid)
-            percent = _percent(cpu / len(heirs), now_ns - self._since(pid))
-            held, threads = (last.resident_bytes, last.threads) if last else (0, 0)
-            yield now_ns, pid, percent, held, threads, -1
+        # No more than the cores had time for: else it is of a child that nobody is to hear of.
+        most = _CORES * (now_ns - self._unseen_since_ns) / 1e9 * _TICKS_PER_S
+        cpu, self._unseen = min(self._unseen, most) / heirs, 0.0
+        for look in gone if cpu else ():
+            percent = _percent(cpu, now_ns - look.t_ns)
+            yield now_ns, look.pid, percent, look.resident_bytes, _ENDED, -1
+        for pid in missed if cpu and self._before_ns else ():
+            yield now_ns, pid, _percent(cpu, now_ns - self._before_ns), 0, _ENDED, -1
 
 
 def _percent(cpu: float, span_ns: int) -> float:
@@ -120,10 +127,12 @@ def _look(pid: int) -> _Look | None:
     alive_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(fields[19]) * 10**9 // _TICKS_PER_S
     return _Look(
         t_ns=now_ns,
+        pid=pid,
+        born=int(fields[19]),
         parent=int(fields[1]),
         cpu=int(fields[11]) + int(fields[12]),
         ended_cpu=int(fields[13]) + int(fields[14]),
-        born_ns=now_ns - alive_ns,
+        lived_ns=alive_ns,
         threads=int(fields[17]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         read_bytes=_read_bytes(pid),

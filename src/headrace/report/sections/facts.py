@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.units import format_bytes, format_seconds
-from headrace.observe.whatif.tables import columns, length
+from headrace.observe.whatif.tables import columns, grouped, length
 from headrace.records.run_folder import Attempt
 from headrace.report.markup import Child, Html, element, joined, table
 from headrace.report.material import Material
@@ -107,14 +107,15 @@ def _loaders(material: Material) -> Html:
     if length(loaders) == 0:
         return joined((element("h3", "Data loaders"), note("No data loader was seen.")))
     rows = []
-    for at in range(length(loaders)):
+    for places in grouped(loaders, ("rank", "loader")):
+        at, made = int(places[0]), len(places)
         file, line = str(loaders["file"][at]), int(loaders["line"][at])
         batch_size = int(loaders["batch_size"][at])
         rows.append(
             (
                 f"rank {loaders['rank'][at]} · loader {loaders['loader'][at]}",
                 f"{loaders['kind'][at]}, over {loaders['dataset'][at] or UNKNOWN}",
-                element("code", f"{Path(file).name}:{line}", title=file) if file else UNKNOWN,
+                _made_at(file, line, made),
                 _start(str(loaders["start_method"][at]), int(loaders["workers"][at])),
                 str(loaders["prefetch_factor"][at]),
                 str(batch_size) if batch_size >= 0 else "varies",
@@ -125,6 +126,13 @@ def _loaders(material: Material) -> Html:
     head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
             "Workers live on")  # fmt: skip
     return joined((element("h3", "Data loaders"), table(head, rows[:64])))
+
+
+def _made_at(file: str, line: int, times: int) -> Html | str:
+    if not file:
+        return UNKNOWN
+    place = element("code", f"{Path(file).name}:{line}", title=file)
+    return joined((place, f", {times} times")) if times > 1 else place
 
 
 def _start(method: str, workers: int) -> str:

@@ -135,7 +135,8 @@ def _alive(processes: Columns, usage: Columns, stacks: Columns, window: Window) 
     else:
         last = int(usage["t_ns"].max())
         before = usage["t_ns"][usage["t_ns"] < last - _ONE_TICK_NS]
-        yield from map(int, np.unique(usage["pid"][usage["t_ns"] >= last - _ONE_TICK_NS]))
+        at_last = (usage["t_ns"] >= last - _ONE_TICK_NS) & (usage["threads"] > 0)  # 0: ended since
+        yield from map(int, np.unique(usage["pid"][at_last]))
         # A process is told of at the second look at it; a stack, when its second is over.
         new_ns = min(int(before.max()) if len(before) else last, window.until_ns - 1_000_000_000)
         seen = seen[:1]

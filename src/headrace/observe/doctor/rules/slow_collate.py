@@ -52,8 +52,12 @@ def check(evidence: Evidence) -> Finding | None:
 def _cause(evidence: Evidence, share: float) -> Cause:
     """The hottest line below the function that collates; else the timed collate_fn."""
     timed = next((each for each in evidence.transforms if each.name == "collate_fn"), None)
+    # What torch calls beside it makes samples: of a stream, by functions of any name.
+    is_map = evidence.loader is not None and evidence.loader.style == "map"
     inside = tuple(
-        each for each in evidence.making if each.passes(COLLATE) or _is_inside(each, timed)
+        each
+        for each in evidence.making
+        if each.passes(COLLATE) or (is_map and _is_inside(each, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
     return Cause(

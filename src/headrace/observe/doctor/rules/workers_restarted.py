@@ -35,6 +35,7 @@ def check(evidence: Evidence) -> Finding | None:
     share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
     if share < WARNING:
         return None
+    is_made_anew = loader.constructed > max(starts) / 2
     each = float(saved[steps.starts_loader].mean()) / 1e9
     return Finding(
         rule=RULE,
@@ -53,15 +54,15 @@ def check(evidence: Evidence) -> Finding | None:
                 "persistent-workers",
                 "persistent workers",
                 without(evidence, saved),
-                _how(loader),
-                loader.overridden("persistent_workers", 1) if loader.constructed == 1 else (),
+                _how(loader, is_made_anew=is_made_anew),
+                () if is_made_anew else loader.overridden("persistent_workers", 1),
             ),
         ),
     )
 
 
-def _how(loader: Loader) -> str:
-    if loader.constructed == 1:
+def _how(loader: Loader, *, is_made_anew: bool) -> str:
+    if not is_made_anew:
         return f"Give the DataLoader{loader.place} persistent_workers=True."
     return (
         f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
