@@ -97,7 +97,7 @@ def test_what_came_after_the_window_does_not_count():
 def with_usage(tables: RunTables, percent: dict[int, float], until_ns: int) -> RunTables:
     for t_ns in range(0, until_ns + 1, 500 * MS):
         for pid, cpu_percent in percent.items():
-            tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=cpu_percent)
+            tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=cpu_percent, threads=1)
     return tables
 
 
