@@ -8,7 +8,7 @@ from __future__ import annotations
 
 ONE_IN = 8  # batches
 _LEAST_OFTEN = 64
-_MOST_SHARE, _MOST_SHARE_DEEP = 0.005, 0.02  # of the time in which batches are made
+_MOST_SHARE, _MOST_SHARE_DEEP = 0.005, 0.01  # of the time in which batches are made
 
 
 class Rhythm:
