@@ -13,11 +13,14 @@ import argparse
 import os
 import random
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tools")]
 
 import psutil
 from s3_server import s3_server

@@ -14,6 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
 import cv2
 import numpy as np
 import psutil

@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
 from synthetic import synthetic
 
 from report import Row, write_section

@@ -18,6 +18,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
 import psutil
 from arms import ARMS
 from prepare import prepare
