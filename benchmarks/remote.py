@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "tools")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import psutil
 from s3_server import s3_server

@@ -18,7 +18,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 from arms import ARMS
