@@ -35,8 +35,11 @@ def test_a_real_run_is_foretold_at_other_ranks(recorded: Path):
     told = json.loads(said(recorded, "doctor", "--ranks", "3", "--json", "one"))
     check(told, read_schema("foretelling.schema.json"))
     assert (told["now"]["ranks"], told["then"]["ranks"]) == (1, 3)
-    one, three = (told[when]["batches_per_s"]["value"] for when in ("now", "then"))
-    assert one * 0.99 <= three <= one * 3.1
+    one, three = (told[when]["batches_per_s"] for when in ("now", "then"))
+    # Its samples are waited for, so three ranks make more, if the workers' threads do not spin:
+    # the interval has both.
+    assert one["value"] * 0.99 <= three["high"] <= one["high"] * 3.1
+    assert three["low"] <= three["value"] <= three["high"]
     same = json.loads(said(recorded, "doctor", "--ranks", "1", "--json"))
     assert same["now"] == same["then"]
     diagnosis = json.loads(said(recorded, "doctor", "--json"))
