@@ -24,13 +24,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.env import child_environment
 
-_START_DEADLINE_S = 30
+_START_DEADLINE_S = 120
+_MOST_STARTS = 5
 # Run first in the server's process: it ends with whoever started it, even after a kill -9.
 _TIE_TO_PARENT = """
 import os, sys
@@ -96,10 +97,8 @@ def s3_server(
     folder = Path(folder).resolve()
     (folder / "blobs").mkdir(parents=True, exist_ok=True)
     _format(folder, bucket)
-    port = port or free_port()
-    process = _start(folder, port, access_key, secret_key)
+    process, port = _start_ready(folder, port, access_key, secret_key)
     try:
-        _wait_until_ready(process, port, folder / "gateway.log")
         yield S3Server(
             endpoint=f"http://127.0.0.1:{port}",
             bucket=bucket,
@@ -139,6 +138,26 @@ def _format(folder: Path, bucket: str) -> None:
     )  # fmt: skip
 
 
+def _start_ready(
+    folder: Path, port: int, access_key: str, secret_key: str
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Return a server that is ready, and its port; `port`, or any where that is 0.
+
+    A port that was free may be another process's by the time the server listens. Then it ends, and
+    another one is tried.
+    """
+    log = folder / "gateway.log"
+    for _ in range(1 if port else _MOST_STARTS):
+        chosen = port or free_port()
+        process = _start(folder, chosen, access_key, secret_key)
+        with ExitStack() as unless_ready:
+            unless_ready.callback(_stop, process)
+            if _becomes_ready(process, chosen, log):
+                unless_ready.pop_all()
+                return process, chosen
+    raise _not_started(chosen, log)
+
+
 def _start(folder: Path, port: int, access_key: str, secret_key: str) -> subprocess.Popen[bytes]:
     command = [
         _program(), "gateway", "--no-usage-report", "--no-banner", "--keep-etag",
@@ -165,16 +184,23 @@ def _start(folder: Path, port: int, access_key: str, secret_key: str) -> subproc
         )
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _becomes_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> bool:
+    """Wait until the server is ready; return False where it ends before."""
     deadline = time.monotonic() + _START_DEADLINE_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            raise _not_started(port, log)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/minio/health/ready", timeout=1):
-                return
+                return True
         except (urllib.error.URLError, OSError):
             time.sleep(0.05)
+    return False
+
+
+def _not_started(port: int, log: Path) -> RuntimeError:
     tail = log.read_text(errors="replace")[-2000:]
-    raise RuntimeError(f"The S3 server did not start on port {port}. The end of {log}:\n{tail}")
+    return RuntimeError(f"The S3 server did not start on port {port}. The end of {log}:\n{tail}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -96,7 +96,7 @@ class SlowProxy:
 
     def counts(self) -> dict[str, int]:
         """Return how many requests and connections came, and how many suffered each fault."""
-        connection = HTTPConnection(urlsplit(self.endpoint).netloc, timeout=10)
+        connection = HTTPConnection(urlsplit(self.endpoint).netloc, timeout=60)
         try:
             connection.request("GET", _COUNTS_PATH)
             counts: dict[str, int] = json.load(connection.getresponse())

@@ -52,8 +52,10 @@ RECORDING = ["-m", "headrace.cli.main", "run", "--run-dir"]
 NOTES = """
 Each row is the time of recorded steps over that of steps not recorded, in one process, in blocks
 that take turns, so that other work on the machine meets both alike. Two cores run the training
-process, two workers and the process that collects. "Deep" leaves out the four steps that run under
-torch.profiler, which are for a trace and several times slower. Off means switched off in a run
+process, two workers and the process that collects. "Deep" leaves out the burst of four steps under
+torch.profiler, which each call for deep recording makes once; what it takes beyond those steps, its
+file included, is a row of its own, and the steps after it, whose batches were made meanwhile, do
+not count either. Off means switched off in a run
 that was started with recording. A run started with `--profile off` has no hook in it at all: it is
 compared with plain `python`, as two processes of which one works while the other waits.
 
@@ -171,6 +173,17 @@ def rows_of(case: str, blocks: list[dict[str, float]]) -> list[Row]:
         *rows_of_workers(case, blocks),
         Row(f"{case}, on less off, us a step", added_us(blocks), ""),
         Row(f"{case}, on less off, CPU us a step", cpu_us, ""),
+        Row(f"{case}, deep: a burst of torch.profiler, ms once", bursts_ms(blocks), ""),
+    ]
+
+
+def bursts_ms(blocks: list[dict[str, float]]) -> list[float]:
+    """Return what each burst took beyond its steps, in milliseconds."""
+    off_ms = statistics.median(each["step_ms"] for each in blocks if each["mode"] == "off")
+    return [
+        each["burst_s"] * 1000 - each["burst_steps"] * off_ms
+        for each in blocks
+        if each["burst_steps"]
     ]
 
 

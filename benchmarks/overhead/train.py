@@ -1,8 +1,9 @@
 """Trains beside a switch that goes on and off: what recording costs, within one process.
 
 Started by run.py, through `headrace run` or without. Blocks of steps are recorded, not recorded,
-deep, in turns; each block's first steps, in which workers still hold what they made before and
-torch.profiler may be at work, do not count. Prints one JSON line for each block.
+deep, in turns; each block's first steps do not count: in them workers still hold what they made
+before. Nor do those under torch.profiler and those after it, for which workers had time to make
+batches in advance. Prints one JSON line for each block.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from headrace.data.transforms import RandomResizedCrop, decode_image
 from headrace.records.switch import Switch
 
 SETTLING_STEPS, SETTLING_S = 6, 0.3
-"""What passes at least before a block counts: the switch is seen by then, and traces are made."""
+"""What passes at least before a block counts: the switch is seen by then."""
 
 
+MODES = ("off", "on", "on", "off", "off", "deep", "deep", "off")
 SAMPLES = 1 << 30
 """More than any run comes to, taken in their order: a run is one epoch."""
 
@@ -95,15 +97,16 @@ def main() -> None:
     options = parser.parse_args()
     records = env.RECORDS_DIR.get()
     switch = Switch(Path(records)) if records else None
-    steps = iter(training(options))
+    steps, mode = iter(training(options)), "off"
     for block in range(options.blocks):
-        mode = ("off", "on", "on", "off", "off", "deep", "deep", "off")[block % 8]
-        if switch is not None:
+        before, mode = mode, MODES[block % len(MODES)]
+        if switch is not None and mode != before:
             switch.on = mode != "off"
             switch.go_deep(3600 if mode == "deep" else 0)
         if options.turns:
             sys.stdin.readline()
         waited = time.perf_counter()
+        burst_s, burst_steps = traced(steps) if mode == "deep" else (0.0, 0)
         settle(steps)
         everyone, workers = processes(recorded=switch is not None), below(psutil.Process())
         tell_samplers(options.threads)
@@ -121,6 +124,7 @@ def main() -> None:
                           "all_cpu_us": all_s / options.steps * 1e6,
                           "workers_cpu_us": workers_s / options.steps * 1e6,
                           "probe_part": probe_part,
+                          "burst_s": burst_s, "burst_steps": burst_steps,
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
 
 
@@ -156,6 +160,17 @@ def probe_s(everyone: list[int], samplers: list[Path]) -> float:
 def command_of(pid: int) -> bytes:
     """Return a process's command line."""
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def traced(steps: Iterator[None]) -> tuple[float, int]:
+    """Train on until the burst of torch.profiler is over; return the seconds and steps it took."""
+    from headrace.observe.probe.burst import BURST  # the recorder's, which is in this process
+
+    began, done = time.perf_counter(), 0
+    while BURST.is_due or BURST.under_way:
+        next(steps)
+        done += 1
+    return time.perf_counter() - began, done
 
 
 def settle(steps: Iterator[None]) -> None:

@@ -301,3 +301,50 @@ import oddly
 print(oddly.answer, FAILED)
 """
     assert ran(tmp_path, code).stdout == "42 ['oddly: ValueError: no such name']\n"
+
+
+def test_programs_with_loaders_of_their_own_leave_nothing_in_the_ranks_records(tmp_path: Path):
+    other = "for x in DataLoader([torch.ones(4)] * 40, 2, num_workers=2): net(x)\n"
+    (tmp_path / "other.py").write_text(HEAD + other)
+    code = """
+import subprocess, sys
+for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
+subprocess.run([sys.executable, "other.py"], check=True)
+"""
+    ran(tmp_path, code)
+    assert {row["worker"] for row in rows(tmp_path, "batches")} == {-1}
+    assert [row["workers"] for row in rows(tmp_path, "loaders")] == [0]
+    assert {row["role"] for row in rows(tmp_path, "processes")} == {"rank"}
+
+
+def test_optimizers_that_step_in_another_thread_as_gradients_come(tmp_path: Path):
+    """As autograd does it for an accelerator, in a thread of its own."""
+    code = """
+import threading
+each = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+def apart(p):
+    thread = threading.Thread(target=each[p].step)
+    thread.start()
+    thread.join()
+for p in each: p.register_post_accumulate_grad_hook(apart)
+for x in DataLoader([torch.ones(4)] * 40, 2):
+    time.sleep(0.01)
+    net(x).sum().backward()
+    net.zero_grad()
+"""
+    ran(tmp_path, code)
+    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+    assert len(steps) == 20
+    assert {row["loader"] for row in steps} == {0}
+    assert len(rows(tmp_path, "fetches")) == 21  # the last one told that there is none
+    assert all(row["backward_ns"] > 0 for row in steps)
+
+
+def test_what_the_shell_opened_for_a_script_is_open_in_it(tmp_path: Path):
+    (tmp_path / "script.py").write_text("import sys; print(open(sys.argv[1]).read())\n")
+    command = f"{sys.executable} -m headrace.cli.main run script.py <(echo from the shell)"
+    told = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path,
+        timeout=120,
+    )  # fmt: skip
+    assert "from the shell" in told.stdout

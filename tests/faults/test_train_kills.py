@@ -13,6 +13,7 @@ from jobs import clean_environment, run
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("where", "states", "width"), [("local", 12, 400), ("s3", 6, 1500)])
 def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
     where: str, states: int, width: int, tmp_path: Path, request: pytest.FixtureRequest
@@ -25,7 +26,7 @@ def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

@@ -156,7 +156,7 @@ def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_pat
     run = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0",
          "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(tmp_path / "rank.py"), url],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     stops = [(tmp_path / f"stop-{rank}").read_text() for rank in range(2)]

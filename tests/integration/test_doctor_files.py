@@ -11,6 +11,7 @@ import pytest
 
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
 from headrace.records.reading import open_records
+from jobs import clean_environment
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 SCRIPT = Path(__file__).parents[2] / "benchmarks/diagnosis/scripts/small_files.py"
@@ -23,6 +24,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*HEADRACE, "run", "--run-dir", str(folder), str(SCRIPT)],
         capture_output=True, text=True, check=True,
+        # One thread: more of them would take the cores from the workers as they spin.
+        env=clean_environment(OMP_NUM_THREADS="1"),
     )  # fmt: skip
     return folder
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 import transformers
 
+pytestmark = pytest.mark.timeout(900)  # a call alone may take more than the usual limit
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SEGMENTATION = EXAMPLES / "segmentation"
 DRAWN = {1, 7, 8, 11, 17, 20, 21, 23, 24, 26}  # our bonnet, and the nine classes
@@ -34,7 +36,7 @@ def call(*command: object, cwd: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -58,7 +58,7 @@ def worker_processes() -> list[psutil.Process]:
     return [worker for server in forkservers() for worker in server.children()]
 
 
-def gone(processes: list[psutil.Process], timeout_s: float = 20) -> bool:
+def gone(processes: list[psutil.Process], timeout_s: float = 120) -> bool:
     return not psutil.wait_procs(processes, timeout=timeout_s)[1]
 
 

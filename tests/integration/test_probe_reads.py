@@ -14,7 +14,7 @@ from packed import pack_images
 from recorded import Run, check
 from services.object_servers import WebHandler, object_server
 
-SIZE, SAMPLES = 100_000, 48
+SIZE, SAMPLES = 100_000, 480  # so many that what a last look may miss is little
 
 
 @pytest.fixture(scope="module")

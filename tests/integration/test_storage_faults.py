@@ -130,7 +130,7 @@ def test_uploads_survive_busy_servers_and_resets(size: int, behind: Behind, s3_u
 
 def test_an_upload_to_a_server_that_stays_busy_leaves_nothing(behind: Behind, s3_url: str) -> None:
     behind(Faults(busy=1.0, methods=("PUT", "POST")))
-    store = _store(s3_url, _BRIEF)
+    store = _store(s3_url, replace(_BRIEF, deadline_s=4))
     for size in (1000, 12_000_000):
         with pytest.raises(ThrottledError, match=f"{s3_url}/up"):
             store.put("up", b"x" * size)
@@ -191,9 +191,11 @@ def test_a_server_that_comes_back_is_waited_for(
     target = s3_server.endpoint
     port = free_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    pending = _store(s3_url).submit_range("data", 0, 3)
+    # However long the proxy takes to start.
+    retry = replace(_QUICK, unreachable_s=100, deadline_s=100)
+    pending = _store(s3_url, retry).submit_range("data", 0, 3)
     with slow_proxy(target, port=port):
-        assert bytes(pending.result(timeout=30)) == b"123"
+        assert bytes(pending.result(timeout=120)) == b"123"
 
 
 def test_a_plain_web_server_gives_whole_objects_and_says_what_it_cannot(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from s3_server import S3Server
 from s3_server import s3_server as run_s3_server
 from slow_proxy import Faults, slow_proxy
 
-from jobs import eventually
+from jobs import alive, eventually
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -72,10 +72,7 @@ def test_services_end_with_a_killed_owner(which: str, tmp_path: Path) -> None:
     endpoint, pid = receiver.recv()
     owner.kill()
     owner.join()
-    eventually(
-        lambda: not psutil.pid_exists(pid) or not psutil.Process(pid).is_running(),
-        "the end of the process whose owner was killed",
-    )
+    eventually(lambda: not alive(pid), "the end of the process whose owner was killed")
     eventually(lambda: not _is_listening(endpoint), f"nobody listens at {endpoint}")
 
 
@@ -140,7 +137,7 @@ def test_the_command_lines_tell_where_they_listen(s3_server: S3Server, tmp_path:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             endpoint = process.stdout.readline().strip().rpartition("=")[2]
-            connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=10)
+            connection = HTTPConnection(urlsplit(endpoint).netloc, timeout=60)
             connection.request("GET", "/minio/health/live")
             assert connection.getresponse().status == 200
             connection.close()

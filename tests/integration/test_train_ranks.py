@@ -14,6 +14,7 @@ from training import Network, differences, everything, optimizer_of
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.timeout(700)
 def test_two_ranks_train_alike_and_one_or_four_go_on(tmp_path: Path, s3_url: str):
     script = str(TESTS / "scripts" / "two_ranks.py")
     ended = _run(tmp_path, "2", script, str(tmp_path), s3_url)
@@ -49,4 +50,4 @@ def test_a_rank_that_fails_leaves_the_group_alone(tmp_path: Path):
 
 def _run(folder: Path, ranks: str, *arguments: str):
     flags = ["--nproc-per-node", ranks]
-    return run(folder, *flags, *arguments, timeout_s=120, PYTHONPATH=str(TESTS))
+    return run(folder, *flags, *arguments, timeout_s=280, PYTHONPATH=str(TESTS))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1000)  # a verb alone may take more than the usual limit
+
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
@@ -16,7 +18,7 @@ HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 def said(folder: Path, *words: str, code: int = 0) -> str:
     """Run a verb in a folder; return what it printed."""
     ended = subprocess.run(
-        [*HEADRACE, *words], capture_output=True, text=True, check=False, cwd=folder, timeout=240
+        [*HEADRACE, *words], capture_output=True, text=True, check=False, cwd=folder, timeout=800
     )
     assert ended.returncode == code, ended.stderr
     return ended.stdout + ended.stderr
@@ -51,6 +53,47 @@ def test_a_remedy_is_tried_and_its_prediction_checked(tmp_path: Path):
     assert said(tmp_path, "doctor")
     between = said(tmp_path, "compare", f"{tuning.name}/as-it-is", f"{tuning.name}/{first.name}")
     assert "num_workers: 1 -> " in between
+    assert "--apply: - -> num_workers" in between
+
+
+FRAIL = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+
+class Frail(Dataset):
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        if get_worker_info().num_workers > 1:
+            raise RuntimeError("too many of us")
+        time.sleep(0.01)
+        return torch.ones(4)
+
+
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in DataLoader(Frail(), batch_size=4, num_workers=1):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.alone
+def test_a_remedy_that_the_script_fails_with_is_left_out(tmp_path: Path):
+    (tmp_path / "frail.py").write_text(FRAIL)
+    told = said(tmp_path, "tune", "--steps", "20", "--apply", "rank_threads=1", "frail.py")
+    assert "the script failed with it" in told
+    assert "too many of us" in told
+    assert "Nothing that needs no code change makes it faster." in told
+    (tuning,) = (tmp_path / "runs").iterdir()
+    for folder in tuning.iterdir():  # what was given is in each of its runs
+        command = json.loads((folder / "run.json").read_text())["attempts"][0]["command"]
+        assert any("rank_threads=1" in word for word in command)
+        assert not (folder / "prediction.json").exists()
 
 
 def test_a_script_that_fails_is_told(tmp_path: Path):
@@ -63,5 +106,9 @@ def test_a_script_that_fails_is_told(tmp_path: Path):
 def test_wrong_use_is_told(tmp_path: Path):
     assert "No prediction was checked" in said(tmp_path, "doctor", "--backtest", code=1)
     assert "needs a script" in said(tmp_path, "tune", code=2)
+    (tmp_path / "x.py").touch()
+    assert "names its runs itself" in said(tmp_path, "tune", "--name", "x", "x.py", code=2)
+    applied = ("--nproc-per-node", "1", "--apply", "rank_threads=1")
+    assert "write it first" in said(tmp_path, "tune", *applied, "x.py", code=2)
     assert "fewer than 10" in said(tmp_path, "tune", "--steps", "3", "x.py", code=2)
     assert "There is no run" in said(tmp_path, "compare", "a", "b", code=2)

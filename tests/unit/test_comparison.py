@@ -48,6 +48,24 @@ def test_larger_batches_are_faster_where_they_give_more_samples():
     assert found.after_samples_per_s == pytest.approx(16 / 0.030, rel=0.05)
 
 
+def test_ranks_that_keep_step_do_not_make_noise_a_difference():
+    """Their steps take the same time, so eight of them say no more than one."""
+    found = []
+    for seed in range(40):
+        runs = run_of(20, seed=seed), run_of(20, seed=100 + seed)
+        for tables in runs:
+            one = list(tables.rows["steps"])
+            tables.rows["steps"] = [{**row, "rank": rank} for rank in range(8) for row in one]
+        found.append(compare(*runs).differ)
+    assert sum(found) <= 10
+
+
+def test_long_runs_of_one_script_that_differ_by_a_percent_do_not_differ():
+    found = compare(run_of(20, steps=20_000), run_of(20.2, steps=20_000, seed=1))
+    assert not found.differ
+    assert found.high - found.low >= 0.03
+
+
 def test_ranks_count_together():
     before, after = run_of(20), run_of(25, seed=1)
     after.rows["steps"] += [{**row, "rank": 1} for row in after.rows["steps"]]

@@ -87,9 +87,62 @@ def test_batches_that_are_all_fetched_before_the_first_backward():
         script.backward(30)
     script.optimize(5)
     script.train()
-    (kind, step), last = script.ends()
-    assert (kind, last) == ("train", ("train", STEP))
-    assert (step["data_wait"], step["backward"], sum(step.values())) == (20, 60, 125)
+    step = {"data_wait": 20, "forward": 40, "backward": 60, "optimizer": 5}
+    assert script.ends() == [("train", step), ("train", STEP)]
+
+
+def test_parts_of_one_batch_that_are_trained_on_one_by_one():
+    script = Script()
+    for _ in range(2):
+        script.fetch(0, 10)
+        for _ in range(3):
+            script.passes(20)
+            script.backward(30)
+        script.optimize(5)
+        script.passes(7)  # saving: no backward follows
+    step = {"data_wait": 10, "forward": 60, "backward": 90, "optimizer": 5, "other": 7}
+    assert script.ends() == [("train", step), ("train", step)]
+
+
+def test_batches_kept_in_a_list_are_trained_on_without_a_loader():
+    script = Script()
+    for _ in range(3):
+        script.fetch(0, 10, grad=False)
+    script.fetch(0, 1, ended=True)
+    for _ in range(3):
+        script.passes(20)
+        script.backward(30)
+        script.optimize(5)
+    trained = [row for kind, row in script.ends() if kind == "train"]
+    assert [row["forward"] for row in trained] == [20, 20, 20]
+
+
+def test_two_loaders_that_are_iterated_over_together_make_one_step():
+    script = Script()
+    for _ in range(3):
+        script.fetch(0, 40)
+        script.fetch(1, 10)
+        script.passes(20)
+        script.backward(30)
+        script.optimize(5)
+    step = {"data_wait": 50, "forward": 20, "backward": 30, "optimizer": 5}
+    assert script.ends() == [("train", step)] * 3
+    assert [row.batches for _, _, row in script.rows] == [2, 2, 2]
+
+
+def test_backward_without_any_optimizer_keeps_no_more_than_a_few_segments():
+    script, most = Script(), 0
+    for _ in range(1000):
+        script.fetch(0, 10)
+        script.passes(20)
+        script.backward(30)
+        most = max(most, len(script.clock._pending))
+    assert most <= 70
+    rows = script.ends()
+    assert {kind for kind, _ in rows} == {"between"}
+    assert len(rows) <= 70
+    spent = {"data_wait": 10_000, "forward": 20_000, "backward": 30_000}
+    assert {phase: sum(row[phase] for _, row in rows) for phase in spent} == spent
 
 
 def test_evaluation_is_told_apart():
@@ -117,6 +170,22 @@ def test_evaluation_with_gradients_on_from_another_loader():
     assert [kind for kind, _ in script.ends()] == ["train", "eval", "eval", "eval", "train"]
 
 
+def test_the_last_batch_of_an_evaluation_that_knows_its_length():
+    """As Lightning does it: the next to be asked is the loader that is trained on."""
+    script = Script()
+    script.train()
+    for _ in range(2):
+        script.fetch(1, 7, grad=False)
+        script.passes(3)
+    script.train()
+    script.fetch(1, 7, grad=False)  # a single one
+    script.passes(3)
+    script.train()
+    assert [kind for kind, _ in script.ends()] == [
+        "train", "eval", "eval", "train", "eval", "train",
+    ]  # fmt: skip
+
+
 def test_two_optimizers_make_one_step():
     script = Script()
     for _ in range(2):
@@ -125,8 +194,7 @@ def test_two_optimizers_make_one_step():
             script.passes(20)
             script.backward(30)
             script.optimize(5, optimizer)
-    # Between one optimizer and the next backward nothing tells forward from all else.
-    step = {"data_wait": 10, "forward": 20, "backward": 60, "optimizer": 10, "other": 20}
+    step = {"data_wait": 10, "forward": 40, "backward": 60, "optimizer": 10}
     assert script.ends() == [("train", step), ("train", step)]
 
 

@@ -80,6 +80,8 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
         _indented(console, f"[cyan]{escape(place)}[/cyan] {what}")
     facts = ", ".join(f"{_words(name)} {_told(fact)}" for name, fact in finding.evidence.items())
     _indented(console, f"[dim]{escape(facts)}[/dim]")
+    if finding.foretold and finding.remedies:
+        _indented(console, "What would help such a run, times its own speed:")
     for remedy in finding.remedies:
         print_remedy(console, remedy)
 

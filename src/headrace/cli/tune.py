@@ -34,9 +34,13 @@ def register(app: typer.Typer) -> None:
 def _tune(
     context: typer.Context,
     steps: Annotated[int, typer.Option(help="Training steps of each run, the warm-up apart.")] = 50,
+    apply: Annotated[
+        str | None, typer.Option(help="What every run uses, as of `headrace run --apply`.")
+    ] = None,
     runs_dir: Annotated[str | None, typer.Option(help="Where runs lie; ./runs by default.")] = None,
 ) -> None:
     from headrace.cli.tune_report import TuneReport
+    from headrace.core.overrides import parse_overrides
     from headrace.launch.tune import tune
     from headrace.records.run_folder import runs_folder
 
@@ -46,6 +50,7 @@ def _tune(
         raise UsageError(f"--steps {steps}: with fewer than 10 nothing can be told.")
     folder = runs_folder(runs_dir) / f"tune-{time.strftime('%Y%m%d-%H%M%S')}"
     report = TuneReport()
-    for trial in tune(context.args, folder.resolve(), steps=steps):
+    applied = parse_overrides(apply or "")
+    for trial in tune(context.args, folder.resolve(), steps=steps, applied=applied):
         report.tell(trial)
     report.end(folder)

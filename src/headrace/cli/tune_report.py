@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from headrace.launch.tune import Trial
+from headrace.launch.tune import FailedTrial, Trial
 
 
 class TuneReport:
@@ -22,8 +22,11 @@ class TuneReport:
         self._first: Trial | None = None
         self._best: Trial | None = None
 
-    def tell(self, trial: Trial) -> None:
+    def tell(self, trial: Trial | FailedTrial) -> None:
         """Print one run."""
+        if isinstance(trial, FailedTrial):
+            self._tell_failure(trial)
+            return
         step_ms = trial.diagnosis.verdict.step_ms or 0.0
         if trial.remedy is None or trial.measured is None:
             self._first = self._best = trial
@@ -37,8 +40,13 @@ class TuneReport:
             f"  predicted {trial.remedy.prediction}, measured [bold]{measured.speedup:.2f}x[/bold] "
             f"({measured.low:.2f} to {measured.high:.2f})"
         )
-        if measured.differ and measured.speedup > 1:
+        if trial.helped:
             self._best = trial
+
+    def _tell_failure(self, trial: FailedTrial) -> None:
+        applied = ", ".join(map(str, trial.remedy.overrides))
+        self._console.print(f"{escape(applied)}: [red]the script failed with it[/red]; left out")
+        self._console.print(f"  [dim]{escape(trial.reason)}[/dim]")
 
     def end(self, folder: Path) -> None:
         """Print what to keep, and where its runs are.
@@ -52,7 +60,7 @@ class TuneReport:
     def _tell_what_to_keep(self) -> None:
         if self._best is None or self._first is None:
             return
-        if not self._best.overrides:
+        if self._best is self._first:
             self._console.print("[bold]Nothing that needs no code change makes it faster.[/bold]")
             return
         before = self._first.diagnosis.verdict.step_ms or 0.0

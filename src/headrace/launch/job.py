@@ -66,6 +66,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
             env=env.child_environment(
                 {env.RUN_DIR.name: str(folder.path), **recording.environment()}
             ),
+            close_fds=False,  # what the shell opened, as by <(command), is the script's
         )
         for stream in streams:
             stream.handed_over()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.core import env
-from headrace.core.errors import LaunchError
+from headrace.core.errors import LaunchError, UsageError
 from headrace.core.overrides import Override
+from headrace.launch.own_flags import direct_job
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.model import Diagnosis, Remedy
 from headrace.observe.whatif.backtest import Checked, keep
@@ -40,50 +42,110 @@ class Trial:
     remedy: Remedy | None = None
     measured: Comparison | None = None
 
+    @property
+    def helped(self) -> bool:
+        """Whether it was faster than the run before, beyond noise."""
+        return self.measured is not None and self.measured.differ and self.measured.speedup > 1
 
-def tune(argv: Sequence[str], folder: Path, *, steps: int) -> Iterator[Trial]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTrial:
+    """A run of a tuning that failed with what was applied, where the script alone did not.
+
+    Attributes:
+        folder: The run's folder.
+        remedy: What was applied last.
+        reason: How it ended.
+    """
+
+    folder: Path
+    remedy: Remedy
+    reason: str
+
+
+def tune(
+    argv: Sequence[str], folder: Path, *, steps: int, applied: tuple[Override, ...] = ()
+) -> Iterator[Trial | FailedTrial]:
     """Run a script for some steps, again with the best remedy, and so on; yield each run.
 
-    Ends where no remedy is left that is worth trying, or one made nothing faster.
+    What helps stays, what does not help, or fails, is not tried again; ends where no remedy is left
+    that is worth trying, or after four.
 
     Args:
         argv: torchrun's flags, the script and its arguments.
         folder: Where the runs' folders are made.
         steps: Training steps of each run, warm-up apart.
+        applied: What every run uses in place of the script's.
 
     Raises:
-        LaunchError: The script failed.
+        UsageError: The command line has flags of `headrace run` that tell where runs go.
+        LaunchError: The script failed, with nothing applied by the tuning.
         RecordsError: It takes too few steps to tell.
     """
-    trial = _run(argv, folder / "as-it-is", (), steps)
+    _refuse_own_flags(argv)
+    trial = _run(argv, folder / "as-it-is", applied, steps)
     yield trial
+    tried: set[tuple[Override, ...]] = set()
     for number in range(1, _MOST_TRIALS + 1):
-        remedy = best_remedy(trial.diagnosis)
+        remedy = best_remedy(trial.diagnosis, tried)
         if remedy is None:
             return
-        overrides = _merged(trial.overrides, remedy.overrides)
+        tried.add(remedy.overrides)
         name = f"{number}-{'-'.join(f'{each.name}-{each.value}' for each in remedy.overrides)}"
-        tried = _run(argv, folder / name, overrides, steps)
-        measured = compare(open_records(trial.folder), open_records(tried.folder))
-        tried = Trial(
-            folder=tried.folder, overrides=overrides, diagnosis=tried.diagnosis,
-            remedy=remedy, measured=measured,
-        )  # fmt: skip
-        _keep(tried)
-        yield tried
-        if not measured.differ or measured.speedup < 1:
-            return
-        trial = tried
+        try:
+            with_it = _with_remedy(argv, folder / name, trial, remedy, steps)
+        except LaunchError as error:
+            yield FailedTrial(folder=folder / name, remedy=remedy, reason=str(error))
+            continue
+        yield with_it
+        if with_it.helped:
+            trial = with_it
 
 
-def best_remedy(diagnosis: Diagnosis) -> Remedy | None:
-    """Return the remedy that edits no code and promises most; None where none is worth it."""
+def _with_remedy(
+    argv: Sequence[str], folder: Path, before: Trial, remedy: Remedy, steps: int
+) -> Trial:
+    """Run the script with a remedy more, and write down what was predicted and measured."""
+    overrides = _merged(before.overrides, remedy.overrides)
+    run = _run(argv, folder, overrides, steps)
+    measured = compare(open_records(before.folder), open_records(run.folder))
+    trial = replace(run, remedy=remedy, measured=measured)
+    _keep(trial)
+    return trial
+
+
+def _refuse_own_flags(argv: Sequence[str]) -> None:
+    """Raise where the command line has flags that a tuning gives its runs itself."""
+    job: Any = direct_job(argv)
+    if job is None:
+        from headrace.launch.flags import parse_torchrun_flags  # imports torch
+
+        job = parse_torchrun_flags(argv)
+    told = job.args if hasattr(job, "args") else job
+    for name in ("run_dir", "runs_dir", "name"):
+        if getattr(told, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: headrace tune names its runs itself; leave it out.")
+    if job.options.overrides:
+        raise UsageError("--apply: write it first, headrace tune --apply ..., before torchrun's.")
+
+
+def best_remedy(
+    diagnosis: Diagnosis, tried: Collection[tuple[Override, ...]] = ()
+) -> Remedy | None:
+    """Return the remedy that edits no code and promises most; None where none is worth it.
+
+    Args:
+        diagnosis: What the doctor says.
+        tried: The overrides of remedies that were tried already.
+    """
     remedies = [
         remedy
         for finding in diagnosis.findings
         if not finding.foretold  # what would help another run
         for remedy in finding.remedies
         if remedy.overrides and (remedy.predicted_speedup or 0.0) >= _WORTH_TRYING
+        if remedy.overrides not in tried
     ]
     return max(remedies, key=lambda remedy: remedy.predicted_speedup or 0.0, default=None)
 

@@ -91,7 +91,22 @@ class RunFolder:
     def start_attempt(
         self, *, command: Sequence[str], argv: Sequence[str], world_size: int
     ) -> Attempt:
-        """Write down that an attempt begins, make its logs folder, and return it."""
+        """Write down that an attempt begins, make its logs folder, and return it.
+
+        Raises:
+            LaunchError: The folder cannot be written to, or what is there cannot be read.
+        """
+        try:
+            return self._start_attempt(command, argv, world_size)
+        except OSError as error:
+            raise LaunchError(
+                f"{self.path}: the run cannot be written down there: {error.strerror or error}. "
+                "Make room, or take another folder with --run-dir."
+            ) from error
+
+    def _start_attempt(
+        self, command: Sequence[str], argv: Sequence[str], world_size: int
+    ) -> Attempt:
         versions = _versions()
         with self._alone():
             before = self.attempts()

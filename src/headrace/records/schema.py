@@ -154,7 +154,7 @@ STEPS = Table(
         Field("other_ns", "phase: all else, such as logging, schedulers, printed losses"),
         Field("batches", "batches it took: more than one where gradients are accumulated"),
         Field("samples", "samples in them; -1 where unknown"),
-        Field("sync_measured", "1: sync_ns is of this very step; 0: not measured in it"),
+        Field("sync_measured", "1: sync was measured: FSDP's in it, DDP's in the step before it"),
         Field("copies", "tensors that it copied to the device, from the thread that trains"),
         Field("pageable_copies", "of these, from memory that is not page-locked"),
         Field("blocking_copies", "of these, without non_blocking=True"),

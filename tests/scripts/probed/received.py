@@ -78,7 +78,7 @@ if __name__ == "__main__":
     net = nn.Linear(16, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for workers in (2, 0):
-        for x, y in DataLoader(Received(48), batch_size=6, num_workers=workers):
+        for x, y in DataLoader(Received(480), batch_size=6, num_workers=workers):
             assert (x == SIZE).all()
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(x / SIZE), y).backward()

@@ -31,6 +31,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
     loader, simulator, work = evidence.loader, evidence.simulator, evidence.work
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
+    applies = loader.kind == "torch"
     calm = work.calm_share if work.calm_share < _UNLIKE else 1.0
     # With more ranks than were measured its threads are taken to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
@@ -41,9 +42,10 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
         "threads",
         "one thread a worker",
         prediction,
-        "headrace run --apply worker_threads=1; or in the DataLoader's worker_init_fn: "
-        f"cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. {taken}",
-        (Override("worker_threads", 1),) if loader.kind == "torch" else (),
+        f"{'headrace run --apply worker_threads=1; or in' if applies else 'In'} the DataLoader's "
+        "worker_init_fn: cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
+        f"{taken}",
+        (Override("worker_threads", 1),) if applies else (),
     )
 
 

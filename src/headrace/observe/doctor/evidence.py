@@ -27,7 +27,7 @@ from headrace.observe.whatif.measured import (
     measured_from,
     read_work,
 )
-from headrace.observe.whatif.prediction import Simulator
+from headrace.observe.whatif.prediction import Prediction, Simulator
 from headrace.observe.whatif.steps import TrainSteps, read_steps
 from headrace.observe.whatif.tables import Columns, Flags, Tables, chosen, columns, length
 
@@ -203,11 +203,19 @@ class Evidence:
         """Return how bad it is to lose so many seconds of a rank's steps."""
         return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
 
-    def waits_solved(self, wait_share_left: float) -> float:
-        """Return how many seconds of data wait go where this share of step time still waits."""
+    def waits_solved(self, prediction: Prediction) -> float:
+        """Return how many seconds of data wait go where the run becomes what is predicted."""
         now = self.simulator.wait_share() if self.simulator is not None else 0.0
-        solved = 1.0 - wait_share_left / now if now > 0 else 0.0
+        # Time for time, not share for share: what is left is a share of steps that are shorter.
+        left = prediction.wait_share / max(prediction.speedup, 1e-9)
+        solved = 1.0 - left / now if now > 0 else 0.0
         return self.flow_wait_seconds * min(max(solved, 0.0), 1.0)
+
+    @property
+    def making_wait_seconds(self) -> float:
+        """Seconds that a rank waited for data because making it takes so long, by simulation."""
+        simulated = self.simulator.wait_share() if self.simulator is not None else 1.0
+        return self.flowing.total_seconds * min(simulated, self.flowing.data_wait_share)
 
 
 def severity_of(share: float) -> Severity:

@@ -232,6 +232,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
             "share": rounded(cause.share),
         },
         "remedies": [remedy_json(remedy) for remedy in finding.remedies],
+        "foretold": finding.foretold,
     }
 
 

@@ -72,14 +72,18 @@ def rank(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]
         findings: What the rules found, in any order.
         evidence: What they found it in.
     """
-    rules = {finding.rule for finding in findings if not finding.foretold}
-    kept = [
+    told = [
         finding
         for finding in findings
-        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _one_rank_waits(findings)))
+        if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+    ]
+    rules = {finding.rule for finding in told if not finding.foretold}
+    kept = [
+        finding
+        for finding in told
+        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _one_rank_waits(told)))
         and not (finding.rule == "slow-storage" and "small-files" in rules)
-        and not (finding.rule == "compute-bound" and _something_wrong(findings))
-        and not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+        and not (finding.rule == "compute-bound" and _something_wrong(told))
     ]
     kept.sort(key=lambda each: (_is_others(each, evidence), -_weight(each, evidence), each.rule))
     pairs = (*_SPECIFIC_FIRST, *_conditional(kept, evidence))
@@ -120,7 +124,8 @@ def _one_rank_waits(findings: Sequence[Finding]) -> bool:
 
 
 def _something_wrong(findings: Sequence[Finding]) -> bool:
-    return any(finding.severity != "info" for finding in findings)
+    """Whether anything but the time before training is worth a warning."""
+    return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
 
 
 def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:

@@ -8,12 +8,18 @@ import numpy as np
 
 from headrace.core.overrides import Override
 from headrace.observe.doctor.activity import is_lock
-from headrace.observe.doctor.evidence import CRITICAL, Evidence
+from headrace.observe.doctor.evidence import CRITICAL, Evidence, Loader
 from headrace.observe.doctor.model import Cause, Remedy
 from headrace.observe.doctor.stacks import Sighting, hottest, waiting_ns
 from headrace.observe.doctor.transforms import transform_at
 from headrace.observe.whatif.measured import Measured
-from headrace.observe.whatif.prediction import Change, Prediction, Simulator, enough_workers
+from headrace.observe.whatif.prediction import (
+    Change,
+    Prediction,
+    Simulator,
+    enough_workers,
+    spread_of,
+)
 from headrace.observe.whatif.reading import reading_left_ns
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import Floats
@@ -73,10 +79,21 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
             "workers",
             f"{count} worker{plural}{before}",
             prediction,
-            f"Give the DataLoader{loader.place} num_workers={count}.",
+            f"Give the DataLoader{loader.place} num_workers={count}.{_sharing_out(loader, count)}",
             loader.overridden("num_workers", count),
         ),
         prediction,
+    )
+
+
+def _sharing_out(loader: Loader, workers: int) -> str:
+    """Return what several workers ask of a stream, which torch gives to each of them whole."""
+    if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
+        return ""
+    return (
+        " Its dataset is a stream: each worker iterates over all of it, so every sample comes "
+        f"{workers} times, unless its __iter__ gives each a part by "
+        "torch.utils.data.get_worker_info()."
     )
 
 
@@ -209,9 +226,11 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
     steps = evidence.steps.wall_ns
     begins = np.arange(min(len(steps), _MOST_DRAWN)) * len(steps) // min(len(steps), _MOST_DRAWN)
     wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
+    bounds = [saved_ns]
+    if most_ns is not None:
+        bounds.append(np.add.reduceat(most_ns, begins))
     drawn = np.random.default_rng(_SEED).integers(len(wall), size=(_DRAWINGS, len(wall)))
     before = wall[drawn].sum(axis=1)
-    bounds = (saved_ns,) if most_ns is None else (saved_ns, most_ns)
     speedups = np.sort(
         np.concatenate(
             [before / np.maximum(before - ns[drawn].sum(axis=1), before * 0.01) for ns in bounds]
@@ -219,8 +238,12 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
     )
     low, middle, high = np.percentile(speedups, (5, 50, 95))
     left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
+    width = spread_of(float(middle))
     return Prediction(
-        speedup=float(middle), low=float(low), high=float(high), wait_share=min(float(left), 1.0)
+        speedup=float(middle),
+        low=max(float(low) - width, 0.0),
+        high=float(high) + width,
+        wait_share=min(float(left), 1.0),
     )
 
 

@@ -101,20 +101,39 @@ def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     return f"{told}{_what_helps(worst)}{others}.", bound
 
 
-def _what_helps(finding: Finding) -> str:
-    """Return what the best remedy would give that is worth saying, the easy ones first."""
+def what_helps_most(findings: Sequence[Finding]) -> Remedy | None:
+    """Return the remedy that the sentence names; None where nothing is wrong, or none helps much.
+
+    Args:
+        findings: What the rules found, worst first.
+    """
+    worst = next((finding for finding in findings if finding.severity != "info"), None)
+    return _best_remedy(worst) if worst is not None else None
+
+
+def _best_remedy(finding: Finding) -> Remedy | None:
+    """Return the best remedy that is worth saying, the easy ones first."""
     worth = [
         remedy
         for remedy in finding.remedies
         if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _WORTH_SAYING
     ]
-    best = max(worth, key=_preference, default=None)
+    return max(worth, key=_preference, default=None)
+
+
+def _what_helps(finding: Finding) -> str:
+    """Return what the best remedy would give."""
+    best = _best_remedy(finding)
     if best is None:
         return ""
-    change = best.change.strip(",")
-    given = f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
     faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
-    return f"; {given} the run would be {faster}"
+    return f"; {given(best)} the run would be {faster}"
+
+
+def given(remedy: Remedy) -> str:
+    """Return what is changed, to be read on its own: with 4 workers, without the blur."""
+    change = remedy.change.strip(",")
+    return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
 
 
 def _preference(remedy: Remedy) -> tuple[bool, bool, float]:

@@ -48,6 +48,7 @@ class HostProcess:
         self._sampler = SystemSampler()
         self._processes = ProcessUsage()
         self._faults = 0
+        self._samples_lost = 0
         self._was_on = True
         store = self._collector.store
         store.declare_system(self._sampler.columns)
@@ -83,6 +84,9 @@ class HostProcess:
         if self._faults:
             text = f"records could not be stored {self._faults} times; rings may have run full"
             self._collector.add(EVENTS, [fault_row(text)])
+        if self._samples_lost:
+            text = f"samples of the host could not be taken {self._samples_lost} times"
+            self._collector.add(EVENTS, [fault_row(text)])
         self._collector.close()
         self._switch.remove()
 
@@ -92,6 +96,15 @@ class HostProcess:
         return (self._host, limits.cores, limits.memory_bytes, offset_ns, attempt)
 
     def _sample(self) -> None:
+        """Take a sample of the host; where that fails, only the sample is lost."""
+        try:
+            self._take_sample()
+        except Exception as error:  # noqa: BLE001 - kernels and drivers differ; rings must be drained
+            if not self._samples_lost:
+                print(f"headrace: the host was not sampled: {error!r}", file=sys.stderr)  # noqa: T201
+            self._samples_lost += 1
+
+    def _take_sample(self) -> None:
         self._collector.add_system(self._sampler.columns, self._sampler.sample())
         usage = self._processes.rows(self._collector.take_pids())
         if usage:

@@ -139,6 +139,10 @@ def _note_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, 
 
 @guarded
 def _note_description(number: int, described: tuple[Any, ...]) -> None:
+    if (
+        SESSION.is_claimed_by_another
+    ):  # a program that the rank has started, with loaders of its own
+        return
     file, line = place_in_script()
     SESSION.write(LOADERS, SESSION.rank, number, *described, file, line, time.monotonic_ns())
 

@@ -27,6 +27,8 @@ from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import FETCHES
 
 _DEEP_EVERY_NS = 50_000_000  # how often is asked whether to look closer
+_UNFETCHED = 16
+"""A script that steps so often without asking for a batch has its data elsewhere by now."""
 
 
 class RankRecorder:
@@ -55,6 +57,8 @@ class RankRecorder:
         self._live = False  # it is known and sampled, and was recorded when the step began
         self._under_way = False  # there is a step, or time between steps, to add to
         self._backwards = 0
+        self._backward_thread: int | None = None  # that called the outermost one under way
+        self._unfetched = 0  # optimizer steps since a batch was asked for
         self._deep_asked_ns = 0
         self._steps_told = 0  # of those that the journal has ended, what the burst was told of
 
@@ -89,6 +93,7 @@ class RankRecorder:
             ready = ready_batches(iterator)
             receiving_ns(iterator)  # what it took while nothing was recorded is in no wait
             self._fetching = self._under_way = True
+            self._unfetched = 0
             loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
             grad = self.grad_is_on()
             at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
@@ -130,6 +135,8 @@ class RankRecorder:
                 return
             self._start_sampling()
             self._under_way = True
+            if not self._backwards:
+                self._backward_thread = get_ident()
             self._backwards += 1
             self._report(StepClock.backward_began)
         except Exception as error:  # noqa: BLE001 - likewise
@@ -183,8 +190,9 @@ class RankRecorder:
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
         """An optimizer begins its step."""
         try:
-            self._this_thread_trains()
-            if self._is_off():
+            in_backward = self._is_in_backward()
+            self._trains(self._backward_thread if in_backward else get_ident())
+            if self._is_off(any_thread=in_backward):
                 return
             self._under_way = True
             number = id(optimizer)
@@ -195,13 +203,17 @@ class RankRecorder:
     def optimizer_ended(self, optimizer: Any, *_: Any) -> None:
         """An optimizer has made its step."""
         try:
-            # A script without loaders takes up recording here: each of its steps ends here.
-            if self._is_off(asks=True, resumes=LOADERS_SEEN.asked < 0):
+            in_backward = self._is_in_backward()
+            self._unfetched += 1
+            # A script that asks for no batches takes up recording here: its steps end here.
+            alone = LOADERS_SEEN.asked < 0 or self._unfetched > _UNFETCHED
+            alone = alone and not in_backward
+            if self._is_off(asks=True, resumes=alone, any_thread=in_backward):
                 return
             self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
-            if LOADERS_SEEN.asked < 0:
+            if alone:
                 self._catch_up()
         except Exception as error:  # noqa: BLE001 - likewise
             SESSION.fault("optimizer_ended", error)
@@ -272,7 +284,8 @@ class RankRecorder:
             return True
         thread = get_ident()
         if self._thread is None:
-            self._seen_threads.add(thread)
+            if not any_thread:
+                self._seen_threads.add(thread)
         elif thread != self._thread and not any_thread:
             return True
         if self._was_off and resumes:
@@ -298,14 +311,20 @@ class RankRecorder:
             self._claimed = SESSION.claim_rank()
         return self._claimed
 
-    def _this_thread_trains(self) -> None:
-        thread = get_ident()
+    def _is_in_backward(self) -> bool:
+        """Whether this is another thread, of torch's, in which a backward comes to parameters.
+
+        Optimizers may step there as gradients come; on an accelerator torch has a thread for it.
+        """
+        return self._backwards > 0 and get_ident() != self._backward_thread
+
+    def _trains(self, thread: int | None) -> None:
         if self._thread != thread:
             self._thread = thread
             if self._seen_threads - {thread}:  # a mixture of threads is no step
                 self._forget()
             self._seen_threads.clear()
-            if is_sampled() and not is_sampled(thread):
+            if thread == get_ident() and is_sampled() and not is_sampled(thread):
                 self._sample()
 
     def _start_sampling(self) -> None:

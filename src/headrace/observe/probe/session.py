@@ -46,6 +46,7 @@ class Session:
         self._switch = self._find_switch()
         self._attempt = env.ATTEMPT.get_int(0) or 0
         self._lock = threading.Lock()
+        self._refused = False
         self._begin("rank", -1, -1)
 
     def _begin(self, role: str, loader: int, worker: int) -> None:
@@ -53,8 +54,9 @@ class Session:
         self._writer: RingWriter | None = None
         self._rank_known: int | None = None
         self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
-        self._failed = self._switch is None
+        self._failed = self._switch is None or self._refused  # workers of a refused one, too
         self._faults = 0
+        self._hooks_told = 0
 
     def _find_switch(self) -> Switch | None:
         if self._folder is None:
@@ -126,18 +128,30 @@ class Session:
         A script may start programs that train or evaluate, and they inherit all that names the
         rank. They record nothing, or two processes' steps would be taken for one's.
         """
-        restart = env.RESTART_COUNT.get() or "0"
-        claim = self.folder / RINGS / f"rank-{self.rank}-{restart}.claim"
         try:
-            with claim.open("x", encoding="ascii") as file:
+            with self._claim.open("x", encoding="ascii") as file:
                 file.write(str(os.getpid()))
         except FileExistsError:
-            claimer = claim.read_text(encoding="ascii")
-            alive = claimer.isdecimal() and Path(f"/proc/{claimer}").exists()
-            if alive and int(claimer) != os.getpid():
-                self._failed = True
+            if self.is_claimed_by_another:
+                self._failed = self._refused = True
                 return False
+            self._claim.write_text(str(os.getpid()), encoding="ascii")  # whose was it is gone
         return True
+
+    @property
+    def is_claimed_by_another(self) -> bool:
+        """Whether another process lives that has claimed to be this rank's."""
+        try:
+            claimer = self._claim.read_text(encoding="ascii")
+        except FileNotFoundError:
+            return False
+        alive = claimer.isdecimal() and Path(f"/proc/{claimer}").exists()
+        return alive and int(claimer) != os.getpid()
+
+    @property
+    def _claim(self) -> Path:
+        restart = env.RESTART_COUNT.get() or "0"
+        return self.folder / RINGS / f"rank-{self.rank}-{restart}.claim"
 
     def forked(self) -> None:
         """Begin anew in a forked child: the parent's ring is the parent's."""
@@ -170,6 +184,7 @@ class Session:
     def close(self) -> None:
         """Say that nothing more will be written."""
         if self._writer is not None:
+            self._tell_failed_hooks(self._writer)
             self._writer.close()
 
     def _open(self) -> RingWriter | None:
@@ -189,9 +204,14 @@ class Session:
                     PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
                     self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
                 )  # fmt: skip
-                for failed in FAILED:
-                    self._writer.write(EVENTS, self.rank, now_ns, "probe-fault", failed, 0.0)
+                self._tell_failed_hooks(self._writer)
             return self._writer
+
+    def _tell_failed_hooks(self, writer: RingWriter) -> None:
+        """Tell of hooks that failed since this was told last: modules are imported at any time."""
+        for failed in FAILED[self._hooks_told :]:
+            writer.write(EVENTS, self.rank, time.monotonic_ns(), "probe-fault", failed, 0.0)
+        self._hooks_told = len(FAILED)
 
 
 SESSION = Session()

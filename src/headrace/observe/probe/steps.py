@@ -1,15 +1,19 @@
 """Which phase each nanosecond of a rank belongs to: arithmetic on what the hooks report.
 
 A rank's time is cut where it asks for a batch. Such a segment holds the wait, what follows up to
-backward (forward), backward, optimizer steps, and the rest. Segments are put together to steps: a
-step ends with the segment in which an optimizer stepped, so accumulated gradients make a step of
-several batches. Batches without backward, asked for with gradients off or from a loader that is
-never trained on, are evaluation. All phases of a row add up to its wall time.
+backward (forward), backward, optimizer steps, and the rest. What comes between a backward, or an
+optimizer's step, and the next backward without a batch in between is forward, too. Segments are put
+together to steps: a step ends with the segment in which an optimizer stepped, so accumulated
+gradients make a step of several batches, and so do batches of two loaders that are trained on
+together. Batches without backward, asked for with gradients off, or several in a row from a loader
+that is never trained on, are evaluation. All phases of a row add up to its wall time.
 
 Pure: times come in, rows go out; nothing here knows torch.
 """
 
 from __future__ import annotations
+
+import functools
 
 from headrace.observe.probe.segments import NO_COPIES, Copies, Emit, Phase, RowKind, Segment
 
@@ -30,7 +34,10 @@ class StepClock:
         self._after_optimizer: Segment | None = None
         self._pending: list[Segment] = []
         self._trained: set[int] = set()
+        self._evaluated: int | None = None  # the loader whose batch was evaluated before
         self._marked_ns = 0
+        self._other_had_ns = 0  # of this phase, as the script came to it last
+        self._asked_with_grad = True  # for the batch of the current segment
         self._only_iterator = False  # the current segment has an iterator and no batch yet
         self._backwards_under_way = 0  # backward may call backward: checkpointing does
         self._optimizer_had_ns: int | None = None  # of this phase, as the step under way began
@@ -73,8 +80,11 @@ class StepClock:
     def _next_segment(self, loader: int, at_ns: int, *, grad: bool) -> None:
         self._spend(at_ns)
         if self._current is not None:
-            self._finish(self._current, grad=grad, next_loader=loader)
+            # Whoever asks with gradients off, before the batch or after it, evaluates.
+            with_grad = grad and self._asked_with_grad
+            self._finish(self._current, grad=with_grad, next_loader=loader)
         self._begin(loader, at_ns)
+        self._asked_with_grad = grad
         self._enter("data_wait")
 
     def fetch_ended(self, at_ns: int, samples: int, *, ended: bool) -> None:
@@ -114,7 +124,17 @@ class StepClock:
             spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_had_ns
             segment.phases_ns["optimizer"] = self._optimizer_had_ns
             segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
+        elif self.phase == "other":
+            self._other_was_forward(segment)
         self._enter("backward")
+
+    def _other_was_forward(self, segment: Segment) -> None:
+        """A backward came without a batch since the last, of which this was the forward pass."""
+        phases = segment.phases_ns
+        spent_ns = phases.get("other", 0) - self._other_had_ns
+        if spent_ns > 0:
+            phases["other"] = self._other_had_ns
+            phases["forward"] = phases.get("forward", 0) + spent_ns
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
         """Backward has ended; of it `sync_ns` were exposed gradient sync, None where not known."""
@@ -172,6 +192,8 @@ class StepClock:
         self._pending, self._current = [], None
 
     def _enter(self, phase: Phase) -> None:
+        if phase == "other" and self._current is not None:
+            self._other_had_ns = self._current.phases_ns.get("other", 0)
         self.phase = phase
         self._around.clear()
 
@@ -186,7 +208,8 @@ class StepClock:
 
     def _begin(self, loader: int, at_ns: int) -> Segment:
         self._current = Segment(loader=loader, start_ns=at_ns)
-        self._after_optimizer = None
+        self._asked_with_grad = True
+        self._after_optimizer, self._other_had_ns = None, 0
         if self._optimizer_had_ns is not None:  # a batch asked for within an optimizer's closure
             self._optimizer_had_ns = 0
         self._marked_ns = at_ns
@@ -223,11 +246,27 @@ class StepClock:
             self._tell("between", segment)
         elif not grad:
             self._tell("eval", segment)
+            self._evaluated = segment.loader
         else:
             self._pending.append(segment)
-        moved_on = next_loader != segment.loader and segment.loader not in self._trained
-        if moved_on or len(self._pending) > _MOST_PENDING:
+        if self._evaluates(next_loader) or len(self._pending) > _MOST_PENDING:
             self._give_up_pending()
+
+    def _evaluates(self, next_loader: int) -> bool:
+        """Whether the last batches are of an evaluation: several in a row, none trained on.
+
+        One alone may be half of a step's data, as of two loaders that are iterated over together.
+        """
+        if not self._pending or self._pending[-1].loader in self._trained:
+            return False
+        last, before = self._pending[-1].loader, self._evaluated
+        if next_loader == last:
+            if not self._trained:  # it may be the first step, whose backward is to come
+                return False
+            self._evaluated = last
+            return True
+        self._evaluated = None
+        return last == before or (len(self._pending) > 1 and self._pending[-2].loader == last)
 
     def _step(self, segment: Segment) -> None:
         if segment.loader >= 0:
@@ -244,6 +283,8 @@ class StepClock:
                 kept.append(segment)
             else:
                 self._tell("eval", segment)
+        if len(kept) > _MOST_PENDING:  # only their sum counts, and there may be no step at all
+            kept = [functools.reduce(Segment.plus, kept)]
         self._pending = kept
 
     def _tell(self, kind: RowKind, segment: Segment) -> None:

@@ -2,6 +2,8 @@
 
 DDP times its own communication, but only in one iteration of so many, and leaves the old numbers
 standing in between. So the probe sets how often, and reads only where a new measurement is there.
+DDP tells what it measured of an iteration as the next one begins: the step that is said to have
+been measured has the sync of the one before it.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class GradientSync:
         module.DistributedDataParallel.__init__ = __init__
 
     def exposed_ns(self) -> int | None:
-        """Return the exposed sync of the backward that just ended; None where not measured."""
+        """Return the exposed sync of the backward before the one that just ended, if measured."""
         measured = [found for model in self._models if (found := self._of(model)) is not None]
         return sum(measured) if measured else None
 

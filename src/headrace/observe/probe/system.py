@@ -25,8 +25,8 @@ class _Counters:
     t_ns: int
     cores: dict[int, tuple[int, ...]]
     throttled_ns: int
-    disk: tuple[int, int]
-    net: tuple[int, int]
+    disk: tuple[int, int] | None
+    net: tuple[int, int] | None
 
 
 class SystemSampler:
@@ -72,18 +72,12 @@ class SystemSampler:
         return [values[name] for name in self.columns]
 
     def _counters(self) -> _Counters:
-        disk = psutil.disk_io_counters(nowrap=False)
-        cards = psutil.net_io_counters(pernic=True, nowrap=False)
-        cards.pop("lo", None)  # what ranks of this host tell each other
         return _Counters(
             t_ns=time.monotonic_ns(),
             cores=_core_times(os.pread(self._stat, 1 << 20, 0).decode()),
             throttled_ns=_throttled_ns(self.limits.cpu_stat),
-            disk=(disk.read_bytes, disk.write_bytes) if disk else (0, 0),
-            net=(
-                sum(card.bytes_recv for card in cards.values()),
-                sum(card.bytes_sent for card in cards.values()),
-            ),
+            disk=_disk_bytes(),
+            net=_net_bytes(),
         )
 
     def _cpu(self, before: _Counters, now: _Counters) -> dict[str, float | None]:
@@ -124,6 +118,32 @@ class SystemSampler:
         return values
 
 
+_UNKNOWN = (NotImplementedError, ValueError, AssertionError, OSError)
+"""What psutil raises where a host, such as a sandbox, has no such counters, or odd ones."""
+
+
+def _disk_bytes() -> tuple[int, int] | None:
+    """Return the bytes read from and written to disks; None where the host does not tell."""
+    try:
+        disk = psutil.disk_io_counters(nowrap=False)
+    except _UNKNOWN:
+        return None
+    return (disk.read_bytes, disk.write_bytes) if disk else (0, 0)
+
+
+def _net_bytes() -> tuple[int, int] | None:
+    """Return the bytes received and sent by network; None where the host does not tell."""
+    try:
+        cards = psutil.net_io_counters(pernic=True, nowrap=False)
+    except _UNKNOWN:
+        return None
+    cards.pop("lo", None)  # what ranks of this host tell each other
+    return (
+        sum(card.bytes_recv for card in cards.values()),
+        sum(card.bytes_sent for card in cards.values()),
+    )
+
+
 def _open(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -153,5 +173,9 @@ def _throttled_ns(stat: Path | None) -> int:
         return 0
 
 
-def _rates(now: tuple[int, int], before: tuple[int, int], elapsed_s: float) -> tuple[float, float]:
+def _rates(
+    now: tuple[int, int] | None, before: tuple[int, int] | None, elapsed_s: float
+) -> tuple[float, float] | tuple[None, None]:
+    if now is None or before is None:
+        return None, None
     return max(0, now[0] - before[0]) / elapsed_s, max(0, now[1] - before[1]) / elapsed_s

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
-from headrace.observe.probe.loaders import LOADERS_SEEN, STARTING
+from headrace.observe.probe.loaders import LOADERS_SEEN, STARTING, samples_in
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.stacks import start_sampler, stop_sampler
 from headrace.observe.probe.transforms import TIMER
@@ -161,11 +161,15 @@ def _hook_fetch(fetcher_class: Any) -> None:
         except BaseException:
             BATCHES_MADE.failed()
             raise
-        size = len(possibly_batched_index) if fetcher.auto_collation else 1
-        BATCHES_MADE.ended(began, _loader_at_work(), size)
+        BATCHES_MADE.ended(began, _loader_at_work(), _size(fetcher, possibly_batched_index, batch))
         return batch
 
     fetcher_class.fetch = fetch
+
+
+def _size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
+    """Return the samples of a batch; -1 where unknown, as of a dataset that yields whole ones."""
+    return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
 
 
 def _loader_at_work() -> int:

@@ -2,12 +2,14 @@
 
 What counts is samples a second, of all ranks together: steps may have become larger, or more ranks
 make them. Where samples were not counted, steps a second. Steps that follow one another are alike,
-so they are resampled in blocks. A difference counts where the 90 % interval of the ratio leaves out
-1.
+so they are resampled in blocks, and those that ranks take at a time together; and the same script
+run twice differs by 2 %, however many its steps are. A difference counts where the 90 % interval of
+the ratio leaves out 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +26,8 @@ _BLOCK_STEPS = 8
 _MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
+_RUN_DEVIATION = 0.02 / 1.645 / 2**0.5
+"""Standard deviation of a run's speed, such that 90 % of pairs of runs differ by less than 2 %."""
 _EACH = 5.0 / len(PHASES)
 _INTERVAL_OF_EACH = (_EACH, 100.0 - _EACH)
 _SETTINGS = {
@@ -120,12 +124,15 @@ class Comparison:
         return found
 
 
-def compare(before: Tables, after: Tables) -> Comparison:
+def compare(
+    before: Tables, after: Tables, *, made_with: Sequence[Mapping[str, str]] = ({}, {})
+) -> Comparison:
     """Compare two runs.
 
     Args:
         before: Records of the first.
         after: Records of the second.
+        made_with: What else the first and the second were made with, by name.
 
     Raises:
         RecordsError: One of them has too few steps.
@@ -134,12 +141,11 @@ def compare(before: Tables, after: Tables) -> Comparison:
     rates = [_samples_per_s(steps) for steps in (one, other)]
     by_steps = float(one.wall_ns.mean() / other.wall_ns.mean())
     speedup = rates[1] / rates[0] if rates[0] and rates[1] else by_steps
-    ratios = (
-        speedup / by_steps * _resampled(one.wall_ns, seed=1) / _resampled(other.wall_ns, seed=2)
-    )
+    walls = _resampled(one, one.wall_ns, seed=1), _resampled(other, other.wall_ns, seed=2)
+    ratios = speedup / by_steps * walls[0] / walls[1]
     low, high = np.percentile(ratios, _INTERVAL)
     changes = (
-        _change(phase, one.phase_ns(phase), other.phase_ns(phase), _INTERVAL_OF_EACH)
+        _change(phase, one, other, [each.phase_ns(phase) for each in (one, other)])
         for phase in PHASES
     )
     return Comparison(
@@ -153,15 +159,22 @@ def compare(before: Tables, after: Tables) -> Comparison:
         before_steps=len(one),
         after_steps=len(other),
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
-        step=_change("step", one.wall_ns, other.wall_ns, _INTERVAL),
-        settings=_changed(_settings(before, one), _settings(after, other)),
+        step=_change("step", one, other, [one.wall_ns, other.wall_ns], _INTERVAL),
+        settings=_changed(
+            {**_settings(before, one), **made_with[0]}, {**_settings(after, other), **made_with[1]}
+        ),
     )
 
 
 def _change(
-    phase: str, before_ns: Floats, after_ns: Floats, interval: tuple[float, float]
+    phase: str,
+    one: TrainSteps,
+    other: TrainSteps,
+    spent_ns: Sequence[Floats],
+    interval: tuple[float, float] = _INTERVAL_OF_EACH,
 ) -> PhaseChange:
-    longer_ns = _resampled(after_ns, seed=2) - _resampled(before_ns, seed=1)
+    before_ns, after_ns = spent_ns
+    longer_ns = _resampled(other, after_ns, seed=2) - _resampled(one, before_ns, seed=1)
     low, high = np.percentile(longer_ns, interval)
     return PhaseChange(
         phase=phase,
@@ -209,14 +222,23 @@ def _steps(tables: Tables, which: str) -> TrainSteps:
     return steps
 
 
-def _resampled(wall_ns: Floats, seed: int) -> Floats:
-    """Return means of so many samples as long as the original, drawn in blocks of neighbours."""
-    count = len(wall_ns)
+def _resampled(steps: TrainSteps, spent_ns: Floats, seed: int) -> Floats:
+    """Return means of so many samples as long as the original, drawn in blocks of neighbours.
+
+    Args:
+        steps: The steps; those of several ranks with one number are one, as ranks keep step.
+        spent_ns: What is drawn, for each.
+        seed: Of the drawing.
+    """
+    _, number, together = np.unique(steps.rows["step"], return_inverse=True, return_counts=True)
+    spent_ns = np.bincount(number, weights=spent_ns) / together
+    count = len(spent_ns)
     # Of a long run the blocks are longer, so that there are never more than so many of them.
     length = max(min(_BLOCK_STEPS, count), -(-count // _MOST_BLOCKS))
     blocks = -(-count // length)
-    begins = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, blocks))
-    around = np.append(0.0, np.cumsum(np.append(wall_ns, wall_ns[:length])))
+    random = np.random.default_rng(seed)
+    begins = random.integers(0, count, size=(_RESAMPLES, blocks))
+    around = np.append(0.0, np.cumsum(np.append(spent_ns, spent_ns[:length])))
     sums = around[begins + length] - around[begins]
     means: Floats = sums.sum(axis=1) / (blocks * length)
-    return means
+    return means * random.normal(1.0, _RUN_DEVIATION, size=_RESAMPLES)

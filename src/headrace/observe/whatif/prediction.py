@@ -153,9 +153,7 @@ class Simulator:
             for after, change in zip(played, changes, strict=True)
         ]
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
-        # A model that did not reproduce the measured time is as unsure of the gain it foretells.
-        doubt = min(float(np.hypot(self.calibration - 1.0, _MODEL_ERROR)), 0.5)
-        width = float(np.hypot(doubt * (middle - 1.0), _RUN_NOISE * middle))
+        width = spread_of(float(middle), self.calibration)
         return Prediction(
             speedup=float(middle),
             low=max(float(low) - width, 0.0),
@@ -171,6 +169,18 @@ class Simulator:
         needed = min(4 * pipeline.depth, _MOST_BATCHES)
         load = load.repeated(-(-needed // load.service_ns.shape[1]))
         return pipeline, load, simulate(pipeline, load)
+
+
+def spread_of(speedup: float, calibration: float = 1.0) -> float:
+    """Return by how much more a speed-up may be off than drawings of what was measured show.
+
+    Args:
+        speedup: What is foretold.
+        calibration: Measured time over that of the model, before it was fitted: one that did not
+            reproduce it is as unsure of the gain it foretells.
+    """
+    doubt = min(float(np.hypot(calibration - 1.0, _MODEL_ERROR)), 0.5)
+    return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
 
 
 def predict(measured: Measured, change: Change) -> Prediction:

@@ -61,7 +61,7 @@ def _finding(place: int, finding: Finding, began_s: float | None) -> Html:
         small,
         _cause(finding.cause, began_s),
         _evidence(finding),
-        _remedies(finding.remedies),
+        _remedies(finding),
         class_=f"finding {finding.severity}",
     )
 
@@ -108,9 +108,11 @@ def _evidence(finding: Finding) -> Html | None:
     return joined((element("p", element("b", "Evidence")), element("dl", rows, class_="evidence")))
 
 
-def _remedies(remedies: tuple[Remedy, ...]) -> Html | None:
+def _remedies(finding: Finding) -> Html | None:
+    remedies = finding.remedies
     if not remedies:
         return None
+    times = "times that of such a run" if finding.foretold else "times today's"
     least = min(0.95, *(remedy.low or 1.0 for remedy in remedies))
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
     rows = [
@@ -128,7 +130,7 @@ def _remedies(remedies: tuple[Remedy, ...]) -> Html | None:
     return joined(
         (
             element("p", element("b", "What would help")),
-            table(("Change, and how to make it", "Predicted speed, times today's"), rows),
+            table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.observe.doctor.model import SEVERITIES
+from headrace.observe.doctor.verdict import given, what_helps_most
 from headrace.observe.whatif.steps import read_steps
 from headrace.report.charts import chart
 from headrace.report.figures.phases import phases
@@ -52,17 +53,9 @@ def _tiles(material: Material) -> Html | None:
     if told.step_ms is not None:
         tiles.append(_tile(f"{number(told.step_ms)} ms", "a training step takes, on average"))
         tiles.append(_tile(f"{told.steps:,}", "training steps looked at, without the first few"))
-    best = max(
-        (
-            (remedy.predicted_speedup, remedy.change)
-            for finding in material.diagnosis.findings
-            for remedy in finding.remedies
-            if remedy.predicted_speedup is not None
-        ),
-        default=None,
-    )
-    if best is not None and best[0] >= 1.05:
-        tiles.append(_tile(f"{best[0]:.1f}x", f"as fast, predicted, with {best[1]}"))
+    best = what_helps_most(material.diagnosis.findings)
+    if best is not None:
+        tiles.append(_tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {given(best)}"))
     return element("div", *tiles, class_="tiles") if tiles else None
 
 

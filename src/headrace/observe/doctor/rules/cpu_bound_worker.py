@@ -4,7 +4,8 @@ Fires where data wait is at least 5 % of step time, the workers are busy, and th
 are on a core for at least 60 % of the time of making a batch: below that, waiting is the larger
 part of what can be gained. With the host's cores full, whoever fills them, a worker also waits for
 a core, so 30 % is enough there: then at most two thirds of the time were spent waiting for one, as
-with three processes a core.
+with three processes a core. How severe it is goes by the wait that the making of batches causes;
+the seconds lost are those that the named code alone costs.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def check(evidence: Evidence) -> Finding | None:
     seconds = _seconds(evidence, cause)
     return Finding(
         rule=RULE,
-        severity=evidence.severity(seconds),
+        # However the computing is spread over lines, all of the wait comes of it.
+        severity=evidence.severity(max(seconds, evidence.making_wait_seconds)),
         title=_title(evidence, cause),
         seconds_lost=seconds,
         evidence={
@@ -59,7 +61,7 @@ def _seconds(evidence: Evidence, cause: Cause | None) -> float:
     if cause is None or evidence.simulator is None:
         return evidence.flow_wait_seconds
     change = Change(service_factor=max(1.0 - cause.share, 0.01))
-    return evidence.waits_solved(evidence.simulator.predict(change).wait_share)
+    return evidence.waits_solved(evidence.simulator.predict(change))
 
 
 def _title(evidence: Evidence, cause: Cause | None) -> str:

@@ -41,7 +41,7 @@ def check(evidence: Evidence) -> Finding | None:
     if alone.wait_share > simulator.wait_share() / 2:
         return None
     cause = making_cause(evidence, evidence.making)
-    seconds = evidence.waits_solved(alone.wait_share)
+    seconds = evidence.waits_solved(alone)
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),

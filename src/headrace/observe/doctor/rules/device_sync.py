@@ -8,6 +8,9 @@ still at hand.
 By the device's own clock, where that is recorded, only that part of the wait counts in which the
 device was not still at what it had been given before. A loss that is printed after each step has
 the script wait for the whole step; while the device is at work that costs nothing.
+
+Where no device was seen, nothing is copied to one, and the rank is on a core for at least half of
+the time there, such a line computes what it reads, on the CPU: nothing is said.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from headrace.records.schema import PHASES
 
 RULE = "device-sync"
 _BUSY = 0.8
+_COMPUTES = 0.5
 
 
 def check(evidence: Evidence) -> Finding | None:
@@ -46,6 +50,9 @@ def check(evidence: Evidence) -> Finding | None:
     device = evidence.steps.device
     share = stood if device is None else _felt(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
+    known = used is not None or device is not None
+    if not known and _computes_there(evidence, waits):
+        return None
     if place is None or share < SERIOUS or (used is not None and used >= _BUSY):
         return None
     cause = place.cause()
@@ -56,7 +63,6 @@ def check(evidence: Evidence) -> Finding | None:
     bounds = (saved,) if device is None else (np.zeros_like(saved), saved)
     gain = without(evidence, *bounds)
     remedy: Remedy = predicted("sync", f"no waiting at {cause.place}", gain, how)
-    known = used is not None or device is not None
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
@@ -71,6 +77,13 @@ def check(evidence: Evidence) -> Finding | None:
         # Without a device's own clock the whole wait is the most that can go, not what will.
         remedies=(remedy,) if known else (Remedy(name="sync", change="", how=how),),
     )
+
+
+def _computes_there(evidence: Evidence, waits: Sequence[Sighting]) -> bool:
+    """Whether a rank of which no device is known computes in such lines itself."""
+    on_cpu = sum(sighting.cpu_ns for sighting in waits)
+    stood = sum(sighting.wall_ns for sighting in waits)
+    return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * stood
 
 
 def _felt(steps: TrainSteps, device: DeviceSteps, waits: Sequence[Sighting], total: float) -> float:

@@ -30,7 +30,7 @@ def check(evidence: Evidence) -> Finding | None:
     prediction = less_waiting(evidence, share)
     seconds = evidence.flow_wait_seconds * share
     if prediction is not None:
-        seconds = max(evidence.waits_solved(prediction.wait_share), seconds)
+        seconds = max(evidence.waits_solved(prediction), seconds)
     where = f" in {cause}" if cause is not None else ""
     how = "Let each worker open its own file or connection, so that nothing is shared."
     return Finding(

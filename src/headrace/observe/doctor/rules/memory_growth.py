@@ -92,7 +92,9 @@ def _series(evidence: Evidence) -> Iterator[tuple[_Grower, Floats, Floats]]:
     for pid in np.unique(usage["pid"]) if length(usage) else ():
         rows = chosen(usage, usage["pid"] == pid)
         yield _grower(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
-    for name in system if length(system) else ():
+    # Where others have GPUs of their own on the host, it is not recorded which is whose.
+    ours = evidence.host.accelerators <= evidence.host.ranks
+    for name in system if length(system) and ours else ():
         match = _DEVICE.fullmatch(name)
         if match:
             yield _Grower(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]

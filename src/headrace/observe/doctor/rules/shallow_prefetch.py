@@ -39,7 +39,7 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
     depth = loader.prefetch_factor * factor
-    seconds = evidence.waits_solved(prediction.wait_share)
+    seconds = evidence.waits_solved(prediction)
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),

@@ -1,8 +1,10 @@
 """It takes long until training begins.
 
-Fires where more than 60 s pass from a rank's start to its first training step, or more than 20 s
-in waiting for its first batch: imports and the start of workers take less. In a short run, such as
-a trial or a sweep's, less counts: 5 s for the first batch where that is a tenth of all its time.
+Fires where more than 60 s pass from a rank's start until its steps are as short as they stay, what
+the steps before would take at that pace left out, or more than 20 s in waiting for its first batch:
+imports and the start of workers take less. In a short run, such as a trial or a sweep's, less
+counts: 5 s for the first batch where that is a tenth of all its time. In a run of which it is less
+than 1 % it is told for information.
 """
 
 from __future__ import annotations
@@ -15,24 +17,22 @@ from headrace.observe.doctor.model import Finding, Remedy
 RULE = "slow-start"
 _START_S, _FIRST_BATCH_S = 60.0, 20.0
 _SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
+_LITTLE = 0.01
 
 
 def check(evidence: Evidence) -> Finding | None:
     """Return the finding, where the rule fires."""
-    processes, steps, fetches = evidence.processes, evidence.steps, evidence.fetches
+    processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns
     if not evidence.enough or span is None or not len(processes.get("role", ())):
         return None
     ranks = processes["started_ns"][processes["role"] == "rank"]
     if not len(ranks):
         return None
-    start_s = max((span[0] - int(ranks.min())) / 1e9, 0.0)
-    first_s = 0.0
-    if len(fetches.get("batch", ())):
-        first = fetches["wait_ns"][(fetches["batch"] == 0) & (fetches["epoch"] == 0)]
-        first_s = float(np.max(first)) / 1e9 if len(first) else 0.0
-    of_all_s = _SHORT_RUN_SHARE * (span[1] - int(ranks.min())) / 1e9
-    least_first_s = min(_FIRST_BATCH_S, max(_SHORT_RUN_FIRST_BATCH_S, of_all_s))
+    before_ns = (steps.recorded - len(steps)) / len(steps.ranks) * float(np.median(steps.wall_ns))
+    start_s = max((span[0] - int(ranks.min()) - before_ns) / 1e9, 0.0)
+    first_s, all_s = _first_batch_s(evidence), (span[1] - int(ranks.min())) / 1e9
+    least_first_s = min(_FIRST_BATCH_S, max(_SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE * all_s))
     if start_s < _START_S and first_s < least_first_s:
         return None
     seconds = max(start_s, first_s)
@@ -40,12 +40,21 @@ def check(evidence: Evidence) -> Finding | None:
     return Finding(
         rule=RULE,
         # Time before training is paid once, so it is never more than a warning.
-        severity="warning",
+        severity="warning" if seconds >= _LITTLE * all_s else "info",
         title=f"{seconds:.0f} s pass {what}",
         seconds_lost=seconds,
         evidence={"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
         remedies=(_FIRST_BATCH if first_s >= start_s / 2 else _BEFORE,),
     )
+
+
+def _first_batch_s(evidence: Evidence) -> float:
+    """Return how long the first batch that training takes was waited for; 0 where not recorded."""
+    fetches, loader = evidence.fetches, evidence.loader
+    if loader is None or not len(fetches.get("batch", ())):
+        return 0.0
+    first = (fetches["batch"] == 0) & (fetches["epoch"] == 0) & (fetches["loader"] == loader.number)
+    return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
 
 
 # What they give depends on how long the run is to be, so nothing is predicted.

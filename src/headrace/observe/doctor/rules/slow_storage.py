@@ -44,7 +44,7 @@ def check(evidence: Evidence) -> Finding | None:
     prediction = less_reading(evidence, waiting)
     seconds = evidence.flow_wait_seconds
     if prediction is not None:
-        seconds = evidence.waits_solved(prediction.wait_share)
+        seconds = evidence.waits_solved(prediction)
     where = f" in {cause}" if cause is not None else ""
     return Finding(
         rule=RULE,

@@ -135,4 +135,4 @@ def _remedies(evidence: Evidence, waiting: float) -> tuple[float, tuple[Remedy, 
         prediction,
         "Pack the files once with `headrace data pack`, and read them with headrace.ShardDataset.",
     )
-    return evidence.waits_solved(prediction.wait_share), (shards, *others)
+    return evidence.waits_solved(prediction), (shards, *others)

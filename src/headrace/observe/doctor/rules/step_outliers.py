@@ -5,6 +5,10 @@ A step is an outlier when it takes at least 1.5 times the median and is five rob
 at least two of them that cost at least 5 % of all step time. Where others fill the host's cores,
 irregular ones in the model's own phases are their doing, and are not told.
 
+Ranks that sync gradients wait in backward for the one of them that evaluates or saves: what kind of
+step it is, its rhythm and its line are those of the rank that spent most of such steps itself,
+outside of backward and sync.
+
 The line is the one that ran then and does not run in every step: an evaluation calls the model, as
 training does, and the line that calls it there is what is special.
 """
@@ -26,6 +30,8 @@ from headrace.records.schema import PHASES
 RULE = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
+_WAITS_FOR_OTHERS = ("backward", "sync")
+"""Phases in which a rank waits for what another one does."""
 _FEWEST_IN_RHYTHM = 3
 _EXACT_BELOW = 10
 """A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
@@ -47,13 +53,14 @@ def check(evidence: Evidence) -> Finding | None:
     share = float(excess.sum() / max(wall.sum(), 1.0))
     if outliers.sum() < 2 or share < WARNING:
         return None
-    phase = _phase(steps, outliers)
+    theirs = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
+    phase = _phase(steps, theirs)
     if phase == "data_wait":  # the loader's matter: other rules look at it
         return None
-    every = _period(steps, outliers, phase)
+    every = _period(steps, theirs, phase)
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
-    cause = _cause(evidence, outliers, phase)
+    cause = _cause(evidence, theirs, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
@@ -83,11 +90,24 @@ def check(evidence: Evidence) -> Finding | None:
     )
 
 
+def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
+    """Return the rank that took most longer in such steps, but for what it waits for others."""
+    own = [phase for phase in PHASES if phase not in _WAITS_FOR_OTHERS]
+    spent = np.sum([steps.phase_ns(phase) for phase in own], axis=0)
+    longer = spent - np.median(spent[~outliers])
+    of_rank = {
+        rank: float(longer[outliers & (steps.rows["rank"] == rank)].sum())
+        for rank in np.unique(steps.rows["rank"][outliers]).tolist()
+    }
+    return max(of_rank, key=lambda rank: of_rank[rank])
+
+
 def _phase(steps: TrainSteps, outliers: Flags) -> str:
-    """The phase that carries most of the excess."""
+    """The phase that carries most of the excess of one rank's outliers."""
+    usual = (steps.rows["rank"] == steps.rows["rank"][outliers][0]) & ~outliers
     excess = {
         phase: float(
-            steps.phase_ns(phase)[outliers].mean() - np.median(steps.phase_ns(phase)[~outliers])
+            steps.phase_ns(phase)[outliers].mean() - np.median(steps.phase_ns(phase)[usual])
         )
         for phase in PHASES
     }
@@ -95,8 +115,7 @@ def _phase(steps: TrainSteps, outliers: Flags) -> str:
 
 
 def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
-    """Return every how many steps an outlier comes; None where there is no rhythm."""
-    first = steps.ranks[0]
+    """Return every how many steps one rank's outliers come; None where there is no rhythm."""
     spent = steps.phase_ns(phase)
     # A step that was slow by chance lies between the others: elsewhere, or not as long there.
     late = steps.wall_ns - np.median(steps.wall_ns[~outliers])
@@ -104,7 +123,7 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     if there.sum() < _FEWEST_IN_RHYTHM:  # what they take is spread over phases
         there = outliers
     long = there & (spent >= 0.5 * float(np.median(spent[there])))
-    numbers = steps.rows["step"][long & (steps.rows["rank"] == first)]
+    numbers = steps.rows["step"][long]
     gaps = np.diff(np.sort(numbers))
     if len(gaps) < _FEWEST_IN_RHYTHM - 1:
         return None

@@ -22,7 +22,7 @@ def check(evidence: Evidence) -> Finding | None:
     if found is None:
         return None
     remedy, prediction = found
-    seconds = evidence.waits_solved(prediction.wait_share)
+    seconds = evidence.waits_solved(prediction)
     if loader.workers == 0:
         title = "the rank makes its batches itself while the accelerator waits: no workers"
     else:

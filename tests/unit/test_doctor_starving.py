@@ -1,0 +1,145 @@
+"""The more a run starves, the worse it is told to be; and what is told besides stays true."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.remedies import without
+from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+
+LOOP = f"{SCRIPT}:50:<module>"
+LINES = [
+    (stack(WORKER_LOOP, f"{AUGMENT}:{line}:part_{line}"), share, 1.0)
+    for line, share in ((31, 0.3), (32, 0.25), (33, 0.25), (34, 0.2))
+]
+
+
+def starved(service_ms: float, **changes) -> Run:
+    """Return a run of two workers on two full cores whose work is spread over lines."""
+    given = {"cores": 2, "busy_cores": 1.95, "worker_stacks": LINES, "batches": 200}
+    return Run(**{"workers": 2, "service_ms": service_ms, **given, **changes})
+
+
+@pytest.mark.parametrize("service_ms", [60, 200, 400, 2000])
+def test_however_long_batches_take_the_wait_for_them_is_critical(service_ms: float):
+    diagnosis = diagnose(play(starved(service_ms)))
+    worst = diagnosis.findings[0]
+    assert (worst.rule, worst.severity) == ("cpu-bound-worker", "critical")
+    assert worst.cause is not None
+    assert worst.cause.line == 31
+    # Without the line, a batch takes 0.7 of its time.
+    share = gather(play(starved(service_ms))).data_wait_share
+    total = gather(play(starved(service_ms))).flowing.total_seconds
+    assert worst.seconds_lost == pytest.approx(0.3 / max(share, 0.3) * share * total, rel=0.25)
+    assert diagnosis.verdict.bound == "data"
+    assert "Nothing to fix" not in diagnosis.verdict.sentence
+
+
+def test_more_workers_for_a_loader_that_starves_are_worth_all_of_what_they_give():
+    run = Run(workers=1, service_ms=400, cores=8, busy_cores=1, worker_stacks=LINES)
+    few = next(each for each in diagnose(play(run)).findings if each.rule == "too-few-workers")
+    assert few.severity == "critical"
+
+
+def test_a_stream_that_is_to_have_more_workers_is_to_be_shared_out():
+    tables = play(Run(workers=1, service_ms=100, cores=8, busy_cores=1, worker_stacks=LINES))
+    (told,) = remedies(tables, "workers")
+    assert "get_worker_info" not in told.how
+    tables.rows["loaders"][0]["style"] = "iterable"
+    (told,) = remedies(tables, "workers")
+    assert "every sample comes" in told.how
+    assert "get_worker_info" in told.how
+    assert told.overrides == ()
+
+
+def remedies(tables: RunTables, name: str) -> list:
+    worst = next(
+        each for each in diagnose(tables).findings if any(r.name == name for r in each.remedies)
+    )
+    return [remedy for remedy in worst.remedies if remedy.name == name]
+
+
+@pytest.mark.parametrize("steps", [200, 25_000])
+def test_what_goes_at_least_and_at_most_is_the_same_share_in_long_runs(steps: int):
+    evidence = gather(play(Run(workers=4, service_ms=1, batches=steps, busy_cores=3)))
+    wall = evidence.steps.wall_ns
+    found = without(evidence, wall * 0.1, wall * 0.5)
+    assert found.low == pytest.approx(1 / 0.9, rel=0.1)  # and a tenth of the gain of either
+    assert found.high == pytest.approx(1 / 0.5, rel=0.1)
+
+
+def test_no_interval_is_narrower_than_two_runs_of_one_script():
+    evidence = gather(play(Run(workers=4, service_ms=8, busy_cores=3)))
+    found = without(evidence, evidence.steps.wall_ns * 0.2)
+    assert found.low <= found.speedup * 0.985
+    assert found.high >= found.speedup * 1.015
+
+
+def saving_on_rank_0(ranks: int) -> RunTables:
+    """Return a run whose first rank saves every 20 steps, for which the others wait in backward."""
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400, ranks=ranks, cores=16)
+    run.rank_stacks = [
+        (stack(LOOP, f"{SCRIPT}:70:save"), "other", 0.2, 1.0),
+        (stack(LOOP, f"{SCRIPT}:60:step"), "backward", 0.6, 1.0),
+        (LOOP, "forward", 0.2, 1.0),
+    ]
+    tables = play(run)
+    for row in tables.rows["steps"]:
+        late = row["step"] % 20 == (0 if row["rank"] else 19)
+        if late:
+            row["backward_ns" if row["rank"] else "other_ns"] += 80 * MS
+            row["wall_ns"] += 80 * MS
+    return tables
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_what_one_rank_saves_is_not_blamed_on_the_backward_of_those_that_wait(ranks: int):
+    found = [
+        each for each in diagnose(saving_on_rank_0(ranks)).findings if each.rule == "step-outliers"
+    ]
+    (outliers,) = found
+    assert (outliers.evidence["phase"], outliers.evidence["every_steps"]) == ("other", 20)
+
+
+def test_long_steps_before_the_first_that_counts_are_no_slow_start():
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=30)
+    run.phases_ms |= {"forward": 15_000.0, "backward": 15_000.0}
+    diagnosis = diagnose(play(run))
+    assert [each.rule for each in diagnosis.findings] == ["compute-bound"]
+    assert "nothing to fix" in diagnosis.verdict.sentence
+
+
+def test_a_start_that_is_slow_leaves_the_rest_healthy():
+    tables = play(Run(workers=4, service_ms=8, busy_cores=3))
+    tables.rows["fetches"][0]["wait_ns"] = 30_000 * MS
+    assert {each.rule for each in diagnose(tables).findings} == {"slow-start", "compute-bound"}
+    other = dict(tables.rows["fetches"][0], loader=1)
+    tables.rows["fetches"][0]["wait_ns"] = 0
+    tables.rows["fetches"].append(other)  # a validation loader's, in the middle of the run
+    assert "slow-start" not in {each.rule for each in diagnose(tables).findings}
+
+
+@pytest.mark.parametrize(("on_cpu", "copy_ms", "fires"), [(1.0, 0.0, False), (1.0, 0.2, True)])
+def test_reading_a_value_that_the_cpu_computes_there_waits_for_no_device(
+    on_cpu: float, copy_ms: float, fires: bool
+):
+    told = stack(
+        LOOP,
+        f"{SCRIPT}:57:log",
+        "/venv/lib/python3.11/site-packages/torch/_tensor.py:1100:Tensor.__format__",
+    )
+    run = Run(workers=4, service_ms=8, busy_cores=3)
+    run.phases_ms["copy"] = copy_ms
+    run.rank_stacks = [(told, "other", 0.3, on_cpu), (LOOP, "forward", 0.7, 1.0)]
+    tables = play(run)
+    assert ("device-sync" in {each.rule for each in diagnose(tables).findings}) == fires
+
+
+def test_what_is_foretold_is_marked_as_such():
+    diagnosis = diagnose(play(starved(200)))
+    told = diagnosis.to_json()["findings"]
+    assert {finding["foretold"] for finding in told} == {False}
+    assert np.isfinite(told[0]["seconds_lost"])
