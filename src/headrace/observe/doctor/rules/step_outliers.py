@@ -97,7 +97,7 @@ def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
     longer = spent - np.median(spent[~outliers])
     of_rank = {
         rank: float(longer[outliers & (steps.rows["rank"] == rank)].sum())
-        for rank in np.unique(steps.rows["rank"][outliers]).tolist()
+        for rank in steps.of(outliers).ranks
     }
     return max(of_rank, key=lambda rank: of_rank[rank])
 
