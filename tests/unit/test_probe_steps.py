@@ -127,7 +127,67 @@ def test_two_loaders_that_are_iterated_over_together_make_one_step():
         script.optimize(5)
     step = {"data_wait": 50, "forward": 20, "backward": 30, "optimizer": 5}
     assert script.ends() == [("train", step)] * 3
-    assert [row.batches for _, _, row in script.rows] == [2, 2, 2]
+    # The row is of the loader that is waited for.
+    assert [(row.loader, row.batches, row.samples) for _, _, row in script.rows] == [(0, 1, 8)] * 3
+
+
+def test_a_lone_batch_that_is_looked_at_now_and_then_is_no_part_of_a_step():
+    script = Script()
+    for number in range(9):
+        if number % 3 == 2:
+            script.fetch(1, 400)
+            script.passes(3)
+        script.train()
+    assert [kind for kind, _ in script.ends()] == ["train", "train", "eval", "train"] * 3
+    assert all(row == STEP for kind, row in script.ends() if kind == "train")
+
+
+def test_loaders_that_are_iterated_over_together_later_on():
+    script = Script()
+    for _ in range(3):
+        script.train()
+    for _ in range(3):
+        script.fetch(1, 40)
+        script.train()
+    kinds = [kind for kind, _ in script.ends()]
+    assert kinds == ["train", "train", "train", "eval", "train", "train", "train"]
+    assert script.ends()[-1][1]["data_wait"] == 50
+
+
+def test_a_second_phase_that_fetches_ahead():
+    """As transformers' Trainer does it, with another loader than before."""
+    script = Script()
+    script.train()
+    for _ in range(2):
+        for _ in range(4):
+            script.fetch(1, 10)
+        for _ in range(4):
+            script.passes(20)
+            script.backward(30)
+        script.optimize(5)
+    step = {"data_wait": 40, "forward": 80, "backward": 120, "optimizer": 5}
+    assert script.ends() == [("train", STEP), ("train", step), ("train", step)]
+
+
+def test_a_long_evaluation_with_gradients_on_is_told_before_its_end():
+    script = Script()
+    script.train()
+    for _ in range(100):
+        script.fetch(1, 7)
+        script.passes(3)
+    assert sum(kind == "eval" for kind, _, _ in script.rows) >= 80
+
+
+def test_gradients_are_off_at_the_batch_but_not_at_the_iterator():
+    script = Script()
+    script.train()
+    script.train()
+    script.clock.iterator_began(1, script.now_ns, grad=True)
+    script.clock.iterator_ended(script.passes(5))
+    script.fetch(1, 7, grad=False)
+    script.passes(3)
+    script.train()
+    assert [kind for kind, _ in script.ends()] == ["train", "train", "eval", "train"]
 
 
 def test_backward_without_any_optimizer_keeps_no_more_than_a_few_segments():

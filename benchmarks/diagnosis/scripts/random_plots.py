@@ -21,7 +21,7 @@ def render(points):
 def main():
     """Train."""
     random.seed(4)
-    points = np.random.default_rng(0).normal(size=(350, 2))
+    points = np.random.default_rng(0).normal(size=(1000, 2))
     data = TensorDataset(torch.randn(5760, 64), torch.randint(0, 10, (5760,)))
     model = Network(step_ms=20).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -31,7 +31,7 @@ class Indexed(Dataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Indexed(1_500_000), batch_size=32, num_workers=2)
+    loader = DataLoader(Indexed(3_000_000), batch_size=32, num_workers=2)
     model = Network(step_ms=20).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in loader:

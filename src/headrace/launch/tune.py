@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core import env
-from headrace.core.errors import LaunchError, UsageError
+from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.core.overrides import Override
 from headrace.launch.own_flags import direct_job
 from headrace.observe.doctor.diagnose import diagnose
@@ -94,7 +94,7 @@ def tune(
         name = f"{number}-{'-'.join(f'{each.name}-{each.value}' for each in remedy.overrides)}"
         try:
             with_it = _with_remedy(argv, folder / name, trial, remedy, steps)
-        except LaunchError as error:
+        except (LaunchError, RecordsError) as error:
             yield FailedTrial(folder=folder / name, remedy=remedy, reason=str(error))
             continue
         yield with_it

@@ -86,6 +86,8 @@ class RankRecorder:
     def fetch_began(self, iterator: Any) -> tuple[int, int] | None:
         """The script asks for a batch; return (time, batches ready), None within another fetch."""
         try:
+            if self._thread in {None, get_ident()}:
+                self._unfetched = 0
             if self._is_off(asks=True, resumes=True) or self._fetching:
                 return None
             self._start_sampling()
@@ -93,7 +95,6 @@ class RankRecorder:
             ready = ready_batches(iterator)
             receiving_ns(iterator)  # what it took while nothing was recorded is in no wait
             self._fetching = self._under_way = True
-            self._unfetched = 0
             loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
             grad = self.grad_is_on()
             at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
@@ -207,7 +208,7 @@ class RankRecorder:
             self._unfetched += 1
             # A script that asks for no batches takes up recording here: its steps end here.
             alone = LOADERS_SEEN.asked < 0 or self._unfetched > _UNFETCHED
-            alone = alone and not in_backward
+            alone = alone and not self._backwards
             if self._is_off(asks=True, resumes=alone, any_thread=in_backward):
                 return
             self._under_way = True
@@ -322,14 +323,18 @@ class RankRecorder:
         if self._thread != thread:
             self._thread = thread
             if self._seen_threads - {thread}:  # a mixture of threads is no step
+                backwards = self._backwards
                 self._forget()
+                if thread != get_ident():  # in whose backward this is
+                    self._backwards = backwards
             self._seen_threads.clear()
             if thread == get_ident() and is_sampled() and not is_sampled(thread):
                 self._sample()
 
     def _start_sampling(self) -> None:
         """Sample this thread, which asks for batches or goes backward, until another trains."""
-        if not self._live and not is_sampled():
+        known = self._thread if self._thread == get_ident() else None
+        if not self._live and not is_sampled(known):
             self._sample()
 
     def _sample(self) -> None:

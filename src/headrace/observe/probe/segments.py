@@ -98,18 +98,28 @@ class Segment:
         )  # fmt: skip
 
     def plus(self, other: Segment) -> Segment:
-        """Return this segment and the one that follows it as one."""
+        """Return this segment and the one that follows it as one.
+
+        Of two loaders it is that which was waited for longer; its batches count.
+        """
         phases = dict(self.phases_ns)
         for phase, spent_ns in other.phases_ns.items():
             phases[phase] = phases.get(phase, 0) + spent_ns
         known = self.samples >= 0 and other.samples >= 0
+        one = self.loader == other.loader or not (self.batches and other.batches)
+        loader = other.loader if other.batches else self.loader
+        batches = self.batches + other.batches
+        if not one:
+            waited = self.phases_ns.get("data_wait", 0) > other.phases_ns.get("data_wait", 0)
+            longer = self if waited else other
+            loader, batches = longer.loader, longer.batches
         return Segment(
-            loader=other.loader if other.batches else self.loader,
+            loader=loader,
             start_ns=self.start_ns,
             phases_ns=phases,
             sync_ns=self.sync_ns + other.sync_ns,
             syncs=self.syncs + other.syncs,
-            batches=self.batches + other.batches,
+            batches=batches,
             samples=self.samples + other.samples if known else -1,
             backwards=self.backwards + other.backwards,
             optimizers=self.optimizers | other.optimizers,

@@ -18,6 +18,7 @@ import functools
 from headrace.observe.probe.segments import NO_COPIES, Copies, Emit, Phase, RowKind, Segment
 
 _MOST_PENDING = 64  # batches that may wait for a backward before they are taken for evaluation
+_MOST_AHEAD = 16  # likewise, of a loader never trained on, once another one was
 
 
 class StepClock:
@@ -35,6 +36,8 @@ class StepClock:
         self._pending: list[Segment] = []
         self._trained: set[int] = set()
         self._evaluated: int | None = None  # the loader whose batch was evaluated before
+        self._lone: set[int] = set()  # loaders of which one batch alone came since the last step
+        self._partners: set[int] = set()  # likewise, before the last step
         self._marked_ns = 0
         self._other_had_ns = 0  # of this phase, as the script came to it last
         self._asked_with_grad = True  # for the batch of the current segment
@@ -72,6 +75,7 @@ class StepClock:
         current = self._current
         if self._only_iterator and current is not None and current.loader == loader:
             self._spend(at_ns)  # the first batch and the wait for its iterator are one
+            self._asked_with_grad &= grad
         else:
             self._next_segment(loader, at_ns, grad=grad)
         self._only_iterator = False
@@ -240,7 +244,8 @@ class StepClock:
         if segment.optimizers:
             self._step(segment)
         elif segment.backwards:
-            self._trained.add(segment.loader)
+            if segment.loader >= 0:
+                self._trained.add(segment.loader)
             self._pending.append(segment)
         elif not segment.batches:
             self._tell("between", segment)
@@ -255,25 +260,30 @@ class StepClock:
     def _evaluates(self, next_loader: int) -> bool:
         """Whether the last batches are of an evaluation: several in a row, none trained on.
 
-        One alone may be half of a step's data, as of two loaders that are iterated over together.
+        One alone in every step is a part of its data: two loaders are iterated over together.
         """
         if not self._pending or self._pending[-1].loader in self._trained:
             return False
-        last, before = self._pending[-1].loader, self._evaluated
-        if next_loader == last:
-            if not self._trained:  # it may be the first step, whose backward is to come
-                return False
-            self._evaluated = last
+        last = self._pending[-1].loader
+        in_a_row = sum(segment.loader == last for segment in self._pending)
+        if next_loader == last:  # their backward may be to come: some scripts fetch ahead
+            goes_on = self._evaluated == last or in_a_row > _MOST_AHEAD
+            if goes_on and self._trained:
+                self._evaluated = last
+            return self._evaluated == last
+        before, self._evaluated = self._evaluated, None
+        if in_a_row > 1 or last == before:
             return True
-        self._evaluated = None
-        return last == before or (len(self._pending) > 1 and self._pending[-2].loader == last)
+        self._lone.add(last)
+        return last not in self._partners and self._numbers["train"] > 0
 
     def _step(self, segment: Segment) -> None:
         if segment.loader >= 0:
             self._trained.add(segment.loader)
         for earlier in reversed(self._pending):
             segment = earlier.plus(segment)
-        self._pending = []
+        self._pending, self._evaluated = [], None
+        self._partners, self._lone = self._lone, set()
         self._tell("train", segment)
 
     def _give_up_pending(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.gpus import gpus_of_run
 from headrace.observe.doctor.growing import growing_lines
 from headrace.observe.doctor.model import Cause, Finding, Remedy
 from headrace.observe.doctor.sources import is_newer, lines_as_run
@@ -92,11 +93,10 @@ def _series(evidence: Evidence) -> Iterator[tuple[_Grower, Floats, Floats]]:
     for pid in np.unique(usage["pid"]) if length(usage) else ():
         rows = chosen(usage, usage["pid"] == pid)
         yield _grower(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
-    # Where others have GPUs of their own on the host, it is not recorded which is whose.
-    ours = evidence.host.accelerators <= evidence.host.ranks
-    for name in system if length(system) and ours else ():
+    ours = gpus_of_run(evidence)
+    for name in system if length(system) else ():
         match = _DEVICE.fullmatch(name)
-        if match:
+        if match and ours is not None and (not ours or int(match[1]) in ours):
             yield _Grower(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
 
 

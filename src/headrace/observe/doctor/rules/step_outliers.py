@@ -105,6 +105,8 @@ def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
 def _phase(steps: TrainSteps, outliers: Flags) -> str:
     """The phase that carries most of the excess of one rank's outliers."""
     usual = (steps.rows["rank"] == steps.rows["rank"][outliers][0]) & ~outliers
+    if not usual.any():  # all of this rank's are long
+        usual = ~steps.starts_loader
     excess = {
         phase: float(
             steps.phase_ns(phase)[outliers].mean() - np.median(steps.phase_ns(phase)[usual])
