@@ -92,15 +92,12 @@ def _felt(steps: TrainSteps, device: DeviceSteps, waits: Sequence[Sighting], tot
     What a phase takes longer by the host's clock than by the device's, the device was at the work
     of a phase before.
     """
-    stood: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    stood: defaultdict[str, float] = defaultdict(float)
     for sighting in waits:
-        # What is seen as "other" is forward where a backward follows without a batch.
-        either = ("forward", "other")
-        phases = either if sighting.phase in either else (sighting.phase,)
-        stood[phases] += sighting.wall_ns / max(total, 1.0)
+        stood[sighting.phase] += sighting.wall_ns / max(total, 1.0)
     return sum(
-        max(share - max(sum(steps.share(each) - device.share(each) for each in phases), 0.0), 0.0)
-        if set(phases) <= set(PHASES)
+        max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
+        if phase in PHASES
         else share
-        for phases, share in stood.items()
+        for phase, share in stood.items()
     )
