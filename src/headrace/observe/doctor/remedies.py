@@ -238,11 +238,10 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
     )
     low, middle, high = np.percentile(speedups, (5, 50, 95))
     left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
-    width = spread_of(float(middle))
     return Prediction(
         speedup=float(middle),
-        low=max(float(low) - width, 0.0),
-        high=float(high) + width,
+        low=max(float(low) - spread_of(float(low)), 0.0),
+        high=float(high) + spread_of(float(high)),
         wait_share=min(float(left), 1.0),
     )
 
