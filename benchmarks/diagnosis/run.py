@@ -41,8 +41,9 @@ RIGHT = """
 `headrace run` runs each script unmodified and diagnoses it at its end. **Right** means: the
 expected rule is ranked first, and where a line is at fault (a comment `# at fault` marks it in the
 script), the finding names that very line. A control is right when no finding is serious or
-critical. Without a GPU the accelerator is emulated by sleeping in the model's forward; scripts
-whose fault only a device shows are not run then, and listed as such.
+critical. Without a GPU the accelerator is emulated by sleeping in the model's forward, whose two
+small layers compute in one thread: a device has no threads that take turns with the workers for the
+host's cores. Scripts whose fault only a device shows are not run then, and listed as such.
 """
 TUNED = """
 The rules were tuned on these very scripts, and some scripts made heavier where their fault did not
