@@ -24,6 +24,11 @@ class Script:
         self.clock.backward_began(self.now_ns)
         self.clock.backward_ended(self.passes(took), sync)
 
+    def accumulate(self, times: int) -> None:
+        for _ in range(times):
+            self.passes(20)
+            self.backward(30)
+
     def optimize(self, took: int, optimizer: int = 1) -> None:
         self.clock.optimizer_began(optimizer, self.now_ns)
         self.clock.optimizer_ended(optimizer, self.passes(took))
@@ -82,9 +87,7 @@ def test_batches_that_are_all_fetched_before_the_first_backward():
     script = Script()
     script.fetch(0, 10)
     script.fetch(0, 10)
-    for _ in range(2):
-        script.passes(20)
-        script.backward(30)
+    script.accumulate(2)
     script.optimize(5)
     script.train()
     step = {"data_wait": 20, "forward": 40, "backward": 60, "optimizer": 5}
@@ -95,9 +98,7 @@ def test_parts_of_one_batch_that_are_trained_on_one_by_one():
     script = Script()
     for _ in range(2):
         script.fetch(0, 10)
-        for _ in range(3):
-            script.passes(20)
-            script.backward(30)
+        script.accumulate(3)
         script.optimize(5)
         script.passes(7)  # saving: no backward follows
     step = {"data_wait": 10, "forward": 60, "backward": 90, "optimizer": 5, "other": 7}
@@ -161,9 +162,7 @@ def test_a_second_phase_that_fetches_ahead():
     for _ in range(2):
         for _ in range(4):
             script.fetch(1, 10)
-        for _ in range(4):
-            script.passes(20)
-            script.backward(30)
+        script.accumulate(4)
         script.optimize(5)
     step = {"data_wait": 40, "forward": 80, "backward": 120, "optimizer": 5}
     assert script.ends() == [("train", STEP), ("train", step), ("train", step)]

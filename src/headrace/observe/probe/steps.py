@@ -5,8 +5,9 @@ backward (forward), backward, optimizer steps, and the rest. What comes between 
 optimizer's step, and the next backward without a batch in between is forward, too. Segments are put
 together to steps: a step ends with the segment in which an optimizer stepped, so accumulated
 gradients make a step of several batches, and so do batches of two loaders that are trained on
-together. Batches without backward, asked for with gradients off, or several in a row from a loader
-that is never trained on, are evaluation. All phases of a row add up to its wall time.
+together in every step. Batches without backward are evaluation where they are asked for with
+gradients off, or come from a loader that is never trained on, several in a row or one now and then.
+All phases of a row add up to its wall time.
 
 Pure: times come in, rows go out; nothing here knows torch.
 """

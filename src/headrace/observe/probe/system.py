@@ -118,7 +118,7 @@ class SystemSampler:
         return values
 
 
-_UNKNOWN = (NotImplementedError, ValueError, AssertionError, OSError)
+_NO_COUNTERS = (NotImplementedError, ValueError, AssertionError, OSError)
 """What psutil raises where a host, such as a sandbox, has no such counters, or odd ones."""
 
 
@@ -126,7 +126,7 @@ def _disk_bytes() -> tuple[int, int] | None:
     """Return the bytes read from and written to disks; None where the host does not tell."""
     try:
         disk = psutil.disk_io_counters(nowrap=False)
-    except _UNKNOWN:
+    except _NO_COUNTERS:
         return None
     return (disk.read_bytes, disk.write_bytes) if disk else (0, 0)
 
@@ -135,7 +135,7 @@ def _net_bytes() -> tuple[int, int] | None:
     """Return the bytes received and sent by network; None where the host does not tell."""
     try:
         cards = psutil.net_io_counters(pernic=True, nowrap=False)
-    except _UNKNOWN:
+    except _NO_COUNTERS:
         return None
     cards.pop("lo", None)  # what ranks of this host tell each other
     return (
