@@ -13,6 +13,7 @@ from s3_server import s3_server as run_s3_server
 
 
 def pytest_configure() -> None:
+    pytest.register_assert_rewrite("recorded")  # its checks tell what they saw
     settings.register_profile("headrace", deadline=None)  # how long an example takes says nothing
     settings.load_profile("headrace")
     # A shell starts what it runs in the background with ctrl-C ignored, and every process that a

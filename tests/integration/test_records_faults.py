@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sqlite3
 from pathlib import Path
@@ -40,6 +41,11 @@ def write(folder: Path, name: str, count: int) -> Path:
     return path
 
 
+def write_many(folder: Path, name: str, count: int) -> None:
+    for number in range(count):
+        write(folder, f"{name}-{number}", 1)
+
+
 def overwrite(path: Path, at: int, content: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
@@ -65,6 +71,20 @@ def faults(run: Path) -> list[str]:
 
 
 SPOILT = ["broken-frame", "broken-header", "cut-in-the-header", "cut", "newer", "no-ring"]
+
+
+def test_a_ring_in_the_making_is_read_once_it_is_made(folder: Path, tmp_path: Path):
+    collector = Collector(folder, "here")
+    context = multiprocessing.get_context("spawn")
+    makers = [context.Process(target=write_many, args=(folder, name, 300)) for name in "ab"]
+    for maker in makers:
+        maker.start()
+    while any(maker.is_alive() for maker in makers):
+        collector.drain()
+    collector.close()
+    assert [maker.exitcode for maker in makers] == [0, 0]
+    assert open_records(tmp_path).table("events").num_rows == 0
+    assert open_records(tmp_path).table("fetches").num_rows == 600
 
 
 def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp_path: Path):

@@ -150,10 +150,11 @@ class Collector:
         for path in sorted(new):
             try:
                 one = self._opened(path)
+            except ring.UnfinishedRing:
+                continue  # until the next drain
             except RecordsError as error:
-                if not ring.is_unfinished(path):
-                    self.add(EVENTS, [fault_row(str(error))])
-                    _set_aside(path)
+                self.add(EVENTS, [fault_row(str(error))])
+                _set_aside(path)
             except OSError as error:
                 self.add(EVENTS, [fault_row(f"{path}: {error}")])
                 self._refused.add(path.name)

@@ -152,9 +152,10 @@ class _Left:
                 reader = stack.enter_context(closing(ring.RingReader(path, changing=False)))
             except FileNotFoundError:
                 continue  # drained and removed: its rows are in the store
+            except ring.UnfinishedRing:
+                continue  # it holds nothing yet
             except (RecordsError, OSError) as error:
-                if not ring.is_unfinished(path):
-                    left.faults.append(str(error))
+                left.faults.append(str(error))
             else:
                 left.opened.append((path, reader))
         return left

@@ -32,7 +32,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +52,10 @@ _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
 _ALL_TEXTS_BYTES = 4 << 20  # what a process holds of them at most, and its reader too
 _FRAMES = {number: (table.frame, table.text_places) for number, table in BY_NUMBER.items()}
+
+
+class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
+    """A ring is being made, or was when its writer died: it holds nothing yet."""
 
 
 class RingWriter:
@@ -184,6 +187,7 @@ class RingReader:
         usable: False once the header makes no sense: nothing more can be read.
 
     Raises:
+        UnfinishedRing: It is being made; look again later.
         RecordsError: The file is no ring, or of another version.
         OSError: It cannot be opened.
     """
@@ -192,6 +196,8 @@ class RingReader:
         self._path = path
         with path.open("r+b" if changing else "rb") as file:
             magic = file.read(len(MAGIC))
+            if not magic.strip(b"\0"):
+                raise UnfinishedRing(f"{path}: nothing was written to it yet.")
             if magic != MAGIC:
                 raise RecordsError(f"{path}: {_why_no_ring(magic)}")
             size = os.fstat(file.fileno()).st_size
@@ -303,13 +309,6 @@ class RingReader:
         for place in text_places:
             row[place] = self._texts.get(values[place], "")
         return table, tuple(row)
-
-
-def is_unfinished(path: Path) -> bool:
-    """Tell whether a ring is being made, or was when its writer died: it holds nothing yet."""
-    with suppress(OSError), path.open("rb") as file:
-        return not file.read(len(MAGIC)).strip(b"\0")
-    return False
 
 
 def _why_no_ring(magic: bytes) -> str:
