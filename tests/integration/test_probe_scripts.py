@@ -86,6 +86,13 @@ def test_accumulated_gradients_from_an_iterable_dataset(tmp_path: Path):
     assert len([row for row in run.rows("processes") if row["role"] == "worker"]) == 2
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_ranks_that_a_script_starts_itself(tmp_path: Path, method: str):
+    run = Run(tmp_path / "run", "own_ranks", method)
+    check(run)
+    assert Counter(row["rank"] for row in run.steps("train")) == {0: 12, 1: 12}
+
+
 def test_spawned_workers(tmp_path: Path):
     run = Run(tmp_path / "run", "spawned")
     check(run)

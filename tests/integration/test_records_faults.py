@@ -100,6 +100,40 @@ def test_broken_rings_are_told_and_cost_only_their_own_records(folder: Path, tmp
     assert faults(tmp_path) == [f"{name}.ring" for name in SPOILT]
     assert open_records(tmp_path).table("fetches").num_rows == 7 + 2
 
+    assert not (folder / "rings" / "unfinished.ring").exists()
+
+
+def test_a_ring_that_cannot_be_opened_is_told_once_and_tried_again(folder: Path, tmp_path: Path):
+    place = folder / "rings" / "a.ring"
+    place.mkdir()
+    collector = Collector(folder, "here")
+    collector.drain()
+    collector.drain()
+    place.rmdir()
+    write(folder, "a", 3)
+    collector.close()
+    assert faults(tmp_path) == ["a.ring"]
+    assert open_records(tmp_path).table("fetches").num_rows == 3
+
+
+def test_what_is_dropped_while_a_ring_is_drained_is_told_once(folder: Path, tmp_path: Path):
+    writer = RingWriter(folder / "rings" / "a.ring", 1024)
+
+    def fill() -> None:
+        while writer.write(FETCHES, *row_of(FETCHES, rank=1)):
+            pass
+
+    fill()
+    collector = Collector(folder, "here")
+    for _ in range(3):
+        collector._postpone(fill)  # it comes amid the transaction, before events are written
+        collector.drain()
+    writer.close()
+    collector.close()
+    events = open_records(tmp_path).table("events").to_pylist()
+    assert {row["kind"] for row in events} == {"dropped-records"}
+    assert sum(row["value"] for row in events) == writer.dropped > 3
+
 
 def test_a_ring_that_is_cut_while_it_is_read_is_told(folder: Path, tmp_path: Path):
     path = folder / "rings" / "a.ring"

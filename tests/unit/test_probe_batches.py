@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from headrace.observe.probe import batches
+from headrace.observe.probe import batches, torch_worker
+from headrace.observe.probe.session import SESSION, Session
 
 BATCH_NS, SIZE = 50_000_000, 100_000
 
@@ -28,3 +32,29 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
     looked = [number for number, read_bytes in enumerate(seen) if read_bytes]
     assert looked == [*range(99), *range(99 + 3, 99 + 4 * 10, 4)]
     assert len(seen) * SIZE <= sum(seen) < len(seen) * SIZE * 1.05
+
+
+def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SESSION, "_failed", False)
+    monkeypatch.setattr(Session, "on", True)
+    monkeypatch.setattr(batches.RECEIVER, "begin", lambda: None)
+    recorder = batches.BatchRecorder()
+    began = []
+    assert recorder.began() is not None
+    assert recorder.began() is None  # a dataset's own loader, say
+    other = threading.Thread(target=lambda: began.append(recorder.began()))
+    other.start()
+    other.join()
+    assert began == [None]
+    recorder.failed()
+    recorder.failed()  # in a child that was forked meanwhile
+    assert recorder.began() is not None
+    recorder.failed()
+
+
+def test_indices_that_can_only_be_iterated_over_leave_the_size_to_the_batch():
+    fetcher = SimpleNamespace(auto_collation=True)
+    batch = [torch.zeros(3, 2), torch.zeros(3)]
+    assert torch_worker._size(fetcher, [4, 1, 2], batch) == 3
+    assert torch_worker._size(fetcher, iter([4, 1, 2]), batch) == 3
+    assert torch_worker._size(fetcher, iter([4, 1, 2]), object()) == -1

@@ -22,6 +22,7 @@ BROKEN_SUFFIX = ".broken"
 _LOCK_WAIT_S = 3.0
 _LOOK_FOR_DEATH_S = 1.0
 _POLL_S = 0.02
+_CLOSE_S = 10.0  # workers whose rank was killed look for it every 5 s
 _MOST_POSTPONED = 1000
 
 
@@ -59,7 +60,8 @@ class Collector:
         self._lock = _locked(self._lock_path)
         self._rings: dict[str, _Open] = {}
         self._ended_pids: set[int] = set()  # whose rings were let go lately
-        self._refused: set[str] = set()
+        self._told_of: set[str] = set()  # rings that could not be opened
+        self._unfinished: list[Path] = []
         self._waiting: list[Callable[[], None]] = []
         self._looked_s = 0.0
         try:
@@ -111,7 +113,7 @@ class Collector:
                 self._let_go(one)
         return count
 
-    def close(self, wait_s: float = 5.0) -> None:
+    def close(self, wait_s: float = _CLOSE_S) -> None:
         """Drain for the last time, write the Parquet files, and remove the store.
 
         Args:
@@ -126,8 +128,11 @@ class Collector:
         self._look_for_ends(now=True)
         while any(not one.ended for one in self._rings.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+            self.drain()
             self._look_for_ends(now=True)
         self.drain(last=True)
+        for path in self._unfinished:  # nothing will be written to them that is read
+            path.unlink(missing_ok=True)
         from headrace.records.parquet import close_store  # Arrow takes 40 MB: not while ranks train
 
         close_store(self.store, self.folder)
@@ -143,21 +148,23 @@ class Collector:
             new = [
                 Path(entry.path)
                 for entry in entries
-                if entry.name.endswith(ring.SUFFIX)
-                and entry.name not in self._rings
-                and entry.name not in self._refused
+                if entry.name.endswith(ring.SUFFIX) and entry.name not in self._rings
             ]
+        self._unfinished = []
         for path in sorted(new):
             try:
                 one = self._opened(path)
             except ring.UnfinishedRing:
-                continue  # until the next drain
+                self._unfinished.append(path)
+            except FileNotFoundError:
+                continue  # its writer has found no room for it
             except RecordsError as error:
                 self.add(EVENTS, [fault_row(str(error))])
                 _set_aside(path)
-            except OSError as error:
-                self.add(EVENTS, [fault_row(f"{path}: {error}")])
-                self._refused.add(path.name)
+            except OSError as error:  # it may be another time: too many files are open, say
+                if path.name not in self._told_of:
+                    self._told_of.add(path.name)
+                    self.add(EVENTS, [fault_row(f"{path}: {error}")])
             else:
                 self._rings[path.name] = one
 
@@ -178,35 +185,36 @@ class Collector:
     def _move(self, *, last: bool) -> int:
         moved = {one.path.name: self._rows(one) for one in self._rings.values()}
         count = sum(len(rows) for tables in moved.values() for _, rows in tables.values())
+        # Looked at once: the writer goes on dropping, and what is told must be what is kept.
+        dropped = {name: one.reader.dropped for name, one in self._rings.items()}
         changed = [
             one
-            for one in self._rings.values()
-            if one.reader.position != one.reader.released or one.reader.dropped > one.told
+            for name, one in self._rings.items()
+            if one.reader.position != one.reader.released or dropped[name] > one.told
         ]
         if not (changed or self._waiting or last or any(o.faults for o in self._rings.values())):
             return 0
-        told = {one.path.name: one.reader.dropped for one in changed}
         with self.store.transaction():
             for add in self._waiting:
                 add()
             for one in self._rings.values():
                 for table, rows in moved[one.path.name].values():
                     self.store.add(table, rows)
-                self.store.add(EVENTS, _events_of(one, last=last))
+                self.store.add(EVENTS, _events_of(one, dropped[one.path.name], last=last))
             for one in changed:
                 name, reader = one.path.name, one.reader
                 self.store.move(
                     name,
                     reader.made_ns,
                     reader.position,
-                    told[name],
+                    dropped[name],
                     reader.new_texts,
                     reader.forgotten,
                 )
         self._waiting.clear()
         for one in self._rings.values():
             one.faults.clear()
-            one.told = told.get(one.path.name, one.told)
+            one.told = dropped[one.path.name]
         return count
 
     @staticmethod
@@ -264,10 +272,10 @@ def is_collecting(lock: Path) -> bool:
         os.close(descriptor)
 
 
-def _events_of(one: _Open, *, last: bool) -> list[tuple[Any, ...]]:
+def _events_of(one: _Open, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
     rows = [fault_row(text) for text in one.faults]
-    if one.reader.dropped > one.told:
-        rows.append(dropped_row(one.path.name, one.reader.dropped - one.told))
+    if dropped > one.told:
+        rows.append(dropped_row(one.path.name, dropped - one.told))
     if last and not one.ended:
         rows.append(fault_row(f"{one.path.name}: process {one.reader.pid} outlived its records"))
     return rows

@@ -111,6 +111,9 @@ class Records:
             for connection in stores.values():
                 connection.execute("BEGIN")  # one moment for rows and places
             stores = {path: each for path, each in stores.items() if store.has_tables(each)}
+            # At once: a ring that is drained meanwhile must be looked at again.
+            known = name in BY_NAME
+            rows = left.rows(name, list(stores.values()), strict=strict) if known else []
             tables = []
             for path, connection in stores.items():
                 tables.append(stored_schema(connection, name).empty_table())
@@ -123,8 +126,7 @@ class Records:
             if not stores and is_closed(self.folder):
                 closed = self._closed(name)
                 tables += [closed.table()] if closed is not None else []
-            if name in BY_NAME:
-                rows = left.rows(name, list(stores.values()), strict=strict)
+            if known:
                 tables.append(pa.Table.from_batches([batch_of(schema_of(name), rows)]))
         # A table without rows would make a copy of the others' columns.
         some = [table for table in tables if table.num_rows] or tables[:1]

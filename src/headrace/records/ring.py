@@ -29,13 +29,13 @@ import mmap
 import os
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.processes import is_running, since_boot_ns
 from headrace.records.schema import BY_NUMBER, Table
 
 MAGIC = b"HDRCRNG1"
@@ -78,7 +78,7 @@ class RingWriter:
             # Its blocks are taken now: on a full disk, a write to the map would kill the process.
             os.posix_fallocate(descriptor, 0, HEADER_BYTES + capacity)
             self._map = mmap.mmap(descriptor, HEADER_BYTES + capacity)
-        except OSError:
+        except BaseException:  # a signal, too, whose handler raises
             path.unlink()
             raise
         finally:
@@ -86,7 +86,7 @@ class RingWriter:
         self._header = memoryview(self._map)[:HEADER_BYTES].cast("q")
         self._header[_CAPACITY] = capacity
         self._header[_PID] = self._pid = os.getpid()
-        self._header[_MADE] = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._header[_MADE] = since_boot_ns()
         self._map[: len(MAGIC)] = MAGIC  # last: a reader sees no half-written header
         self._written = 0
         self._dropped = 0
@@ -231,7 +231,7 @@ class RingReader:
     @property
     def ended(self) -> bool:
         """Whether the writer has closed the ring or is dead: then what is there is all."""
-        return bool(self._header[_CLOSED]) or not _runs(self.pid, self.made_ns)
+        return bool(self._header[_CLOSED]) or not is_running(self.pid, self.made_ns)
 
     @property
     def released(self) -> int:
@@ -315,17 +315,6 @@ def _why_no_ring(magic: bytes) -> str:
     if magic[:-1] == MAGIC[:-1] and magic > MAGIC:
         return "a newer version of Headrace wrote it; read it with that version."
     return "this is no ring of records."
-
-
-def _runs(pid: int, since_ns: int) -> bool:
-    """Tell whether the process that had this id at a time since boot still runs."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    fields = stat.rpartition(")")[2].split()  # a name may hold anything, so from its end
-    started_ns = int(fields[19]) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
-    return fields[0] not in "ZX" and started_ns <= since_ns  # a later one has the same id by chance
 
 
 def _round_up(length: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +34,7 @@ class BatchRecorder:
 
     def _begin(self) -> None:
         self.phase = "idle"
+        self._turn = threading.Lock()  # of the thread that makes a batch: what else is made is not
         self.collate_ns = 0
         self.send_ns = 0
         self._number = 0
@@ -46,8 +48,18 @@ class BatchRecorder:
         """A batch begins; None where one is being made already."""
         if self._owner != os.getpid():
             self._begin()
-        if self.phase == "work":
+        if not self._turn.acquire(blocking=False):
             return None
+        try:
+            began = self._begun()
+        except BaseException:
+            self._turn.release()
+            raise
+        if began is None:
+            self._turn.release()
+        return began
+
+    def _begun(self) -> tuple[int, int, int] | None:
         if not SESSION.on:
             self._ended_ns = 0
             self._received = None
@@ -63,9 +75,11 @@ class BatchRecorder:
 
     def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
         """The batch is made."""
-        cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
-        now_ns = time.monotonic_ns()
-        self.failed()
+        try:
+            cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
+            now_ns = time.monotonic_ns()
+        finally:  # a signal may have raised an error
+            self.failed()
         self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples)
 
     def failed(self) -> None:
@@ -73,6 +87,8 @@ class BatchRecorder:
         # Also where recording has stopped meanwhile.
         RECEIVER.end()  # first: another thread's batch may begin once this is over
         self.phase = "idle"
+        if self._turn.locked():  # else this is a child that was forked amid a batch
+            self._turn.release()
 
     @guarded
     def _write(

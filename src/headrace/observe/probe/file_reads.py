@@ -69,7 +69,7 @@ class FileReads:
             if getattr(place.module, place.name, None) is place.ours:
                 setattr(place.module, place.name, place.original)
         if copyreg.dispatch_table.get(BuiltinFunctionType) == self._reduced:
-            del copyreg.dispatch_table[BuiltinFunctionType]
+            copyreg.dispatch_table.pop(BuiltinFunctionType, None)
 
     def _add_open(self, name: str, opened: _Instead, module: ModuleType) -> None:
         if getattr(module, name, None) is opened.original:

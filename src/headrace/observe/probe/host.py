@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,6 +20,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
@@ -121,7 +123,7 @@ class HostProcess:
     def _drain(self) -> None:
         try:
             self._collector.drain()
-        except sqlite3.Error as error:  # a full disk: the rings keep records for the next time
+        except Exception as error:  # noqa: BLE001 - a full disk, say: the rings keep what they have
             if not self._faults:
                 print(f"headrace: records cannot be stored: {error}", file=sys.stderr)  # noqa: T201
             self._faults += 1
@@ -135,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=os.getppid())
     chosen = parser.parse_args(arguments)
     wake = _wake_on_signals()
+    _open_as_many_files_as_it_may()
     try:
         process = HostProcess(
             chosen.folder,
@@ -147,6 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"headrace: the records in {chosen.folder}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
+
+
+def _open_as_many_files_as_it_may() -> None:
+    """Raise the limit of open files, within what is allowed: each ring is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _wake_on_signals() -> int:

@@ -94,10 +94,11 @@ class RankRecorder:
             self._catch_up()
             ready = ready_batches(iterator)
             receiving_ns(iterator)  # what it took while nothing was recorded is in no wait
-            self._fetching = self._under_way = True
+            self._under_way = True
             loader = LOADERS_SEEN.asked = LOADERS_SEEN.number_of_iterator(iterator)
             grad = self.grad_is_on()
             at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
+            self._fetching = True  # last: a signal may have raised an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             return None
@@ -164,8 +165,8 @@ class RankRecorder:
         """A tensor will be copied to the device; return whether that counts."""
         if self._copying or self._is_aside() or self._is_off():
             return False
-        self._copying = True
         self._report(lambda clock, at_ns: clock.within_began("copy", at_ns))
+        self._copying = True  # last, likewise
         return True
 
     @guarded

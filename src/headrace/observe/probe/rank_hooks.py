@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
@@ -11,10 +12,13 @@ from headrace.core.after_import import after_import
 from headrace.observe.probe import receipts
 from headrace.observe.probe.copies import COPIES_SEEN
 from headrace.observe.probe.loaders import LOADERS_SEEN
-from headrace.observe.probe.rank import RECORDER
+from headrace.observe.probe.rank import RECORDER, RankRecorder
 from headrace.observe.probe.ray_data import RayIterator, hook_ray
 from headrace.observe.probe.sharded_sync import SHARDED
 from headrace.observe.probe.sync import SYNC
+
+_FIRST = 100
+"""At a process's end: what others do then takes its time, and is no step."""
 
 
 def hook_rank() -> None:
@@ -36,6 +40,12 @@ def hook_rank() -> None:
     after_import("headrace.data.loader.loader", _hook_own_loader)
     after_import("ray.data.iterator", _hook_ray)
     atexit.register(RECORDER.close)
+    # A child that multiprocessing forks ends without that: it may train as a rank of its own.
+    util.register_after_fork(RECORDER, _close_forked)
+
+
+def _close_forked(recorder: RankRecorder) -> None:
+    util.Finalize(recorder, recorder.close, exitpriority=_FIRST)
 
 
 def _hook_backward(torch: ModuleType) -> None:
@@ -43,8 +53,8 @@ def _hook_backward(torch: ModuleType) -> None:
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        RECORDER.backward_began()
         try:
+            RECORDER.backward_began()  # here: what a signal raises in it must not leave it begun
             return original(*args, **kwargs)
         finally:
             RECORDER.backward_ended()

@@ -19,6 +19,8 @@ from typing import ParamSpec, TypeVar
 from headrace.core import env
 from headrace.core.after_import import FAILED
 from headrace.core.errors import HeadraceError
+from headrace.observe.probe import claims
+from headrace.observe.probe.signals import is_of_a_signal
 from headrace.records.layout import RINGS
 from headrace.records.ring import SUFFIX, RingWriter
 from headrace.records.schema import EVENTS, PROCESSES, Table
@@ -123,30 +125,17 @@ class Session:
         self._failed = self._failed or stopped
 
     def claim_rank(self) -> bool:
-        """Claim to be this rank's training process; False where another one lives that did.
-
-        A script may start programs that train or evaluate, and they inherit all that names the
-        rank. They record nothing, or two processes' steps would be taken for one's.
-        """
-        try:
-            with self._claim.open("x", encoding="ascii") as file:
-                file.write(str(os.getpid()))
-        except FileExistsError:
-            if self.is_claimed_by_another:
-                self._failed = self._refused = True
-                return False
-            self._claim.write_text(str(os.getpid()), encoding="ascii")  # whose was it is gone
-        return True
+        """Claim to be this rank's training process; False where another one lives that did."""
+        self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another since
+        if claims.claim(self._claim):
+            return True
+        self._failed = self._refused = True
+        return False
 
     @property
     def is_claimed_by_another(self) -> bool:
         """Whether another process lives that has claimed to be this rank's."""
-        try:
-            claimer = self._claim.read_text(encoding="ascii")
-        except FileNotFoundError:
-            return False
-        alive = claimer.isdecimal() and Path(f"/proc/{claimer}").exists()
-        return alive and int(claimer) != os.getpid()
+        return claims.is_claimed_by_another(self._claim)
 
     @property
     def _claim(self) -> Path:
@@ -171,7 +160,13 @@ class Session:
         self.write(EVENTS, self.rank, time.monotonic_ns(), kind, text, value)
 
     def fault(self, where: str, error: Exception) -> None:
-        """Count a fault of the probe, and tell of the first few."""
+        """Count a fault of the probe, and tell of the first few.
+
+        Raises:
+            Exception: It is none: the script's own, raised amid the probe's code by a signal.
+        """
+        if is_of_a_signal(error):
+            raise error
         self._faults += 1
         with suppress(Exception):  # what is at fault may be the telling
             if self._faults <= _MOST_TOLD:

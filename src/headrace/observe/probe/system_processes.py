@@ -118,7 +118,7 @@ def _percent(cpu: float, span_ns: int) -> float:
 def _look(pid: int) -> _Look | None:
     """Look at a process; None: it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
     # From the third on, as proc(5) numbers them: the second, a name, may have spaces in it.

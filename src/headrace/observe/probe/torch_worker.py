@@ -158,10 +158,11 @@ def _hook_fetch(fetcher_class: Any) -> None:
                     batch = original(fetcher, possibly_batched_index)
             else:
                 batch = original(fetcher, possibly_batched_index)
+            samples = _size(fetcher, possibly_batched_index, batch)
         except BaseException:
             BATCHES_MADE.failed()
             raise
-        BATCHES_MADE.ended(began, _loader_at_work(), _size(fetcher, possibly_batched_index, batch))
+        BATCHES_MADE.ended(began, _loader_at_work(), samples)
         return batch
 
     fetcher_class.fetch = fetch
@@ -169,7 +170,10 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
 def _size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
     """Return the samples of a batch; -1 where unknown, as of a dataset that yields whole ones."""
-    return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
+    try:
+        return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
+    except TypeError:  # a batch sampler may yield what can only be iterated over
+        return samples_in(batch)
 
 
 def _loader_at_work() -> int:

@@ -1,0 +1,90 @@
+"""One process of a host records as a rank: the first that claims it, while it lives."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from multiprocessing.synchronize import Barrier, Event
+from pathlib import Path
+
+import pytest
+
+from headrace.core.processes import since_boot_ns
+from headrace.observe.probe.claims import claim, is_claimed_by_another
+from headrace.observe.probe.session import Session
+from headrace.records.switch import make_switch
+
+CONTEXT = multiprocessing.get_context("spawn")
+WORD_S = 60
+
+
+def claim_at_once(path: Path, together: Barrier, won: list[bool], over: Event) -> None:
+    together.wait(WORD_S)
+    won.append(claim(path))
+    over.wait(WORD_S)
+
+
+def test_of_processes_that_claim_at_once_one_wins(tmp_path: Path):
+    with CONTEXT.Manager() as manager:
+        for number in range(5):
+            together, over, won = CONTEXT.Barrier(4), CONTEXT.Event(), manager.list()
+            given = (tmp_path / f"{number}.claim", together, won, over)
+            processes = [CONTEXT.Process(target=claim_at_once, args=given) for _ in range(4)]
+            for process in processes:
+                process.start()
+            while len(won) < len(processes):
+                assert all(process.is_alive() for process in processes)
+                time.sleep(0.01)
+            assert is_claimed_by_another(given[0])
+            over.set()
+            for process in processes:
+                process.join(WORD_S)
+            assert sorted(won) == [False, False, False, True]
+
+
+def test_what_this_process_has_claimed_stays_its_own(tmp_path: Path):
+    path = tmp_path / "a.claim"
+    assert not is_claimed_by_another(path)
+    assert claim(path)
+    assert claim(path)
+    assert not is_claimed_by_another(path)
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_the_claim_of_one_that_has_ended_is_free(tmp_path: Path, awaited: bool):
+    path = tmp_path / "a.claim"
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    path.write_text(f"{child.pid} {since_boot_ns()}")
+    # Where nobody waits for it, it has its number still.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | (0 if awaited else os.WNOWAIT))
+    assert not is_claimed_by_another(path)
+    assert claim(path)
+    child.wait()
+
+
+def test_a_later_process_with_its_number_has_claimed_nothing(tmp_path: Path):
+    path = tmp_path / "a.claim"
+    path.write_text(f"{os.getppid()} 1")
+    assert claim(path)
+
+
+def test_a_claim_that_was_cut_off_before_it_was_written_is_free(tmp_path: Path):
+    path = tmp_path / "a.claim"
+    path.touch()
+    assert claim(path)
+
+
+def test_a_process_claims_the_rank_that_it_has_become(tmp_path: Path, monkeypatch):
+    (tmp_path / "rings").mkdir()
+    make_switch(tmp_path, interval_s=1.0)
+    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    session = Session()
+    assert session.rank == 0  # it asks as it constructs its loader
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert session.claim_rank()
+    assert [path.name for path in (tmp_path / "rings").iterdir()] == ["rank-1-0.claim"]
