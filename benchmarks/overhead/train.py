@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import sys
 import threading
@@ -34,6 +35,10 @@ SETTLING_STEPS, SETTLING_S = 6, 0.3
 MODES = ("off", "on", "on", "off", "off", "deep", "deep", "off")
 SAMPLES = 1 << 30
 """More than any run comes to, taken in their order: a run is one epoch."""
+
+
+PROGRESS_BYTES = 16
+"""Two numbers of 8 bytes: the steps made so far, and 1 where the training is to end."""
 
 
 class Watched(Dataset):
@@ -94,7 +99,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--threads", type=Path, required=True, help="gets names of what records")
     parser.add_argument("--turns", action="store_true", help="each block waits for a line")
+    parser.add_argument("--progress", type=Path, help="train on; tell the steps in this file")
     options = parser.parse_args()
+    if options.progress:
+        train_on(training(options), options.progress)
+        return
     records = env.RECORDS_DIR.get()
     switch = Switch(Path(records)) if records else None
     steps, mode = iter(training(options)), "off"
@@ -126,6 +135,16 @@ def main() -> None:
                           "probe_part": probe_part,
                           "burst_s": burst_s, "burst_steps": burst_steps,
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
+
+
+def train_on(steps: Iterator[None], progress: Path) -> None:
+    """Train until the file says that it is enough."""
+    with progress.open("r+b") as file:
+        told = memoryview(mmap.mmap(file.fileno(), PROGRESS_BYTES)).cast("q")
+    for _ in steps:
+        told[0] += 1
+        if told[1]:
+            return
 
 
 def processes(*, recorded: bool) -> list[int]:

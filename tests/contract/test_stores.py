@@ -10,7 +10,7 @@ import os
 import pickle
 import random
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from uuid import uuid4
 
@@ -231,6 +231,20 @@ def test_an_object_whose_maker_fails_never_appears(store: Store) -> None:
             store.put("y", failing(pieces))
     assert bytes(store.get("x")) == b"before"
     assert [info.path for info in store.list()] == ["x"]
+
+
+def test_an_object_is_created_once(kind: str, store: Store) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda number: store.create("a/x", bytes([number])), range(8)))
+    winner = bytes(store.get("a/x"))[0]
+    if kind not in {"http", "s3"}:  # web servers take no conditions, this S3 server ignores them
+        assert [number for number in range(8) if made[number]] == [winner]
+    assert not store.create("a/x", b"later")
+    assert bytes(store.get("a/x")) == bytes([winner])
+    assert [info.path for info in store.list()] == ["a/x"]
+    store.delete("a/x")
+    assert store.create("a/x", b"anew")
+    assert bytes(store.get("a/x")) == b"anew"
 
 
 def test_delete_removes_and_may_be_repeated(store: Store) -> None:

@@ -6,21 +6,25 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from headrace.core.errors import (
+    CredentialsError,
     DatasetError,
     DeniedError,
     NoSpaceError,
     NotFoundError,
     TooManyBadSamplesError,
 )
+from headrace.data.shards.in_place import index_in_place
 from headrace.data.shards.index import open_index
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.shards.sources.classes import read_classes
 from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import (
     cityscapes,
@@ -32,6 +36,7 @@ from image_trees import (
     png_colour,
     write,
 )
+from services.object_servers import GoogleHandler, object_server
 
 
 def fails(
@@ -192,6 +197,70 @@ def test_a_bucket_without_permission(tmp_path, s3_url, monkeypatch):
             pack(*ends, PackOptions())
         assert "s3://" in str(caught.value)
         assert "canary" not in str(caught.value)
+
+
+class _RefusingHandler(GoogleHandler):
+    """Lists everything, and answers as told where one of some objects is read."""
+
+    refused: ClassVar[dict[str, tuple[int, str]]] = {}
+
+    def do_GET(self) -> None:  # noqa: N802  (http.server names it)
+        answer = self.refused.get(self.key.rpartition("/")[2])
+        if answer is None:
+            super().do_GET()
+        else:
+            self.answer(*answer)
+
+
+@pytest.fixture
+def refusing_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of class folders on a server; see _RefusingHandler."""
+    source = class_folders(tmp_path / "src", each=4)
+    with object_server(_RefusingHandler) as server:
+        monkeypatch.setenv("GOOGLE_BASE_URL", server.endpoint)
+        monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "token")
+        for path, data in contents(source).items():
+            open_store("gs://bucket/src").put(path, data)
+        yield "gs://bucket/src"
+        _RefusingHandler.refused.clear()
+
+
+_EXPIRED = (400, "<Error><Code>ExpiredToken</Code></Error>")
+
+
+@pytest.mark.parametrize("refusal", [(401, ""), _EXPIRED])
+def test_refused_credentials_end_the_work_and_make_no_file_bad(tmp_path, refusing_bucket, refusal):
+    options = PackOptions(shard_bytes=4000, keep_order=True)
+    _RefusingHandler.refused |= {f"dog_{number:03d}.JPEG": refusal for number in range(4)}
+    with pytest.raises(CredentialsError, match="run the same command again to go on"):
+        pack(refusing_bucket, str(tmp_path / "dst"), options)
+    with pytest.raises(CredentialsError):
+        index_in_place(refusing_bucket, destination=str(tmp_path / "index"), max_bad=100)
+    _RefusingHandler.refused.clear()
+    pack(refusing_bucket, str(tmp_path / "dst"), options)
+    pack(str(tmp_path / "src"), str(tmp_path / "whole"), options)
+    index, whole = open_index(str(tmp_path / "dst")), open_index(str(tmp_path / "whole"))
+    assert index.manifest.bad == ()
+    assert index.fingerprint == whole.fingerprint
+
+
+def test_what_a_first_look_reads_is_refused_too(tmp_path, refusing_bucket):
+    """Sizes that no listing tells are measured beforehand."""
+    (tmp_path / "t.csv").write_text(f"url\n{refusing_bucket}/dog/dog_000.JPEG\n")
+    _RefusingHandler.refused["dog_000.JPEG"] = (401, "")
+    fails(CredentialsError, tmp_path / "t.csv", tmp_path)
+
+
+def test_bad_files_are_read_anew_by_the_same_command(tmp_path, refusing_bucket):
+    options = PackOptions(shard_bytes=4000, keep_order=True)
+    _RefusingHandler.refused["dog_001.JPEG"] = (403, "<Error><Code>AccessDenied</Code></Error>")
+    with pytest.raises(TooManyBadSamplesError, match="reads them anew"):
+        pack(refusing_bucket, str(tmp_path / "dst"), options)
+    finished = {file.stem for file in (tmp_path / "dst/.packing").glob("*.arrow")}
+    assert finished  # those without it are kept
+    _RefusingHandler.refused.clear()
+    manifest = pack(refusing_bucket, str(tmp_path / "dst"), options).manifest
+    assert (manifest.num_samples, manifest.bad) == (8, ())
 
 
 @pytest.fixture

@@ -95,6 +95,39 @@ def test_kill_9_of_a_rank_ends_the_others_and_what_it_had_started(folder: Path):
     assert "rank 1 failed first: killed by SIGKILL" in (folder / "terminal").read_text()
 
 
+RESTARTED = """
+import os, pathlib, signal, subprocess, sys
+
+def start(name, **how):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], **how)
+    pathlib.Path(f"pid-{name}").write_text(f"{child.pid}\\n")
+
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    start("worker")
+    start("daemon", start_new_session=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+start("left")
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--tee", "3"]])  # the logs are ours, or torchrun's
+def test_what_a_killed_rank_had_started_does_not_outlive_its_restart(
+    tmp_path: Path, flags: list[str]
+):
+    (tmp_path / "train.py").write_text(RESTARTED)
+    with started(tmp_path, "--max-restarts", "1", *flags, "train.py") as job:
+        assert job.wait(timeout=DEADLINE_S) == 0
+    daemon, left, worker = pids_in(tmp_path, 3)
+    try:
+        eventually(lambda: not alive(worker), "the end of the worker", timeout_s=30)
+        # What has left the rank's group, and what ranks that ended well leave, they mean to.
+        assert alive(daemon)
+        assert alive(left)
+    finally:
+        for pid in filter(alive, (daemon, left, worker)):
+            os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_ranks_once_and_is_the_code(folder: Path, sent: int, code: int):
     with started(folder, "--nproc-per-node", "2", "train.py", "polite") as job:

@@ -70,6 +70,17 @@ def test_a_bad_sample_is_replaced_within_its_shard_and_named(
     assert dataset.index.shard_of(33) == dataset.index.shard_of(record["replacement"])
 
 
+def test_training_goes_on_where_bad_samples_cannot_be_written_down(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    damage(url, [3, 33, 40])
+    monkeypatch.setenv("HEADRACE_RUN_DIR", str(tmp_path / "nowhere"))
+    loader = DataLoader(ShardDataset(url, max_bad_rate=0.5), 8, num_workers=0)
+    assert sum(len(batch["__key__"]) for batch in loader) == COUNT
+    (said,) = [each.message for each in caplog.records if "cannot be written" in each.message]
+    assert f"{tmp_path}/nowhere/quarantine.jsonl (No such file or directory)" in said
+
+
 @pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
 def test_a_byte_that_was_damaged_on_the_way_is_fetched_once_more(
     s3_url: str, s3_server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, cached: bool

@@ -243,3 +243,68 @@ def test_the_data_wait_begins_with_iter(workers: int):
     stats = loader.stats()
     assert started.wait_ns < stats.first_batch_ns <= time.monotonic_ns() - before_ns
     assert stats.wait_ns <= stats.elapsed_ns
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_device_transform_that_runs_out_is_an_error_and_no_end(workers: int):
+    other = iter(range(3))
+    loader = DataLoader(
+        Numbers(40), 4, num_workers=workers, device_transform=lambda batch: (batch, next(other))
+    )
+    batches = iter(loader)
+    assert [number for _, (_, number) in zip(range(3), batches, strict=False)] == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="device_transform raised StopIteration"):
+        next(batches)
+
+
+def test_an_iteration_whose_executor_was_taken_says_so():
+    executor = ProcessExecutor(2, 4, rank=0, iterable=False)
+    try:
+        first = iter(DataLoader(range(40), 4, executor=executor))
+        next(first)
+        second = iter(DataLoader(range(8), 4, executor=executor))
+        with pytest.raises(LoaderError, match="executor of its own"):
+            next(first)
+        del first
+        assert [len(batch) for batch in second] == [4, 4]
+        third = DataLoader(range(40), 4, executor=executor)
+        assert len(list(third)) == 10
+    finally:
+        executor.close()
+
+
+MEETS_LATER = textwrap.dedent("""
+    import sys
+    from torch import distributed, multiprocessing
+    from headrace import DataLoader
+    from headrace.core.errors import UsageError
+
+    def train(rank, meeting):
+        early, placed = DataLoader(range(8), 2), DataLoader(range(8), 2, rank=0, world=1)
+        method = f"file://{meeting}"
+        distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+        assert len(list(placed)) == 4
+        assert len(list(DataLoader(range(8), 2))) == 2
+        try:
+            iter(early)
+        except UsageError as error:
+            open(f"{meeting}-{rank}", "w").write(str(error))
+        distributed.destroy_process_group()
+
+    if __name__ == "__main__":
+        multiprocessing.start_processes(train, (sys.argv[1],), nprocs=2, start_method="spawn")
+""")
+
+
+def test_a_loader_that_was_made_before_its_ranks_met_says_so(tmp_path: Path):
+    (tmp_path / "script.py").write_text(MEETS_LATER)
+    subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "meeting")],
+        check=True,
+        timeout=120,
+    )
+    for rank in range(2):
+        said = (tmp_path / f"meeting-{rank}").read_text()
+        assert said.startswith(
+            f"This loader was made for rank 0 of 1, and this is rank {rank} of 2"
+        )

@@ -229,6 +229,38 @@ def test_ctrl_c_ends_everything_with_one_traceback(tmp_path: Path):
     assert gone(children)
 
 
+STOPPED = textwrap.dedent("""
+    import os, signal, sys
+    from sample_datasets import Draws
+    from headrace import DataLoader
+    told = []
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: told.append(number))
+    if __name__ == "__main__":
+        batches = iter(DataLoader(Draws(400), 4, num_workers=2))
+        for _ in range(10):
+            next(batches)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.killpg(0, number)
+        print(len(told), len(list(batches)))
+""")
+
+
+def test_a_job_that_is_told_to_stop_has_its_batches_until_it_does(tmp_path: Path):
+    """Launchers and schedulers signal the whole process group."""
+    (tmp_path / "script.py").write_text(STOPPED)
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(TESTS)])},
+        start_new_session=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.stdout.split() == ["4", "90"], ended.stderr
+
+
 def test_kill_9_of_the_forkserver_is_an_error_not_a_hang():
     loader = iter(DataLoader(Draws(100000), 4, num_workers=2, timeout_s=60))
     next(loader)

@@ -105,6 +105,22 @@ def test_a_dataset_on_a_web_server_is_read_there(web: str, tmp_path: Path):
     assert len(set(keys[str(local)])) == count
 
 
+@pytest.mark.parametrize("damage", [b"", bytes(5000)])
+def test_a_damaged_copy_of_an_index_is_removed_and_the_index_itself_read(
+    web: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+):
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    url = f"{web}/damaged{len(damage)}"
+    pack_images(tmp_path / "photos", url, 8)
+    located = open_index(url).locate(3)
+    (copy,) = (tmp_path / "cache").rglob("*.arrow")
+    whole = copy.read_bytes()
+    copy.write_bytes((damage + whole[len(damage) :]) if damage else b"")
+    assert open_index(url).locate(3) == located
+    assert open_index(url).locate(3) == located  # copied anew
+    assert copy.read_bytes() == whole
+
+
 def test_workers_open_a_remote_index_from_the_copies_of_this_host(
     web: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

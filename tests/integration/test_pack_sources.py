@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -228,6 +229,54 @@ def test_what_another_packing_to_the_same_place_took_away_is_missed(tmp_path):
     assert not (tmp_path / "dst/manifest.json").exists()
     report = pack(str(source), str(tmp_path / "dst"), PackOptions(shard_bytes=1))
     assert report.manifest.num_samples == sum(each.is_file() for each in source.rglob("*"))
+
+
+class _EnoughError(Exception):
+    """Ends a packing that has claimed its destination."""
+
+
+def _end_when_begun(progress: PackProgress) -> None:
+    if progress.stage == "packing":
+        raise _EnoughError
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_of_two_packings_begun_together_the_later_is_refused(tmp_path, s3_url, where):
+    destination = s3_url if where == "bucket" else str(tmp_path / "dst")
+    mine = class_folders(tmp_path / "mine", each=1)
+    another = class_folders(tmp_path / "another", each=1, classes=("eel", "fox"))
+
+    def begin_another(extension: str, data: bytes) -> bytes:
+        # Called to measure the source, when the destination has been seen to be free.
+        with pytest.raises(_EnoughError):
+            pack(str(another), destination, PackOptions(), progress=_end_when_begun)
+        return data
+
+    with pytest.raises(DatasetError, match="unfinished packing of other options"):
+        pack(str(mine), destination, PackOptions(), recode=begin_another)
+    assert pack(str(another), destination, PackOptions()).manifest.classes == ("eel", "fox")
+
+
+def test_a_record_of_another_packing_is_refused(tmp_path):
+    """As there may be where a server let two claim one destination."""
+    record = tmp_path / "dst/.packing/000000.arrow"
+    found: list[bytes] = []
+
+    def exchange(progress: PackProgress) -> None:
+        if progress.stage == "indexing":
+            found.append(record.read_bytes())
+            if len(found) == 1:
+                raise _EnoughError
+            record.write_bytes(found[0])
+
+    source = class_folders(tmp_path / "mine", each=2)
+    another = class_folders(tmp_path / "another", each=2, classes=("eel", "fox"))
+    with pytest.raises(_EnoughError):
+        pack(str(another), str(tmp_path / "dst"), PackOptions(), progress=exchange)
+    shutil.rmtree(tmp_path / "dst")
+    with pytest.raises(DatasetError, match=r"000000\.arrow is of another packing"):
+        pack(str(source), str(tmp_path / "dst"), PackOptions(), progress=exchange)
+    assert not (tmp_path / "dst/manifest.json").exists()
 
 
 def test_a_destination_with_other_things_in_it_is_refused(tmp_path):

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from jobs import attempts_of, run
+from jobs import (
+    DEADLINE_S,
+    attempts_of,
+    clean_environment,
+    eventually,
+    headrace,
+    run,
+    started,
+)
 
 DIRECT = """
 import json, multiprocessing, os, sys
@@ -88,6 +98,36 @@ def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
     assert (attempt["world_size"], attempt["exit_code"]) == (2, 1)
 
 
+GROWING = """
+import os, signal
+
+print(os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+if os.environ["WORLD_SIZE"] == "1":
+    signal.pause()  # until another host joins
+"""
+
+
+def test_a_host_that_joins_costs_the_others_none_of_their_logs(tmp_path: Path):
+    (tmp_path / "train.py").write_text(GROWING)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+    flags = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    flags += ["--rdzv-conf", "last_call_timeout=1", "--run-dir", "here", "../train.py"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    logs = first / "here" / "logs" / "attempt-1"
+    alone = logs / "rank-0.stdout"
+    with started(first, *flags) as job:
+        eventually(lambda: alone.exists() and alone.read_text(), "a rank alone")
+        with started(second, *flags) as joining:
+            assert joining.wait(timeout=DEADLINE_S) == 0
+            assert job.wait(timeout=DEADLINE_S) == 0
+    assert alone.read_text() == "1 0\n"
+    (together,) = (logs / "restart-1").glob("rank-*.stdout")
+    assert together.read_text() == "2 0\n"  # torchrun counts no restart
+
+
 def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
@@ -103,6 +143,59 @@ def test_one_rank_under_torchrun_speaks_without_a_prefix(tmp_path: Path):
     assert (ended.returncode, ended.stdout) == (0, "rank 0\n")
     (folder,) = (tmp_path / "runs").iterdir()
     assert attempts_of(folder)[0]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("shutil.rmtree('runs')", "No such file or directory"),
+        ("pathlib.Path('runs/base/run.json').write_text('{')", "run.json cannot be read"),
+    ],
+)
+def test_the_script_s_code_comes_back_where_the_end_cannot_be_written_down(
+    tmp_path: Path, flags: list[str], damage: str, told: str
+):
+    (tmp_path / "train.py").write_text(f"import pathlib, shutil, sys; {damage}; sys.exit(7)")
+    ended = run(tmp_path, "--name", "base", *flags, "train.py")
+    assert ended.returncode == 7
+    assert "Traceback" not in ended.stderr
+    (line,) = [line for line in ended.stderr.splitlines() if "cannot be written down" in line]
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("closed", "shown", "tells"),
+    [
+        ("<&-", "out\n", True),
+        (">&-", "", True),
+        ("2>&-", "out\n", False),
+        ("<&- >&- 2>&-", "", False),
+    ],
+)
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
+def test_a_script_runs_where_standard_streams_are_closed(
+    tmp_path: Path, flags: list[str], closed: str, shown: str, tells: bool
+):
+    (tmp_path / "train.py").write_text(
+        "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
+    )
+    command = headrace("run", "--run-dir", "here", *flags, "train.py")
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ended.returncode == 7
+    assert ended.stdout == shown
+    assert ("headrace: run folder" in ended.stderr) is tells
+    logs = tmp_path / "here" / "logs" / "attempt-1"
+    assert (logs / "rank-0.stdout").read_text() == "out\n"
+    assert "err\n" in (logs / "rank-0.stderr").read_text()
 
 
 @pytest.mark.parametrize(

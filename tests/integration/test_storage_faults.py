@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack
@@ -18,6 +20,7 @@ from slow_proxy import Faults, SlowProxy, slow_proxy
 
 from headrace.core.errors import (
     CorruptError,
+    CredentialsError,
     DeniedError,
     NotFoundError,
     StorageError,
@@ -25,6 +28,7 @@ from headrace.core.errors import (
     ThrottledError,
 )
 from headrace.data.storage import RetryPolicy, StorageConfig, Store, open_store
+from services.object_servers import GoogleHandler, object_server
 
 _DATA = random.Random(5).randbytes(3_000_000)
 _QUICK = RetryPolicy(first_wait_s=0.01, longest_wait_s=0.1, deadline_s=20, stall_s=5)
@@ -153,21 +157,75 @@ def test_wrong_credentials_are_told_at_once(s3_url: str, monkeypatch: pytest.Mon
             call()
 
 
-def test_credentials_renewed_in_a_profile_are_taken_up(
-    s3_url: str, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_store(s3_url).put("data", b"123")
+@pytest.fixture
+def profile(s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file that credentials come from, empty so far."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    profile = tmp_path / "credentials"
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
-    text = f"[default]\naws_access_key_id={s3_server.access_key}\naws_secret_access_key="
-    profile.write_text(text + "expired")
-    store = open_store(s3_url)
-    with pytest.raises(DeniedError):
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return tmp_path / "credentials"
+
+
+def _log_in(profile: Path, key: str, secret: str) -> None:
+    profile.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={secret}\n")
+
+
+def test_credentials_renewed_in_a_profile_are_taken_up(
+    s3_url: str, s3_server: S3Server, profile: Path
+) -> None:
+    """By streams too, which cannot be sent again: uploads in parts look before they begin."""
+    _log_in(profile, s3_server.access_key, "expired")
+    store, size = open_store(s3_url), 12_000_000
+    with pytest.raises(CredentialsError):
         store.get("data")
-    profile.write_text(text + s3_server.secret_key)
-    assert bytes(store.get("data")) == b"123"
+    with pytest.raises(CredentialsError):
+        store.put("data", bytes(size))
+    _log_in(profile, s3_server.access_key, s3_server.secret_key)
+    store.put("data", (bytes(1_000_000) for _ in range(12)))
+    assert len(store.get("data")) == size
+
+
+class _ExpiringHandler(GoogleHandler):
+    """Speaks S3 as well. Refuses the old key in the midst of an upload, and has it renewed."""
+
+    profile: Path
+
+    def do_PUT(self) -> None:  # noqa: N802  (http.server names it)
+        if "Credential=old/" in self.headers["Authorization"]:
+            _log_in(self.profile, "new", "secret")
+            self.answer(403, "<Error><Code>ExpiredToken</Code></Error>")
+        else:
+            super().do_PUT()
+
+
+_UPLOAD = """
+import sys
+from pathlib import Path
+from headrace.data.storage import open_store
+file = Path(sys.argv[3])
+data = file.read_bytes() if sys.argv[4] == "bytes" else file
+open_store(sys.argv[1], client=sys.argv[2]).put("data", data)
+print("written", flush=True)
+"""
+
+
+@pytest.mark.parametrize("client", ["auto", "direct"])
+@pytest.mark.parametrize("kind", ["bytes", "file"])
+def test_credentials_that_expire_in_an_upload_are_renewed_and_it_is_sent_again(
+    client: str, kind: str, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(random.Random(8).randbytes(12_000_000))
+    handler = type("Handler", (_ExpiringHandler,), {"profile": profile})
+    _log_in(profile, "old", "secret")
+    with object_server(handler) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        # In a process of its own: one that calls the client itself could not fork any more.
+        command = [sys.executable, "-c", _UPLOAD, "s3://bucket/folder", client, str(file), kind]
+        # Not its status: the client may abort a process that ends right after a refused part.
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        assert done.stdout == "written\n"
+        assert server.objects["bucket/folder/data"].data == file.read_bytes()
 
 
 def test_a_bucket_that_does_not_exist_is_named(s3_url: str) -> None:

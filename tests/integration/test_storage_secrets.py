@@ -12,6 +12,8 @@ import pytest
 from slow_proxy import Faults, slow_proxy
 
 from headrace.core.errors import HeadraceError
+from headrace.data.shards.options import PackOptions
+from headrace.data.shards.pack import pack
 from headrace.data.storage import RetryPolicy, StorageConfig, open_store, safe_url
 from services.object_servers import WebHandler, object_server
 
@@ -54,6 +56,15 @@ def test_presigned_queries_and_passwords_of_urls(caplog: pytest.LogCaptureFixtur
         told += _told(lambda: busy.get_range("x", 0, 3))  # nothing listens there any more
     told += repr(store) + str(store) + store.url + caplog.text + safe_url(url)
     assert f"http://{host}/folder/missing" in told
+    assert _CANARY not in told
+
+
+def test_presigned_addresses_in_a_table(tmp_path: Path) -> None:
+    table = tmp_path / "photos.csv"
+    rows = [f"https://host/cat{end}?X-Amz-Signature={_CANARY}" for end in (".jpg", ".png")]
+    table.write_text("\n".join(["url", *rows]))
+    told = _told(lambda: pack(str(table), str(tmp_path / "dst"), PackOptions()))
+    assert "https://host/cat.jpg and https://host/cat.png" in told
     assert _CANARY not in told
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
+from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from headrace import DataLoader
 from headrace.core.errors import CheckpointError, UsageError
 from headrace.data.storage import open_store
 from headrace.train import Checkpointer, Restored
@@ -129,6 +133,19 @@ def test_damage_is_told_with_the_file_and_the_way_on(url: str):
     assert not differences(before, everything(model, optimizer))
 
 
+def test_a_loader_that_refuses_its_state_leaves_the_model_as_it_was(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(2, *trained(2), DataLoader(range(8), 2, sampler=range(8), num_workers=0))
+    model, optimizer = trained(1)
+    before = copy.deepcopy(model.state_dict())
+    loader = DataLoader(range(8), 4, sampler=range(8), num_workers=0)
+    held = loader.state_dict()
+    with pytest.raises(CheckpointError, match="4 sample"):
+        checkpointer.restore(model, optimizer, loader)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert loader.state_dict() == held
+
+
 def test_without_optimizer_and_loader_theirs_is_left_out(tmp_path: Path):
     checkpointer = Checkpointer(str(tmp_path))
     model, optimizer = trained(2)
@@ -234,6 +251,61 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_written(tmp_path: Pat
     assert checkpointer.latest() is None
     with pytest.raises(UsageError, match="keep=0"):
         Checkpointer(str(tmp_path), keep=0)
+
+
+def test_numpy_scalars_in_an_optimizer_come_back_as_numbers(tmp_path: Path):
+    model, optimizer = trained(1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 0.5 * (1 + np.cos(0.25)))
+    rate = optimizer.param_groups[0]["lr"]
+    assert isinstance(rate, np.generic)
+    optimizer.param_groups[0]["betas"] = (np.float32(0.5), 0.75)
+    optimizer.state[model.head.weight]["seen"] = {"counts": [np.int64(3)]}
+    checkpointer = Checkpointer(str(tmp_path))
+    checkpointer.save(1, model, optimizer)
+    assert optimizer.param_groups[0]["lr"] is rate
+    other, new_optimizer = trained(1)
+    new_optimizer.state[other.head.weight]["seen"] = None
+    checkpointer.restore(other, new_optimizer)
+    (group,) = new_optimizer.param_groups
+    assert (type(group["lr"]), group["lr"], group["betas"]) == (float, float(rate), (0.5, 0.75))
+    counts = new_optimizer.state[other.head.weight]["seen"]["counts"]
+    assert [(type(count), count) for count in counts] == [(int, 3)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            Decimal(1),
+            r"optimizer\.param_groups\.0\.note is a decimal\.Decimal, which cannot be read",
+        ),
+        ([1, {"of": np.ones(2)}], r"param_groups\.0\.note\.1\.of is a numpy\.ndarray, .*tensors"),
+        (lambda: 1, r"param_groups\.0\.note is a builtins\.function"),
+    ],
+)
+def test_what_could_never_be_restored_is_refused_before_it_counts(tmp_path: Path, value, message):
+    checkpointer = Checkpointer(str(tmp_path), keep=1)
+    model, optimizer = trained(1)
+    checkpointer.save(1, model, optimizer)
+    optimizer.param_groups[0]["note"] = value
+    with pytest.raises(CheckpointError, match=message):
+        checkpointer.save(2, model, optimizer)
+    assert checkpointer.restore(*trained(0)) == Restored(step=1, extra=None)
+    optimizer.param_groups[0]["note"] = [1, {"of": torch.ones(2)}]
+    checkpointer.save(2, model, optimizer)
+    assert checkpointer.restore(*trained(0)) == Restored(step=2, extra=None)
+
+
+def test_an_optimizer_stays_without_state_where_reading_fails(tmp_path: Path):
+    checkpointer = Checkpointer(str(tmp_path))
+    model, optimizer = trained(1)
+    optimizer.param_groups[0]["note"] = Decimal(1)
+    with torch.serialization.safe_globals([Decimal]):  # only where it is saved, not where read
+        checkpointer.save(1, model, optimizer)
+    other, new_optimizer = trained(0)
+    with pytest.raises(CheckpointError, match="Decimal"):
+        checkpointer.restore(other, new_optimizer)
+    assert not new_optimizer.state
 
 
 def test_a_disk_that_cannot_be_written_is_one_error(tmp_path: Path):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace import DataLoader
 from headrace.core.errors import CheckpointError, DatasetError
 from headrace.data.loader.loader import DataLoader as Loader
+from sample_datasets import RandomStream
 
 
 class Indices:
@@ -107,6 +108,32 @@ def test_a_state_nobody_iterated_from_is_kept():
     resumed = make(50)
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
+
+
+CHANGED = [
+    ({"batch_size": 4}, r"3 sample\(s\) a batch, and the loader has 4"),
+    ({"world": 2, "rank": 1}, r"1 rank\(s\), and the loader has 2"),
+    ({"num_workers": 2}, r"1 worker\(s\), and the loader has 2"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), CHANGED)
+def test_a_place_among_batches_is_for_the_same_batches_alone(changed: dict, words: str):
+    arguments = {"batch_size": 3, "num_workers": 1}
+    loader = DataLoader(RandomStream(), **arguments)
+    next(iter(loader))
+    state = loader.state_dict()
+    with pytest.raises(CheckpointError, match=words):
+        DataLoader(RandomStream(), **arguments | changed).load_state_dict(state)
+    DataLoader(RandomStream(), **arguments).load_state_dict(state)
+
+
+def test_a_samplers_place_is_the_same_for_any_number_of_workers():
+    loader = DataLoader(Indices(10), 3, sampler=range(10), num_workers=0)
+    next(iter(loader))
+    resumed = DataLoader(Indices(10), 3, sampler=range(10), num_workers=2)
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in resumed] == [[3, 4, 5], [6, 7, 8], [9]]
 
 
 def test_a_given_samplers_state_is_its_count():

@@ -26,6 +26,7 @@ def main() -> None:
     assert (dist.get_backend(), dist.get_world_size()) == ("gloo", 2)
     fsdp = headrace.prepare(_copy_of_rank_0(ddp), "fsdp", "cpu")
     _check_sharding(fsdp)
+    _check_moved_buffers_are_rank_0_s()
     ddp_optimizer, fsdp_optimizer = optimizer_of(ddp), optimizer_of(fsdp)
     train(ddp, ddp_optimizer, range(3), RANK)
     train(fsdp, fsdp_optimizer, range(3), RANK)
@@ -36,6 +37,7 @@ def main() -> None:
     _check_restored_into_fsdp(trained)
     _check_remote(ddp, ddp_optimizer, trained)
     _check_loaders_that_differ(ddp)
+    _check_loaders_of_different_seeds(ddp)
     _check_failures_reach_every_rank(ddp)
     headrace.Checkpointer(f"{LOCAL}/fsdp").save(3, fsdp, fsdp_optimizer, extra={"epoch": 1})
     reference = everything(fsdp, fsdp_optimizer)
@@ -56,6 +58,22 @@ def _check_sharding(fsdp: torch.nn.Module) -> None:
         assert isinstance(parameter, DTensor), name
     assert type(fsdp.blocks[0]).__name__ == "FSDPBlock"
     assert fsdp.blocks[0].linear.weight.to_local().shape == (4, 8)
+
+
+class _Moved(Network):
+    """Has another tensor as its buffer once it is moved, as a move to a device makes."""
+
+    def _apply(self, *arguments, **settings):
+        moved = super()._apply(*arguments, **settings)
+        self.seen = self.seen.clone()
+        return moved
+
+
+def _check_moved_buffers_are_rank_0_s() -> None:
+    network = _Moved()
+    network.seen.fill_(10 + RANK)
+    fsdp = headrace.prepare(network, "fsdp", "cpu")
+    assert fsdp.seen.item() == 10
 
 
 def _check_restored_into_fsdp(trained: dict) -> None:
@@ -86,6 +104,20 @@ def _check_loaders_that_differ(model: torch.nn.Module) -> None:
     loader = Loader()
     checkpointer.restore(model, loader=loader)
     assert loader.state == {"of": RANK}
+
+
+def _check_loaders_of_different_seeds(model: torch.nn.Module) -> None:
+    checkpointer = headrace.Checkpointer(f"{LOCAL}/seeds")
+    samples = list(range(8))
+    apart = headrace.DataLoader(samples, batch_size=2, shuffle=True, seed=5 + RANK)
+    message = "different seeds (rank 0: 5, rank 1: 6)"
+    _expect(lambda: checkpointer.save(1, model, loader=apart), CheckpointError, message)
+    assert checkpointer.latest() is None
+    checkpointer.save(1, model, loader=headrace.DataLoader(samples, shuffle=True, seed=5))
+    checkpointer.save(2, model, loader=headrace.DataLoader(samples, seed=5 + RANK))  # one order
+    own = range(RANK, 8, 2)  # a sampler of its own: any seed will do
+    checkpointer.save(3, model, loader=headrace.DataLoader(samples, sampler=own, seed=5 + RANK))
+    assert checkpointer.latest() == 3
 
 
 def _check_failures_reach_every_rank(model: torch.nn.Module) -> None:

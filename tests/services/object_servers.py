@@ -75,6 +75,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.state.objects[key] = stored
         return stored
 
+    def exists(self) -> bool:
+        return self.key in self.state.objects
+
     def answer_object(self) -> None:
         stored = self.state.objects.get(self.key)
         if stored is None:
@@ -120,6 +123,8 @@ class GoogleHandler(_Handler):
             self.state.parts[self.query["uploadId"]][self.query["partNumber"]] = self.body
             etag = f'"{hashlib.blake2b(self.body, digest_size=8).hexdigest()}"'
             self.answer(200, ETag=etag)
+        elif self.headers.get("x-goog-if-generation-match") == "0" and self.exists():
+            self.answer(412)
         else:
             self.answer(200, ETag=self.store(self.key, self.body).etag, x_goog_generation="1")
 
@@ -179,6 +184,9 @@ class AzureHandler(_Handler):
         if self.query.get("comp") == "block":
             self.state.parts.setdefault(self.key, {})[self.query["blockid"]] = self.body
             self.answer(201)
+            return
+        if self.headers.get("If-None-Match") == "*" and self.exists():
+            self.answer(409)
             return
         data = self.body
         if self.query.get("comp") == "blocklist":

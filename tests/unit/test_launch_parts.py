@@ -20,6 +20,7 @@ from headrace.launch.failure import (
     last_traceback,
 )
 from headrace.launch.follow import Follower
+from headrace.launch.leftovers import Leftovers
 from headrace.launch.own_flags import direct_job
 from headrace.launch.rank import rank_command
 from headrace.launch.scripts import check_script
@@ -261,6 +262,18 @@ def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: P
     )
     assert child.wait() == 5
     assert int(pid_file.read_text()) == child.pid
+
+
+def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
+    leftovers = Leftovers()
+    command = rank_command(
+        sys.executable, ["sh", "-c", "read go"], told_through=leftovers.told_through
+    )
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as living:
+        eventually(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sh\n", "the command")
+        leftovers.end()
+        living.terminate()
+    assert living.returncode == -signal.SIGTERM
 
 
 def test_the_rank_wrapper_says_what_cannot_be_started():

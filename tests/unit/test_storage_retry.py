@@ -10,6 +10,7 @@ from obstore.exceptions import GenericError
 
 from headrace.core.errors import (
     CorruptError,
+    CredentialsError,
     DeniedError,
     NotFoundError,
     StorageError,
@@ -22,6 +23,9 @@ from headrace.data.storage.failures import Fault, WrongAnswerError, describe_fai
 from headrace.data.storage.retry import Hedge, Retrier
 
 _POLICY = RetryPolicy(first_wait_s=0.001, longest_wait_s=0.01, deadline_s=0.3, unreachable_s=0.05)
+
+
+_HOST = "http://169.254.169.254"
 
 
 def _status(status: int, code: str = "") -> GenericError:
@@ -54,8 +58,11 @@ def _run(attempt: Callable[[], Awaitable[Any]], *, denied: bool = False) -> Any:
         (_status(429), Fault.THROTTLED),
         (_status(400, "SlowDown"), Fault.THROTTLED),
         (_status(403, "AccessDenied"), Fault.DENIED),
-        (_status(401), Fault.DENIED),
-        (_status(400, "ExpiredToken"), Fault.DENIED),
+        (_status(400, "AccessDenied"), Fault.DENIED),
+        (_status(403), Fault.DENIED),
+        (_status(401), Fault.CREDENTIALS),
+        (_status(400, "ExpiredToken"), Fault.CREDENTIALS),
+        (_status(403, "SignatureDoesNotMatch"), Fault.CREDENTIALS),
         (_status(404, "NoSuchBucket"), Fault.NOT_FOUND),
         (_status(416, "InvalidRange"), Fault.CORRUPT),
         (_status(412), Fault.CORRUPT),
@@ -68,7 +75,12 @@ def _run(attempt: Callable[[], Awaitable[Any]], *, denied: bool = False) -> Any:
         (FileNotFoundError("Object not found"), Fault.NOT_FOUND),
         (GenericError("Requested 0..10, got 0..5"), Fault.CORRUPT),
         (GenericError("kind: Connect ... ConnectionRefused"), Fault.UNREACHABLE),
-        (GenericError("http://169.254.169.254/latest/api/token TimedOut"), Fault.DENIED),
+        (GenericError("http://169.254.169.254/latest/api/token TimedOut"), Fault.CREDENTIALS),
+        (
+            GenericError(f"PUT {_HOST}/latest/api/token status code: 404 Not Found"),
+            Fault.CREDENTIALS,
+        ),
+        (GenericError(f"GET {_HOST}/latest/meta-data/x status code: 503"), Fault.THROTTLED),
         (GenericError("something new"), Fault.REFUSED),
     ],
 )
@@ -76,6 +88,36 @@ def test_failures_are_told_apart(error: Exception, fault: Fault) -> None:
     failure = describe_failure(error)
     assert failure.fault is fault
     assert "SECRET" not in failure.detail
+
+
+@pytest.mark.parametrize(
+    "name", ["a%20certificate.jpg", "latest/meta-data/x", "latest/api/token", "computeMetadata/v1"]
+)
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("inner: ConnectError( kind: ConnectionRefused )", Fault.UNREACHABLE),
+        ("source: reqwest::Error { source: TimedOut }", Fault.TIMED_OUT),
+        (
+            'status code: 404 <Error xmlns="http://s3.amazonaws.com/doc/"><Code>NoSuchBucket</Code>',
+            Fault.NOT_FOUND,
+        ),
+    ],
+)
+def test_what_an_object_is_called_is_no_failure(name: str, words: str, fault: Fault) -> None:
+    for host in ("http://127.0.0.1:9/bucket", "https://bucket.s3.amazonaws.com"):
+        failure = describe_failure(
+            GenericError(f"GET {host}/{name} in 1 ms: uri: {host}/{name}, {words}")
+        )
+        assert failure.fault is fault
+        assert failure.detail != "it does not exist"  # the code was found too
+
+
+def test_where_a_host_offers_credentials_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = GenericError("PUT http://127.0.0.1:9/latest/api/token in 1 ms: ConnectionRefused")
+    assert describe_failure(error).fault is Fault.UNREACHABLE
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9/")
+    assert describe_failure(error).fault is Fault.CREDENTIALS
 
 
 def test_a_passing_failure_is_tried_again() -> None:
@@ -86,7 +128,12 @@ def test_a_passing_failure_is_tried_again() -> None:
 
 @pytest.mark.parametrize(
     ("error", "kind"),
-    [(_status(404), NotFoundError), (_status(403), DeniedError), (_status(400), StorageError)],
+    [
+        (_status(404), NotFoundError),
+        (_status(403), DeniedError),
+        (_status(401), CredentialsError),
+        (_status(400), StorageError),
+    ],
 )
 def test_a_final_failure_is_not(error: Exception, kind: type[StorageError]) -> None:
     script = _Script(error)
@@ -132,11 +179,12 @@ def test_a_wrong_answer_is_asked_for_three_times() -> None:
         _run(script)
 
 
-def test_refused_credentials_are_read_again_once() -> None:
-    script = _Script(_status(403))
+@pytest.mark.parametrize("status", [401, 403])
+def test_refused_credentials_are_read_again_once(status: int) -> None:
+    script = _Script(_status(status))
     assert _run(script, denied=True) == "answer"
     with pytest.raises(DeniedError):
-        _run(_Script(_status(403), _status(403)), denied=True)
+        _run(_Script(_status(status), _status(status)), denied=True)
 
 
 def test_our_own_errors_pass() -> None:

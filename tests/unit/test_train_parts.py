@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 from torch import nn
 
 from headrace.core.errors import CheckpointError
+from headrace.train import devices
 from headrace.train.blocks import repeated_blocks
 from headrace.train.commit import Commit, SavedFile, step_folder, step_of
 from headrace.train.reader import SafeReader
@@ -100,3 +104,23 @@ def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(
     with scratch_folder() as first, scratch_folder() as second:
         assert sorted(tmp_path.iterdir()) == sorted([first, second])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_at_exit_gloo_s_threads_may_finish_what_needs_the_interpreter():
+    begun, freed, ends = threading.Event(), threading.Event(), threading.Event()
+
+    def work_on_as_gloo_does() -> None:
+        Path("/proc/thread-self/comm").write_text("pt_gloo_runloop")
+        begun.set()
+        hashlib.sha256(bytes(16 << 20))  # works without the interpreter, then needs it
+        freed.set()
+        ends.wait()
+
+    thread = threading.Thread(target=work_on_as_gloo_does)
+    thread.start()
+    begun.wait()
+    devices._leave(os.getpid())
+    was_freed = freed.is_set()
+    ends.set()
+    thread.join()
+    assert was_freed

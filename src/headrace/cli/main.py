@@ -16,6 +16,7 @@ from contextlib import suppress
 import typer
 
 from headrace.cli import compare, data, doctor, profile, report, run, top, tune
+from headrace.cli.standard_streams import open_closed_streams
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
@@ -47,6 +48,7 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line and exit."""
+    open_closed_streams()
     try:
         build_app()(prog_name="headrace")
     except HeadraceError as error:

@@ -5,6 +5,7 @@ HeadraceError
 ├── StorageError
 │   ├── NotFoundError
 │   ├── DeniedError
+│   │   └── CredentialsError  refused, expired or missing, whatever is asked for
 │   ├── ThrottledError
 │   ├── StorageTimeoutError
 │   ├── CorruptError      short body, wrong length, truncated range, wrong checksum
@@ -53,6 +54,10 @@ class NotFoundError(StorageError):
 
 class DeniedError(StorageError):
     """The store refused these credentials, or asks for some."""
+
+
+class CredentialsError(DeniedError):
+    """The credentials themselves are refused, expired or missing: no request would be answered."""
 
 
 class ThrottledError(StorageError):

@@ -24,3 +24,14 @@ def die_with_parent(parent_pid: int | None = None) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if parent_pid is not None and os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave_signals_to_the_parent() -> None:
+    """Stay where a whole process group is told to stop, or warned: the parent decides.
+
+    It may want to save first, and needs this process for that; it ends it in any case. Programs
+    that this process starts get such signals as usual, but for ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)

@@ -78,15 +78,20 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     )
 
 
-def tie_ranks(args: argparse.Namespace) -> None:
-    """Have torchrun start each rank so that it ends when torchrun does; changes `args`."""
+def tie_ranks(args: argparse.Namespace, told_through: int | None = None) -> None:
+    """Have torchrun start each rank so that it ends when torchrun does.
+
+    Args:
+        args: torchrun's, which are changed.
+        told_through: The writing end of a pipe of this process, where each rank tells its pid.
+    """
     if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
         return
     script = [args.training_script, *args.training_script_args]
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
-    program, *arguments = rank_command(sys.executable, script)
+    program, *arguments = rank_command(sys.executable, script, told_through=told_through)
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments
 

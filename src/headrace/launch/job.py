@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
+from headrace.core.errors import LaunchError
 from headrace.launch.failure import describe_end
 from headrace.launch.own_flags import DirectJob, direct_job
 from headrace.launch.rank import rank_command
@@ -78,13 +79,21 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         returncode = wait_for(child, held, own_session=False, resized=lambda: resize(streams))
         for tee in tees:
             tee.close()
-        folder.end_attempt(attempt.number, exit_code_of(returncode))
+        _write_down_end(folder, attempt.number, exit_code_of(returncode))
     # Signals are free again: whoever does not want to wait for this may leave.
     if returncode != 0:
         tell(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _write_down_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
+    # A full disk, or a script that removed its runs, must not cost the script's own exit code.
+    try:
+        folder.end_attempt(attempt, exit_code)
+    except (OSError, LaunchError) as error:
+        tell(f"headrace: that the run ended with {exit_code} cannot be written down: {error}\n")
 
 
 def _tell_verdict(folder: RunFolder, attempt: int) -> None:
@@ -114,7 +123,7 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         )
         announced = announcement.read()
         if announced is not None:
-            announced.folder.end_attempt(announced.attempt, exit_code_of(returncode))
+            _write_down_end(announced.folder, announced.attempt, exit_code_of(returncode))
     if returncode < 0:
         tell(f"headrace: torchrun itself was {describe_end(returncode)}\n")
     if announced is not None:

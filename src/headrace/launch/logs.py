@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
 from headrace.launch.follow import Follower
+from headrace.launch.leftovers import Leftovers
 
 Stream = Literal["stdout", "stderr"]
 
@@ -17,7 +18,8 @@ class RunLogs(LogsSpecs):
     """Gives torchrun the log files of a run, and shows them on the terminal as they grow.
 
     Args:
-        folder: The attempt's logs folder. Restarts by torchrun get `restart-1`, ... below it.
+        folder: The attempt's logs folder. Later starts of the ranks by torchrun get `restart-1`,
+            ... below it.
         world_size: With more than one rank every line shown says whose it is.
         shown: Local ranks to show; None shows all.
     """
@@ -29,6 +31,7 @@ class RunLogs(LogsSpecs):
         self._shown = shown
         self._follower = Follower()
         self._current = folder
+        self._starts = 0
 
     @property
     def root_log_dir(self) -> str:
@@ -50,8 +53,11 @@ class RunLogs(LogsSpecs):
             envs: Each local rank's environment, which gets the path of its error file.
         """
         self._follower.finish_files()
-        restart = next(iter(envs.values()))["TORCHELASTIC_RESTART_COUNT"]
-        self._current = self._folder if restart == "0" else self._folder / f"restart-{restart}"
+        # Not TORCHELASTIC_RESTART_COUNT: a host that joins or leaves has the others start their
+        # ranks again without counting that, and torchrun empties the files that it is given.
+        if self._starts > 0:
+            self._current = self._folder / f"restart-{self._starts}"
+        self._starts += 1
         self._current.mkdir(exist_ok=True)
         files: dict[str, Any] = {"stdouts": {}, "stderrs": {}, "error_files": {}}
         for local_rank, environment in envs.items():
@@ -69,3 +75,33 @@ class RunLogs(LogsSpecs):
         prefix = f"[rank {rank}] " if self._world_size > 1 else ""
         self._follower.follow(self.path(rank, "stdout"), prefix, sys.stdout.buffer)
         self._follower.follow(self.path(rank, "stderr"), prefix, sys.stderr.buffer)
+
+
+class CleanStarts(LogsSpecs):
+    """Logs as another says, and nothing of earlier ranks is left when torchrun starts others.
+
+    Args:
+        logs: Says where the ranks' output goes.
+        leftovers: Of the ranks.
+    """
+
+    def __init__(self, logs: LogsSpecs, leftovers: Leftovers) -> None:
+        super().__init__(log_dir=logs.root_log_dir)
+        self._logs = logs
+        self._leftovers = leftovers
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder of the logs."""
+        return self._logs.root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Return the files of the ranks that are about to start; torchrun calls this.
+
+        By then it has stopped those before them.
+
+        Args:
+            envs: Each local rank's environment.
+        """
+        self._leftovers.end()
+        return self._logs.reify(envs)

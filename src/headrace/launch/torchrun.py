@@ -14,20 +14,22 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.logs import RunLogs
+from headrace.launch.leftovers import Leftovers
+from headrace.launch.logs import CleanStarts, RunLogs
 from headrace.launch.recording import Recording
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
@@ -84,7 +86,8 @@ def _run(job: TorchrunJob, logs_folder: Path) -> int:
     _choose_threads(job)
     _keep_restarts_apart(args)
     _choose_local_rendezvous(args)
-    tie_ranks(args)
+    leftovers = Leftovers()
+    tie_ranks(args, leftovers.told_through)
     try:
         config, entrypoint, arguments = torchrun.config_from_args(args)
     except (ValueError, AssertionError, OSError) as error:
@@ -95,7 +98,7 @@ def _run(job: TorchrunJob, logs_folder: Path) -> int:
         logs = RunLogs(logs_folder, world_size=job.world_size, shown=shown or None)
         config.logs_specs = logs
     try:
-        elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
+        _launch(config, entrypoint, arguments, leftovers)
     except ChildFailedError as error:
         return _report(error, logs)
     except SignalException as error:
@@ -106,6 +109,22 @@ def _run(job: TorchrunJob, logs_folder: Path) -> int:
         if logs is not None:
             logs.close()
     return 0
+
+
+def _launch(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    arguments: Sequence[str],
+    leftovers: Leftovers,
+) -> None:
+    assert config.logs_specs is not None
+    config.logs_specs = CleanStarts(config.logs_specs, leftovers)
+    try:
+        elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
+    except BaseException:
+        # Here alone: what ranks that ended well leave running, they mean to.
+        leftovers.end()
+        raise
 
 
 def _choose_threads(job: TorchrunJob) -> None:
@@ -143,8 +162,6 @@ def _choose_local_rendezvous(args: argparse.Namespace) -> None:
 
 
 def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
-    for failure in error.failures.values():
-        _end_leftovers(failure)
     first = first_failure(
         [
             RankFailure(
@@ -166,15 +183,6 @@ def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
         logs.close()  # what the ranks said comes before what is said about them
     tell(message)
     return exit_code_of(first.returncode)
-
-
-def _end_leftovers(failure: ProcessFailure) -> None:
-    # A rank leads a process group of its own. What is left in it of a rank that was killed, such
-    # as its data workers, would keep memory and ports.
-    try:
-        os.killpg(failure.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _recorded_traceback(failure: ProcessFailure) -> str | None:

@@ -123,7 +123,12 @@ class RunFolder:
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
-        """Write down how an attempt ended."""
+        """Write down how an attempt ended.
+
+        Raises:
+            OSError: The folder cannot be written to, or is gone.
+            LaunchError: What is there cannot be read.
+        """
         with self._alone():
             self._write(
                 tuple(

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as write_states
@@ -28,7 +27,7 @@ from headrace.train.catalog import Catalog
 from headrace.train.commit import Commit, SavedFile, step_folder
 from headrace.train.files import describe, fetch, own_files, upload
 from headrace.train.ranks import gathered, on_rank_0, this_rank, together
-from headrace.train.reader import SafeLoadPlanner, SafeReader
+from headrace.train.reader import SafeLoadPlanner, SafeReader, SafeSavePlanner
 from headrace.train.scratch import scratch_folder
 from headrace.train.states import States, apply_states, collect_states, fit_states
 
@@ -115,10 +114,12 @@ class Checkpointer:
                 state.
 
         Raises:
-            CheckpointError: On every rank: it could not be written, or what it should hold cannot
-                be kept. The checkpoints before it are untouched.
+            CheckpointError: On every rank: it could not be written, what it should hold cannot be
+                kept, or the ranks' loaders have different seeds. The checkpoints before it are
+                untouched.
         """
         loaders = gathered(lambda: None if loader is None else _as_json(loader.state_dict()))
+        _check_one_seed(loaders)
         kept_extra = together(lambda: _as_json(extra))
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
@@ -165,16 +166,17 @@ class Checkpointer:
             commit, place = fetched
             reader = SafeReader(place, [file.name for file in commit.files])
             states = together(lambda: collect_states(model, optimizer, to_load=True))
+            before = together(lambda: None if loader is None else loader.state_dict())
             try:
                 together(lambda: fit_states(states, reader.read_metadata(), self._url_of(commit)))
+                together(lambda: _give(commit, loader))  # before the model: it may refuse
+                together(lambda: _read(states, reader))
+                together(lambda: apply_states(states))
             except CheckpointError:
                 states.abandon()
+                if loader is not None and before is not None:
+                    loader.load_state_dict(before)
                 raise
-            together(lambda: _read(states, reader))
-            together(lambda: apply_states(states))
-        if loader is not None and commit.loader is not None:
-            of_rank = 0 if len(commit.loader) == 1 else this_rank()
-            loader.load_state_dict(commit.loader[of_rank])
         return Restored(step=commit.step, extra=commit.extra)
 
     def _fetch_newest(
@@ -275,6 +277,31 @@ def _ranks_here() -> list[int]:
     return [rank for rank, other in enumerate(gathered(lambda: first)) if other == first]
 
 
+def _check_one_seed(states: Sequence[Any]) -> None:
+    """Raise CheckpointError where ranks are to share one order of samples, but shuffle another.
+
+    Each takes its part of its own permutation then: samples are lost, and others come twice.
+    """
+    seeds = {
+        rank: state.get("seed")
+        for rank, state in enumerate(states)
+        if isinstance(state, dict) and state.get("kind") == "plan" and state.get("shuffle")
+    }
+    if len(set(seeds.values())) > 1:
+        told = ", ".join(f"rank {rank}: {seed}" for rank, seed in seeds.items())
+        raise CheckpointError(
+            f"The ranks' loaders have different seeds ({told}), so they do not share the samples "
+            "out: some come twice and others never. Give all ranks' DataLoaders one seed."
+        )
+
+
+def _give(commit: Commit, loader: Stateful | None) -> None:
+    """Give a loader the state that it had, or that of all ranks."""
+    if loader is not None and commit.loader is not None:
+        of_rank = 0 if len(commit.loader) == 1 else this_rank()
+        loader.load_state_dict(commit.loader[of_rank])
+
+
 def _as_json(state: Any) -> Any:
     try:
         return json.loads(json.dumps(state))
@@ -286,11 +313,9 @@ def _as_json(state: Any) -> Any:
 
 
 def _write(states: States, place: Path) -> None:
-    # Of values that all ranks hold, rank 0's are written: with DDP those count, as its buffers
-    # are what the other ranks get before each forward pass.
-    planner = DefaultSavePlanner(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
     with _without_single_process_warning():
-        write_states(states.values, storage_writer=FileSystemWriter(place), planner=planner)
+        writer = FileSystemWriter(place)
+        write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
 
 
 def _read(states: States, reader: SafeReader) -> None:

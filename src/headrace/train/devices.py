@@ -5,6 +5,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,11 @@ import torch.distributed as dist
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+
+_GLOO_THREAD = "pt_gloo_runloop"
+_FINISH_WITHIN_S = 1.0
+_BETWEEN_LOOKS_S = 0.003
+_QUIET_LOOKS = 3
 
 
 def choose_device(device: torch.device | str | None = None) -> torch.device:
@@ -88,5 +96,36 @@ def _leave(owner: int) -> None:
     """
     forked = os.getpid() != owner
     failed = getattr(sys, "last_type", None) is not None
-    if dist.is_initialized() and not forked and not failed:
+    if forked or failed:
+        return
+    if dist.is_initialized():
         dist.destroy_process_group()
+    _let_gloo_finish()
+
+
+def _let_gloo_finish() -> None:
+    """Wait until gloo's threads sleep, a second at most.
+
+    Destroying a group ends its threads only where nothing else holds it, and the mesh of an FSDP
+    model and the reducer of DDP do. To free a tensor such a thread needs the interpreter, which
+    is its own while this one sleeps. Once it has slept in several looks it has freed all.
+    """
+    deadline_s = time.monotonic() + _FINISH_WITHIN_S
+    quiet_looks = 0
+    while quiet_looks < _QUIET_LOOKS and time.monotonic() < deadline_s:
+        states = _states_of_threads(_GLOO_THREAD)
+        if not states:
+            return
+        quiet_looks = quiet_looks + 1 if states == {"S"} else 0
+        time.sleep(_BETWEEN_LOOKS_S)
+
+
+def _states_of_threads(name: str) -> set[str]:
+    """Return what Linux tells of this process's threads of a name, as "R" or "S"."""
+    states = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended meanwhile
+            identity, _, rest = (task / "stat").read_text().rpartition(") ")
+            if identity.partition(" (")[2] == name:
+                states.add(rest[0])
+    return states

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
@@ -54,7 +55,7 @@ class States:
 
 
 def collect_states(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> States:
-    """Return the states as they are.
+    """Return the states as they are, NumPy's scalars of the optimizer as plain numbers.
 
     Args:
         model: As `prepare` returned it, or bare.
@@ -78,11 +79,11 @@ def collect_states(model: nn.Module, optimizer: Optimizer | None, *, to_load: bo
         if not has_stepped and not to_load:
             optimizer.state.clear()
             held["state"] = {}
-        values[_GROUPS] = held["param_groups"]
+        values[_GROUPS] = _without_numpy(held["param_groups"])
         for parameter, state in held["state"].items():
             for name, value in state.items():
                 slots[f"{_STATE}{parameter}.{name}"] = (parameter, name)
-                values[f"{_STATE}{parameter}.{name}"] = value
+                values[f"{_STATE}{parameter}.{name}"] = _without_numpy(value)
     return States(bare, optimizer, values, slots, is_made_up=to_load and not has_stepped)
 
 
@@ -132,6 +133,20 @@ def apply_states(states: States) -> None:
         {"state": state, "param_groups": states.values[_GROUPS]},  # type: ignore[dict-item]
         options=StateDictOptions(strict=False),  # parameters without state stay without
     )
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a value with the NumPy scalars in it as plain ones, which reading allows.
+
+    Schedules that compute with NumPy leave them in a group; as numbers they are the same.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _without_numpy(each) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(map(_without_numpy, value))
+    return value
 
 
 @contextmanager

@@ -80,12 +80,12 @@ def _shard(model: nn.Module, place: torch.device) -> nn.Module:
     mesh = init_device_mesh(place.type, (dist.get_world_size(),))
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
+        part.to(place)  # before its tensors are listed: moving replaces the buffers
         whole = [
             tensor
             for tensor in (*part.parameters(), *part.buffers())
             if not isinstance(tensor, DTensor)
         ]
-        part.to(place)
         _take_from_rank_0(whole)
         fully_shard(part, mesh=mesh)
     return model

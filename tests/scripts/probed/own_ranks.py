@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 
 import torch
 from points import Points, model
@@ -11,11 +12,12 @@ from torch.utils.data import DataLoader
 RANKS = 2
 
 
-def train(rank: int, port: int) -> None:
+def train(rank: int, meeting: str) -> None:
     torch.set_num_threads(1)
     loader = DataLoader(Points(96), 8)
-    address = f"tcp://127.0.0.1:{port}"
-    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=RANKS)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{meeting}/place", rank=rank, world_size=RANKS
+    )
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
     for x, y in loader:
@@ -27,7 +29,5 @@ def train(rank: int, port: int) -> None:
 if __name__ == "__main__":
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    port = store.port
-    del store
-    multiprocessing.start_processes(train, (port,), nprocs=RANKS, start_method=sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.start_processes(train, (folder,), nprocs=RANKS, start_method=sys.argv[1])

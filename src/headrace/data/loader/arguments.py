@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import UsageError
-from headrace.core.world import World
+from headrace.core.world import World, current_world
 from headrace.data.loader.known import KnownDataset
 
 _BATCHES_AHEAD_PER_WORKER = 2  # as torch's prefetch_factor
@@ -72,6 +72,17 @@ def check_waiting(executor: object, timeout_s: float) -> None:
         raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
     if timeout_s <= 0:
         raise UsageError(f"timeout_s={timeout_s}: give more than 0 seconds.")
+
+
+def check_place(made_for: World) -> None:
+    """Raise UsageError where the ranks have met since a loader was made for fewer."""
+    now = current_world()
+    if now.size > 1 and (now.rank, now.size) != (made_for.rank, made_for.size):
+        raise UsageError(
+            f"This loader was made for rank {made_for.rank} of {made_for.size}, and this is rank "
+            f"{now.rank} of {now.size} by now. Make it after init_process_group (or "
+            "headrace.prepare), or give it rank= and world=."
+        )
 
 
 def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:

@@ -37,7 +37,8 @@ class DeviceFeed:
     overlaps with the step at work; the consuming stream waits for it on the device, never here.
 
     Args:
-        device: Where batches go; None leaves them where they are.
+        device: Where batches go; None leaves them where they are. "cuda" without a number is the
+            current device when the first batch comes, as in torch.
         transform: Called with the batch on its device; draws from torch's global generators, which
             are seeded by (seed, epoch, batch, rank) for it and put back afterwards.
         pin_memory: Without a device: leave tensors in pinned memory, where there is CUDA.
@@ -53,18 +54,14 @@ class DeviceFeed:
         self._device = torch.device(device) if device is not None else None
         self._pins = pin_memory and torch.cuda.is_available()
         self._transform = transform
-        self._stream = (
-            torch.cuda.Stream(self._device)
-            if self._device is not None and self._device.type == "cuda"
-            else None
-        )
+        self._stream: torch.cuda.Stream | None = None  # from the first batch on, for CUDA
         # Pinned sources of copies that may still be under way, with the event that ends each.
         self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def __call__(self, batch: Any, seed: int) -> Any:
         """Return a batch on its device, transformed with generators of that seed."""
-        if self._stream is not None:
-            batch = self._copy_on_side_stream(batch, self._stream)
+        if self._device is not None and self._device.type == "cuda":
+            batch = self._copy_on_side_stream(batch, self._stream or self._begun(self._device))
         elif self._device is not None:
             batch = map_tensors(batch, lambda tensor: tensor.to(self._device))
         elif self._pins:
@@ -78,6 +75,13 @@ class DeviceFeed:
             if on_cuda is not None:
                 torch.cuda.default_generators[on_cuda.index or 0].manual_seed(seed)
             return self._transform(batch)
+
+    def _begun(self, device: torch.device) -> torch.cuda.Stream:
+        """Settle on the device: a script may make its loader first and choose its device then."""
+        number = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device(device.type, number)
+        self._stream = torch.cuda.Stream(self._device)
+        return self._stream
 
     def _copy_on_side_stream(self, batch: Any, stream: torch.cuda.Stream) -> Any:
         while self._under_way and self._under_way[0][0].query():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from headrace.data.loader.making import Order, Recipe
 
@@ -63,3 +64,12 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End all workers and free all memory that no batch uses."""
+
+
+_TURNS: WeakKeyDictionary[Executor, object] = WeakKeyDictionary()
+
+
+def take_turn(executor: Executor) -> Callable[[], bool]:
+    """Take an executor for an iteration; return what tells whether another has taken it since."""
+    turn = _TURNS[executor] = object()
+    return lambda: _TURNS.get(executor) is not turn

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from headrace.core.lifetime import die_with_parent
+from headrace.core.lifetime import die_with_parent, leave_signals_to_the_parent
 from headrace.data.loader.channels import Ends
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Recipe
@@ -138,7 +138,7 @@ def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
         ends_json: The workers' ends, as `Ends.to_json` writes them.
         modules: What to import at once. One that fails is told of when the recipe needs it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_the_parent()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)  # workers are ended by SIGKILL

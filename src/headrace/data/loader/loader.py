@@ -16,6 +16,7 @@ from headrace.core.world import current_world
 from headrace.data.loader.arguments import (
     batch_sizes,
     check_exclusive,
+    check_place,
     check_waiting,
     dataset_shape,
     modules_of,
@@ -23,7 +24,7 @@ from headrace.data.loader.arguments import (
     resolve_workers,
 )
 from headrace.data.loader.device import DeviceFeed
-from headrace.data.loader.executor import Executor
+from headrace.data.loader.executor import Executor, take_turn
 from headrace.data.loader.inline import InlineExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
@@ -127,6 +128,7 @@ class DataLoader:
         self.timeout_s = timeout or timeout_s
         self.seed = seed if generator is None else _drawn_seed(generator)
         self.world = current_world(rank, world)
+        self._is_placed = rank is not None  # by the caller, whatever the process group says
         check_exclusive(
             iterable=self.iterable, shuffle=shuffle, drop_last=drop_last, sampler=sampler,
             batch_sampler=batch_sampler, batch_size=batch_size,
@@ -161,6 +163,8 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Begin the next epoch, or go on where a loaded state stands."""
         began_ns = time.monotonic_ns()
+        if not self._is_placed:
+            check_place(self.world)
         state, epoch = self._resumed, self.epoch
         if state is None and self._progress is not None and not self._progress.finished:
             epoch += 1  # an iteration that was left: the next one is another epoch
@@ -182,6 +186,7 @@ class DataLoader:
             stats=self._stats,
             timeout_s=self.timeout_s,
             on_end=self._on_end(executor),
+            is_taken=take_turn(executor),
             began_ns=began_ns,
         )
 
@@ -219,6 +224,8 @@ class DataLoader:
         state = state_from_dict(state_dict, planned=self._planned)
         if isinstance(state, PlanState):
             state.check_dataset(dataset_shape(self.dataset)[0])
+        else:
+            state.check_same(self._count(state.epoch, state.position))
         self.seed = state.seed
         self._resumed = state
 
@@ -241,7 +248,19 @@ class DataLoader:
             return under_way.orders.plan.state_at(position)
         if self._planned:
             return self._plan(self.epoch).state_at(0)
-        return BatchCount(epoch=self.epoch, position=position, seed=self.seed)
+        return self._count(self.epoch, position)
+
+    def _count(self, epoch: int, position: int) -> BatchCount:
+        given = self._executor_given
+        workers = self.num_workers if given is None else given.workers
+        return BatchCount(
+            epoch=epoch,
+            position=position,
+            seed=self.seed,
+            world=self.world.size,
+            batch_size=self.batch_size,
+            workers=max(workers, 1) if self.iterable else 0,
+        )
 
     def _plan(self, epoch: int) -> Plan:
         fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
@@ -313,7 +332,7 @@ class DataLoader:
 
     def _budget(self) -> BadSampleBudget:
         known = isinstance(self.dataset, KnownDataset)
-        rate = self.dataset.max_bad_rate if known else 0.0
+        rate = self.dataset.max_bad_rate if known else None
         return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
 
     def _executor(self) -> Executor:

@@ -50,22 +50,21 @@ class BadSampleBudget:
     Args:
         name: Tells this loader's count from others' and is the same on every rank.
         world: This rank's place.
-        max_bad_rate: Allowed share of bad samples.
+        max_bad_rate: Allowed share of bad samples; None: the dataset tells of none.
     """
 
-    def __init__(self, name: str, world: World, max_bad_rate: float) -> None:
+    def __init__(self, name: str, world: World, max_bad_rate: float | None) -> None:
         self._name = name
         self._world = world
-        self._max_bad_rate = max_bad_rate
+        self._is_counted = max_bad_rate is not None
+        self._max_bad_rate = max_bad_rate or 0.0
         self._bad_here = 0
         self._stop: tuple[int, str] | None = None
-        self._warned = False
+        self._warned = self._is_unwritten = False
 
     def note(self, records: Sequence[Mapping[str, Any]], batch: int, seen: int) -> None:
         """Write down the bad samples of `batch`; `seen` samples were delivered over all ranks."""
-        if not records:
-            return
-        path = write_records([{**record, "rank": self._world.rank} for record in records])
+        path = self._written([{**record, "rank": self._world.rank} for record in records])
         if not self._warned:
             self._warned = True
             first = records[0]
@@ -87,9 +86,23 @@ class BadSampleBudget:
 
     def check(self, batch: int) -> None:
         """Raise TooManyBadSamplesError if some rank has set a stop at or before `batch`."""
-        stop = self._agreed_stop()
+        stop = self._agreed_stop() if self._is_counted else None
         if stop is not None and batch >= stop[0]:
             raise TooManyBadSamplesError(stop[1])
+
+    def _written(self, records: Sequence[Mapping[str, Any]]) -> Path:
+        """Write bad samples down; where that cannot be, say so once: they count all the same."""
+        try:
+            return write_records(records)
+        except OSError as error:
+            if not self._is_unwritten:
+                self._is_unwritten = True
+                _LOG.warning(
+                    "rank %d: bad samples cannot be written down in %s (%s): they are replaced and "
+                    "counted, but not listed",
+                    self._world.rank, quarantine_file(), error.strerror or error,
+                )  # fmt: skip
+            return quarantine_file()
 
     def _store(self) -> Any:
         """Return the process group's key-value store, or None outside of one."""
@@ -112,7 +125,13 @@ class BadSampleBudget:
 
     def _agreed_stop(self) -> tuple[int, str] | None:
         store = self._store()
-        if store is not None and self._stop is None and store.check(["stop"]):
-            batch, text = json.loads(store.get("stop"))
+        if store is None or self._stop is not None:
+            return self._stop
+        try:
+            word = store.get("stop") if store.check(["stop"]) else None
+        except sys.modules["torch.distributed"].DistNetworkError:
+            return None  # the rank that keeps the store has ended, and with it all need to agree
+        if word is not None:
+            batch, text = json.loads(word)
             self._stop = (batch, text)
         return self._stop

@@ -18,11 +18,33 @@ class BatchCount:
         epoch: The epoch.
         position: How many of this rank's batches were delivered.
         seed: The loader's seed.
+        world: The world size.
+        batch_size: Samples a batch on this rank.
+        workers: That an iterable dataset is shared among; 0 for a sampler.
     """
 
     epoch: int
     position: int
     seed: int
+    world: int
+    batch_size: int
+    workers: int
+
+    def check_same(self, loader: BatchCount) -> None:
+        """Raise CheckpointError unless a loader counts in the same batches."""
+        names = {"world": "rank(s)", "batch_size": "sample(s) a batch", "workers": "worker(s)"}
+        changed = [name for name in names if getattr(self, name) != getattr(loader, name)]
+        if changed:
+            was, now = (
+                ", ".join(f"{getattr(count, name)} {names[name]}" for name in changed)
+                for count in (self, loader)
+            )
+            raise CheckpointError(
+                f"This state was taken with {was}, and the loader has {now}. The place of a given "
+                "sampler, or of an iterable dataset, is a number of batches, which are others "
+                "then. Make the loader as it was; a map-style dataset without a sampler goes on "
+                "at any of these."
+            )
 
 
 LoaderState = PlanState | BatchCount

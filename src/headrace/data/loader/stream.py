@@ -37,11 +37,11 @@ class Progress:
         """Return the epoch's position after what was delivered so far."""
         return self.orders.position_after(self.delivered)
 
-    def seen(self) -> int:
-        """Return how many samples all ranks together have been given: by the plan, or about."""
+    def seen_with(self, samples: int) -> int:
+        """Return how many samples all ranks have been given after one more batch, or about."""
         if isinstance(self.orders, PlanOrders):
-            return self.position()
-        return self.samples * self.orders.world
+            return self.orders.position_after(self.delivered + 1)
+        return (self.samples + samples) * self.orders.world
 
 
 class BatchStream(Iterator[Any]):
@@ -58,6 +58,7 @@ class BatchStream(Iterator[Any]):
         stats: LoaderStats,
         timeout_s: float,
         on_end: Callable[[], None],
+        is_taken: Callable[[], bool],
         began_ns: int,
     ) -> None:
         self._ended = False
@@ -72,6 +73,7 @@ class BatchStream(Iterator[Any]):
         self._stats = stats
         self._timeout_s = timeout_s
         self._on_end = on_end
+        self._is_taken = is_taken
         self._working = set(range(max(executor.workers, 1)))
         # An iterable dataset cannot be told where to begin: what was delivered is made again.
         orders = progress.orders
@@ -86,6 +88,12 @@ class BatchStream(Iterator[Any]):
         """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""
         if self._ended:
             raise StopIteration
+        if self._is_taken():
+            self._ended = True  # what the executor does is the other's
+            raise LoaderError(
+                "Another iteration has taken the executor of this one. Give each loader that is "
+                "iterated over meanwhile an executor of its own."
+            )
         asked_ns = time.monotonic_ns()
         try:
             batch = self._next_batch()
@@ -124,12 +132,19 @@ class BatchStream(Iterator[Any]):
     def _deliver(self, order: Order, made: Made) -> Any:
         number = self._progress.delivered
         self._budget.check(number)
-        batch = self._feed(made.content, batch_seed(self._seed, order.epoch, order.draws))
+        batch = self._fed(made.content, batch_seed(self._seed, order.epoch, order.draws))
+        if made.bad:  # first: should that fail, the batch was not delivered
+            self._budget.note(made.bad, number, self._progress.seen_with(made.samples))
         self._progress.delivered += 1
         self._progress.samples += made.samples
         self._stats.samples += made.samples
-        self._budget.note(made.bad, number, self._progress.seen())
         return batch
+
+    def _fed(self, content: Any, seed: int) -> Any:
+        try:
+            return self._feed(content, seed)
+        except StopIteration as error:  # a loop over this stream would take it for the end
+            raise RuntimeError("The device_transform raised StopIteration.") from error
 
     def _give_out(self) -> None:
         while self._working and self._executor.has_room():
@@ -154,7 +169,8 @@ class BatchStream(Iterator[Any]):
         """Stop: no more orders, and the executor is free for another iteration."""
         if not self._ended:
             self._ended = True
-            self._on_end()
+            if not self._is_taken():
+                self._on_end()
 
     def __del__(self) -> None:
         """A loop that is left with `break` lets go of its stream: end it."""

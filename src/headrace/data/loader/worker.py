@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import socket
 import sys
 import traceback
 from collections import deque
 
+from headrace.core.lifetime import leave_signals_to_the_parent
 from headrace.data.loader.channels import (
     HELD,
     NOBODY,
@@ -155,8 +155,7 @@ class Worker:
 
 def work(number: int, ends: Ends, recipe: Recipe) -> None:
     """Run worker `number` in this forked process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is the loader's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_signals_to_the_parent()
     declare_leaf()  # no worker forks: it may call object stores itself
     seed_generators(recipe.worker_seed(number))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone

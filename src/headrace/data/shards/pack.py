@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import DatasetError, NoSpaceError, StorageError
+from headrace.core.errors import (
+    DatasetError,
+    NoSpaceError,
+    StorageError,
+    TooManyBadSamplesError,
+)
 from headrace.data.shards.manifest import DECODED, Manifest
 from headrace.data.shards.options import Check, PackOptions, Recode
 from headrace.data.shards.packing.assemble import About, assemble, summarise
@@ -19,13 +24,15 @@ from headrace.data.shards.packing.scale import measure_scale
 from headrace.data.shards.packing.shard import PackJob, ShardTask, part_name
 from headrace.data.shards.packing.state import (
     PackingPlan,
+    claim,
     finished_manifest,
     finished_shards,
+    forget_shards,
     packing_key,
+    refuse_foreign_parts,
     refuse_overlap,
     remove_state,
     resume_plan,
-    write_plan,
 )
 from headrace.data.shards.packing.workers import WorkerPool
 from headrace.data.shards.progress import PackProgress, Progress, Tally, listing
@@ -37,6 +44,10 @@ from headrace.data.storage import Store, open_store
 # Past the budget packing goes on, so that all bad files are listed at once; but not for ever.
 _BEYOND_BUDGET = 1000
 _PARTS_AT_ONCE = 8
+_AFTER_BAD = (
+    "The same command reads them anew; finished shards without such files are kept. A folder or "
+    "table that was changed is another source, which needs an empty destination."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,17 +107,17 @@ def pack(
     files = 1 if table.masks is None else 2
     packed = plan.scale.packed_bytes(table.known_bytes())
     bounds = cut(tar_bytes(packed, files), options.shard_bytes)
-    job = PackJob(source_url=table.url, destination_url=destination, recode=recode, check=check)
+    job = PackJob(
+        source_url=table.url, destination_url=destination, recode=recode, check=check, key=plan.key
+    )
     complete = _pack_shards(store, table, bounds, job, options, tell)
     tell(PackProgress(stage="indexing"))
-    finished = sorted(finished_shards(store, len(bounds) - 1))
-    if complete and len(finished) != len(bounds) - 1:
-        raise DatasetError(
-            f"{store.url}: shards that were packed are gone, so another packing to the same place "
-            "was under way. Wait for it to end, then run the same command again."
-        )
-    summary = summarise(_parts(store, finished))
-    check_budget(summary.bad, options.max_bad, table.url, complete=complete)
+    finished = _finished(store, len(bounds) - 1, complete=complete)
+    summary = summarise(refuse_foreign_parts(_parts(store, finished), plan.key, store.url))
+    try:
+        check_budget(summary.bad, options.max_bad, table.url, complete=complete)
+    except TooManyBadSamplesError as error:
+        raise _forgotten(error, store, finished) from None
     about = About(layout="tar", source=table.source, classes=table.classes, options=described)
     manifest = assemble(store, summary, lambda: _parts(store, finished), about)
     remove_state(store)
@@ -117,7 +128,7 @@ def _plan(store: Store, table: SampleTable, key: str, recode: Recode | None) -> 
     plan = resume_plan(store, key)
     if plan is None:
         plan = PackingPlan(key=key, source_url=table.url, scale=measure_scale(table, recode))
-        write_plan(store, plan)
+        plan = claim(store, plan)
     return plan
 
 
@@ -145,6 +156,16 @@ def _pack_shards(
     return True
 
 
+def _finished(store: Store, count: int, *, complete: bool) -> list[int]:
+    finished = sorted(finished_shards(store, count))
+    if complete and len(finished) != count:
+        raise DatasetError(
+            f"{store.url}: shards that were packed are gone, so another packing to the same place "
+            "was under way. Wait for it to end, then run the same command again."
+        )
+    return finished
+
+
 def _task(table: SampleTable, bounds: NDArray[np.int64], number: int) -> ShardTask:
     rows = np.arange(bounds[number], bounds[number + 1], dtype=np.int64)
     return ShardTask(number=number, samples=samples_of(table.take(rows)))
@@ -156,6 +177,14 @@ def _explained(error: StorageError, url: str) -> StorageError:
     else:
         advice = "Finished shards are kept: run the same command again to go on."
     return type(error)(f"{error} {advice} ({url})")
+
+
+def _forgotten(
+    error: TooManyBadSamplesError, store: Store, finished: Sequence[int]
+) -> TooManyBadSamplesError:
+    """Remove the records of shards that lack files; return the error with what to do about it."""
+    forget_shards(store, [part.number for part in _parts(store, finished) if part.bad])
+    return TooManyBadSamplesError(f"{error} {_AFTER_BAD}")
 
 
 def _parts(store: Store, numbers: Sequence[int]) -> Iterator[Part]:

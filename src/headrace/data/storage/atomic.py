@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -11,6 +12,7 @@ from io import FileIO
 from pathlib import Path
 from uuid import uuid4
 
+_NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}  # of some disks
 _LITTER_PREFIX = ".headrace-tmp-"
 
 
@@ -47,6 +49,42 @@ def write_whole(
         raise
     if durable:
         _sync_folder(file.parent)
+
+
+def write_new(file: Path, data: bytes) -> bool:
+    """Write `file` durably unless it is there; return whether it was written.
+
+    Raises:
+        OSError: The disk is full, read-only, or gone; nothing is left behind.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside, out = _begun(file.parent)
+    try:
+        with out:
+            _write_all(out.fileno(), memoryview(data))
+            os.fsync(out.fileno())
+            if not _linked(beside, file):
+                return False
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+    _sync_folder(file.parent)
+    return True
+
+
+def _linked(beside: Path, file: Path) -> bool:
+    """Give a file its name unless another has it; a rename would replace that one."""
+    try:
+        file.hardlink_to(beside)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if file.exists():
+            return False
+        beside.replace(file)
+    return True
 
 
 def _begun(folder: Path) -> tuple[Path, FileIO]:

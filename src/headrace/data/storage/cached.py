@@ -116,6 +116,12 @@ class CachedStore:
         self._store.put(path, data)
         self._changed(path)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object to the store unless there is one; return whether it was written."""
+        written = self._store.create(path, data)
+        self._changed(path)
+        return written
+
     def delete(self, path: str) -> None:
         """Remove an object from the store."""
         self._store.delete(path)

@@ -40,6 +40,10 @@ class Client(Protocol):
         """Write an object."""
         ...
 
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+        ...
+
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object."""
         ...

@@ -6,12 +6,14 @@ import asyncio
 import builtins
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
+from obstore.exceptions import AlreadyExistsError
 
-from headrace.core.errors import NotFoundError
+from headrace.core.errors import DeniedError, NotFoundError, UsageError
 from headrace.data.storage.background import submit
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.connect import Connections
@@ -23,7 +25,7 @@ from headrace.data.storage.fetch import (
     info_of,
     part_of,
 )
-from headrace.data.storage.pieces import pieces_of, regrouped
+from headrace.data.storage.pieces import is_repeatable, pieces_of, regrouped
 from headrace.data.storage.process import enter_client
 from headrace.data.storage.ranges import split_span
 from headrace.data.storage.retry import Hedge, Retrier
@@ -33,6 +35,7 @@ from headrace.data.storage.upload import Upload, part_size
 from headrace.data.storage.urls import Location
 
 if TYPE_CHECKING:
+    from obstore import PutMode
     from obstore.store import ObjectStore
 
 _T = TypeVar("_T")
@@ -97,11 +100,25 @@ class DirectClient:
             yield found
 
     def put(self, key: str, data: PutData, target: str) -> None:
-        """Write an object, in parts where it is longer than one."""
+        """Write an object, in parts where it is longer than one.
+
+        With new credentials, where there are any, it tries again if the data can be had again.
+        """
+        try:
+            self._put(key, data, target)
+        except DeniedError:
+            if not (is_repeatable(data) and self._reconnect()):
+                raise
+        else:
+            return
+        self._put(key, data, target)
+
+    def _put(self, key: str, data: PutData, target: str) -> None:
         part_bytes = part_size(data, self._config.part_bytes)
         groups = regrouped(pieces_of(data), part_bytes)
         first, second = next(groups, b""), next(groups, None)
         if second is not None and self._location.kind != "http":
+            self._renew()
             upload = Upload(self._connections.writer, key, part_bytes)
             upload.run(
                 chain([first, second], groups), lambda send: self._retrier.run_once(target, send)
@@ -114,6 +131,24 @@ class DirectClient:
             await obstore.put_async(self._connections.reader, key, whole, use_multipart=False)
 
         submit(self._in_turn(target, send)).result()
+
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+
+        async def send() -> bool:
+            store = self._connections.reader
+            # Plain web servers take no conditions, and some of S3's kind ignore them.
+            with suppress(FileNotFoundError):
+                await obstore.head_async(store, key)
+                return False
+            mode: PutMode = "overwrite" if self._location.kind == "http" else "create"
+            try:
+                await obstore.put_async(store, key, data, use_multipart=False, mode=mode)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        return submit(self._in_turn(target, send))
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object; one that does not exist is no error."""
@@ -197,6 +232,13 @@ class DirectClient:
     async def _in_turn(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         async with self._turns:
             return await self._retrier.run(target, attempt)
+
+    def _renew(self) -> None:
+        """Take up new credentials before what cannot be tried again."""
+        # A provider renews them by itself, and making another one may run a program.
+        if "credential_provider" not in self._connections.settings:
+            with suppress(UsageError):  # a profile half-written: these may still be good
+                self._reconnect()
 
     def _reconnect(self) -> bool:
         """Connect anew where the credentials have changed since; tell whether they had."""

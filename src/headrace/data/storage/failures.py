@@ -11,8 +11,10 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from headrace.core import env
 from headrace.core.errors import (
     CorruptError,
+    CredentialsError,
     DeniedError,
     NotFoundError,
     StorageError,
@@ -26,6 +28,7 @@ class Fault(Enum):
 
     NOT_FOUND = "not found"
     DENIED = "denied"
+    CREDENTIALS = "credentials refused"
     THROTTLED = "throttled"
     TIMED_OUT = "timed out"
     CORRUPT = "corrupt"
@@ -36,12 +39,17 @@ class Fault(Enum):
     @property
     def passing(self) -> bool:
         """Whether asking again may help."""
-        return self not in {Fault.NOT_FOUND, Fault.DENIED, Fault.REFUSED}
+        return self not in {Fault.NOT_FOUND, *DENIALS, Fault.REFUSED}
+
+
+DENIALS = frozenset({Fault.DENIED, Fault.CREDENTIALS})
+"""What other credentials may mend."""
 
 
 ERRORS: dict[Fault, type[StorageError]] = {
     Fault.NOT_FOUND: NotFoundError,
     Fault.DENIED: DeniedError,
+    Fault.CREDENTIALS: CredentialsError,
     Fault.THROTTLED: ThrottledError,
     Fault.TIMED_OUT: StorageTimeoutError,
     Fault.CORRUPT: CorruptError,
@@ -72,17 +80,24 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
 _UNEXPECTED = re.compile(r"Requested (\d+\.\.\d+), got (\d+\.\.\d+)")
 _THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
-_DENIED_CODES = {
-    "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+_CREDENTIALS_CODES = {
+    "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
     "SignatureDoesNotMatch", "TokenRefreshRequired",
 }  # fmt: skip
 _PASSING_CODES = {"RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted"}
 
+# An error's body follows its namespace's URL without a blank, so "<" ends a URL too.
+_URL = re.compile(r'https?://[^\s<>"]+')
+_METADATA_HOSTS = {"169.254.169.254", "metadata.google.internal", "metadata"}
+_METADATA_PATHS = (
+    "latest/api/token",
+    "latest/meta-data",
+    "computeMetadata",
+    "metadata/identity",
+)
+
 # Words in the client's own description of a failed transfer, and what they mean.
 _TRANSFER = (
-    ("/latest/api/token", Fault.DENIED, "no credentials were found, and the host offers none"),
-    ("/latest/meta-data", Fault.DENIED, "no credentials were found, and the host offers none"),
-    ("computeMetadata", Fault.DENIED, "no credentials were found, and the host offers none"),
     ("dns error", Fault.UNREACHABLE, "the host name does not resolve"),
     ("ConnectionRefused", Fault.UNREACHABLE, "nothing listens at the endpoint"),
     ("NetworkUnreachable", Fault.UNREACHABLE, "the network is unreachable"),
@@ -110,14 +125,30 @@ def describe_failure(error: BaseException) -> Failure:
         return Failure(fault=Fault.CORRUPT, detail=str(error))
     if isinstance(error, TimeoutError):
         return Failure(fault=Fault.TIMED_OUT, detail="no answer in time")
-    text = str(error)
+    told = str(error)
+    text = _URL.sub("", told)  # it holds the object's name, whose words mean nothing
     status = _STATUS.search(text)
-    if status:
-        return _from_status(int(status[1]), _CODE.search(text))
+    failure = _from_status(int(status[1]), _CODE.search(text)) if status else None
+    # A busy host will offer them again; to all else that it answers there is no other answer.
+    if any(map(_asks_the_host, _URL.findall(told))) and not (failure and failure.fault.passing):
+        detail = "no credentials were found, and the host offers none"
+        return Failure(fault=Fault.CREDENTIALS, detail=detail)
+    if failure:
+        return failure
     return _from_words(text) or Failure(
         fault=Fault.NOT_FOUND if isinstance(error, FileNotFoundError) else Fault.REFUSED,
         detail=f"the client failed ({type(error).__name__})",
     )
+
+
+def _asks_the_host(url: str) -> bool:
+    """Tell whether a URL is where a host offers credentials, not an object of such a name."""
+    host, _, path = url.partition("://")[2].partition("/")
+    if not path.startswith(_METADATA_PATHS):
+        return False
+    named = (env.AWS_METADATA_ENDPOINT.get(), env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get())
+    at = {each.partition("://")[2].partition("/")[0] for each in named if each}
+    return host in _METADATA_HOSTS or host in at
 
 
 def _from_words(text: str) -> Failure | None:
@@ -136,7 +167,9 @@ def _from_status(status: int, found: re.Match[str] | None) -> Failure:
     detail = f"the server answered {status} {code}".rstrip()
     if status in {429, 503} or code in _THROTTLING_CODES:
         fault = Fault.THROTTLED
-    elif status in {401, 403} or code in _DENIED_CODES:
+    elif status == 401 or code in _CREDENTIALS_CODES:
+        fault = Fault.CREDENTIALS
+    elif status == 403 or code == "AccessDenied":
         fault = Fault.DENIED
     elif status == 404:
         fault, detail = Fault.NOT_FOUND, _missing(code)

@@ -88,6 +88,9 @@ class _Helper:
             case "head":
                 head = client.head(key, target)
                 self._when_done(head, number, lambda info: ({"objects": [_row(info)]}, _NOTHING))
+            case "create":
+                made = client.create(key, bytes.fromhex(header["hex"]), target)
+                self._when_done(made, number, lambda written: ({"written": written}, _NOTHING))
             case "delete":
                 gone = client.delete(key, target)
                 self._when_done(gone, number, lambda _: ({}, _NOTHING))

@@ -9,14 +9,13 @@ import select
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from itertools import chain
-from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.core.errors import StorageError
+from headrace.core.errors import CredentialsError, StorageError
 from headrace.data.storage.channel import Frame, write_piece
 from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.helper_process import Request, ask
-from headrace.data.storage.pieces import pieces_of, regrouped
+from headrace.data.storage.pieces import is_repeatable, pieces_of, regrouped
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
 from headrace.data.storage.urls import Location
 
@@ -63,12 +62,20 @@ class HelperClient:
         yield _infos(self._ask({"op": "list", "key": prefix, "target": target}).result())
 
     def put(self, key: str, data: PutData, target: str) -> None:
-        """Write an object; where the helper dies, once more if the data can be had again."""
-        again = isinstance(data, bytes | bytearray | memoryview | Path)
-        for last in (not again, True):
+        """Write an object, once more if the data can be had again.
+
+        That is where the helper dies, or credentials are refused: it looks for new ones whenever
+        it begins.
+        """
+        for last in (not is_repeatable(data), True):
             finished = self._put(key, data, target, last=last)
             if finished:
                 return
+
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+        header = {"op": "create", "key": key, "target": target, "hex": data.hex()}
+        return _mapped(self._ask(header), lambda frame: bool(frame.header["written"]))
 
     def delete(self, key: str, target: str) -> Future[None]:
         """Remove an object."""
@@ -103,7 +110,7 @@ class HelperClient:
         error = answer.exception()
         if error is None:
             return True
-        if last or type(error) is not StorageError:
+        if last or type(error) not in {StorageError, CredentialsError}:
             raise error
         return False
 

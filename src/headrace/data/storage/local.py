@@ -19,7 +19,7 @@ from headrace.core.errors import (
     StorageError,
     StorageTimeoutError,
 )
-from headrace.data.storage.atomic import clear_litter, is_litter, write_whole
+from headrace.data.storage.atomic import clear_litter, is_litter, write_new, write_whole
 from headrace.data.storage.pieces import done_future, pieces_of
 from headrace.data.storage.ranges import check_range
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData
@@ -111,12 +111,15 @@ class LocalStore:
 
     def put(self, path: str, data: PutData) -> None:
         """Write a file: beside it, flushed to the disk, then renamed over it."""
-        file = Path(self._file(path))
-        if file.parent not in self._tidied:
-            self._tidied.add(file.parent)
-            clear_litter(file.parent, older_than_s=_LITTER_AGE_S)
+        file = self._tidied_place(path)
         with self._translated(path):
             write_whole(file, pieces_of(data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file unless there is one; return whether it was written."""
+        file = self._tidied_place(path)
+        with self._translated(path):
+            return write_new(file, data)
 
     def delete(self, path: str) -> None:
         """Remove a file."""
@@ -132,6 +135,13 @@ class LocalStore:
     def _file(self, path: str) -> str:
         check_path(path)
         return f"{self._folder}/{path}"
+
+    def _tidied_place(self, path: str) -> Path:
+        file = Path(self._file(path))
+        if file.parent not in self._tidied:
+            self._tidied.add(file.parent)
+            clear_litter(file.parent, older_than_s=_LITTER_AGE_S)
+        return file
 
     def _part(self, path: str, start: int, length: int) -> Part:
         info = self.head(path)

@@ -92,15 +92,13 @@ class MemoryStore:
     def put(self, path: str, data: PutData) -> None:
         """Write an object."""
         check_path(path)
-        key = self._location.key(path)
-        whole = b"".join(pieces_of(data))
-        info = ObjectInfo(
-            path=path,
-            size_bytes=len(whole),
-            etag=blake2b(whole, 16).hex(),
-            modified_s=time.time(),
-        )
-        self._objects[key] = (whole, info)
+        self._objects[self._location.key(path)] = _stored(path, b"".join(pieces_of(data)))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one; return whether it was written."""
+        check_path(path)
+        stored = _stored(path, data)
+        return self._objects.setdefault(self._location.key(path), stored) is stored
 
     def delete(self, path: str) -> None:
         """Remove an object."""
@@ -121,3 +119,8 @@ class MemoryStore:
                 "the process that put them."
             )
         return found
+
+
+def _stored(path: str, data: bytes) -> tuple[bytes, ObjectInfo]:
+    etag = blake2b(data, 16).hex()
+    return data, ObjectInfo(path=path, size_bytes=len(data), etag=etag, modified_s=time.time())

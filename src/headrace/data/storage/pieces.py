@@ -14,6 +14,11 @@ _T = TypeVar("_T")
 _READ_BYTES = 4 * 2**20
 
 
+def is_repeatable(data: PutData) -> bool:
+    """Tell whether `data` can be had again, as a stream cannot."""
+    return isinstance(data, bytes | bytearray | memoryview | Path)
+
+
 def pieces_of(data: PutData) -> Iterator[bytes | bytearray | memoryview]:
     """Yield `data` piece by piece; a file is read in pieces of 4 MiB."""
     if isinstance(data, Path):

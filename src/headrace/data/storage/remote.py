@@ -119,6 +119,11 @@ class RemoteStore:
         key, target = self._named(path)
         self._connected().put(key, data, target)
 
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one; return whether it was written."""
+        key, target = self._named(path)
+        return self._wait(self._connected().create(key, data, target), target)
+
     def delete(self, path: str) -> None:
         """Remove an object; one that does not exist is no error."""
         key, target = self._named(path)

@@ -13,6 +13,7 @@ from obstore.exceptions import BaseError
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.storage.config import RetryPolicy
 from headrace.data.storage.failures import (
+    DENIALS,
     ERRORS,
     Failure,
     Fault,
@@ -83,7 +84,7 @@ class Retrier:
             if failure is None:
                 self._answered = True
                 return result
-            if failure.fault is Fault.DENIED and not refreshed and self._on_denied():
+            if failure.fault in DENIALS and not refreshed and self._on_denied():
                 refreshed = True
                 continue
             wrong_answers += failure.fault is Fault.CORRUPT
@@ -165,6 +166,7 @@ def _translated(failure: Failure, target: str, attempts: int, waited_s: float) -
 _REMEDIES = {
     Fault.NOT_FOUND: "Check the URL.",
     Fault.DENIED: "Check the credentials, and that they may do this.",
+    Fault.CREDENTIALS: "Renew or correct the credentials.",
     Fault.THROTTLED: "Use fewer workers or larger reads, or spread the data over prefixes.",
     Fault.TIMED_OUT: "Check the network and the endpoint, or raise RetryPolicy.deadline_s.",
     Fault.CORRUPT: "Was the object replaced, or is it not what the index says?",

@@ -54,9 +54,9 @@ class Store(Protocol):
     """Objects below one URL. Safe to use from several threads; pickles as its URL and settings.
 
     All paths are relative to `url`. Every method raises a `StorageError` that names the object's
-    URL and, where there is one, the range: NotFoundError, DeniedError, ThrottledError,
-    StorageTimeoutError, CorruptError, NoSpaceError, ForkedClientError. What a read returns has
-    the length that was asked for; a shorter answer is an error.
+    URL and, where there is one, the range: NotFoundError, DeniedError (CredentialsError),
+    ThrottledError, StorageTimeoutError, CorruptError, NoSpaceError, ForkedClientError. What a
+    read returns has the length that was asked for; a shorter answer is an error.
     """
 
     @property
@@ -96,6 +96,14 @@ class Store(Protocol):
 
     def put(self, path: str, data: PutData) -> None:
         """Write an object; it appears whole or not at all, replacing what was there."""
+        ...
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small object unless there is one; return whether it was written.
+
+        Of several that do so at once one gets True, but on plain web servers and where a server
+        ignores conditions. After a lost answer all may get False: look whose object it is.
+        """
         ...
 
     def delete(self, path: str) -> None:

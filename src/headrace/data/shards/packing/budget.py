@@ -32,5 +32,5 @@ def check_budget(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bo
     raise TooManyBadSamplesError(
         f"{url}: {len(bad)} files cannot be used, {max_bad} may be left out (--max-bad):\n"
         + "\n".join(lines)
-        + f"\n{advice} Finished shards are kept."
+        + f"\n{advice}"
     )

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from headrace.core.errors import BadSampleError
+from headrace.core.errors import BadSampleError, CredentialsError
 from headrace.data.shards.faults import BadFile
 from headrace.data.shards.members import checksum
 from headrace.data.shards.packing.assemble import About
@@ -93,6 +93,8 @@ class _Group:
                 data = result_of(content)
                 _refuse_empty(data)
                 check_size(data)
+            except CredentialsError:
+                raise
             except (BadSampleError, *UNREADABLE) as error:
                 self.bad.append(BadFile(file=file.path, reason=str(error)))
                 bad = True

@@ -32,6 +32,7 @@ class Part:
         num_members: How many files it holds.
         recoded: How many of them were changed while packing.
         bad: What was left out.
+        key: Of the packing that wrote it; "" where no other one could have.
         digest: A hash of the rows; see Rows.digest.
         kinds: The extensions in it.
         batch: The rows.
@@ -46,6 +47,7 @@ class Part:
     digest: str
     kinds: Mapping[str, MemberKind]
     batch: pa.RecordBatch
+    key: str = ""
 
     @classmethod
     def build(
@@ -57,6 +59,7 @@ class Part:
         size_bytes: int,
         recoded: int = 0,
         bad: tuple[BadFile, ...] = (),
+        key: str = "",
     ) -> Self:
         """Return the part made of collected rows."""
         kinds, batch = rows.kinds(), rows.batch()
@@ -67,6 +70,7 @@ class Part:
             num_members=rows.num_members,
             recoded=recoded,
             bad=bad,
+            key=key,
             digest=digest_of(batch, kinds),
             kinds=kinds,
             batch=batch,
@@ -81,6 +85,7 @@ class Part:
             "num_members": self.num_members,
             "recoded": self.recoded,
             "bad": [asdict(bad) for bad in self.bad],
+            "key": self.key,
             "digest": self.digest,
             "kinds": dict(self.kinds),
         }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import BadSampleError
+from headrace.core.errors import BadSampleError, CredentialsError
 from headrace.data.shards.options import Recode
 from headrace.data.shards.packing.cut import spread
 from headrace.data.shards.packing.shard import load
@@ -65,6 +65,8 @@ def _sum_sizes(
             try:
                 data = result_of(content)
                 kept, _ = load(file, data, recode, None)
+            except CredentialsError:
+                raise
             except (BadSampleError, *UNREADABLE):
                 continue  # packing meets it again, and names it
             before, after = before + len(data), after + len(kept)

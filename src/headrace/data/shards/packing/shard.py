@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from headrace.core.errors import BadSampleError
+from headrace.core.errors import BadSampleError, CredentialsError
 from headrace.data.shards.faults import BadFile
 from headrace.data.shards.names import refusal
 from headrace.data.shards.options import Check, Recode
@@ -43,12 +43,14 @@ class PackJob:
         destination_url: Where shards go.
         recode: Changes a member's content; None to keep it.
         check: Raises BadSampleError for a member that cannot be used; None to look at none.
+        key: The packing's; see PackingPlan.
     """
 
     source_url: str
     destination_url: str
     recode: Recode | None
     check: Check | None
+    key: str
 
     def name(self, task: ShardTask) -> str:
         """Return the shard's place."""
@@ -77,6 +79,7 @@ class PackJob:
             size_bytes=writer.size_bytes,
             recoded=content.recoded,
             bad=tuple(content.bad),
+            key=self.key,
         )
         store.put(part_name(task.number), part.to_bytes())
         return part.bad
@@ -145,6 +148,8 @@ class _Content:
                 data = result_of(content)
                 read_bytes += len(data)
                 kept, changed = load(file, data, self._recode, self._check)
+            except CredentialsError:
+                raise
             except (BadSampleError, *UNREADABLE) as error:
                 self.bad.append(BadFile(file=safe_url(file.path), reason=str(error)))
                 bad = True

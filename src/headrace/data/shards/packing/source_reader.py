@@ -16,7 +16,10 @@ _AHEAD_SAMPLES = 64
 _STORES = 256  # open at once, for tables whose URLs lie in many folders
 
 UNREADABLE = (NotFoundError, DeniedError, CorruptError)
-"""What tells of the file; other errors tell of the store, and end the work."""
+"""What tells of the file; other errors tell of the store, and end the work.
+
+So does CredentialsError, which whoever catches these lets pass first.
+"""
 
 
 class SourceReader:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.core.errors import DatasetError, NotFoundError, UsageError
 from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
+from headrace.data.shards.packing.part import Part
 from headrace.data.shards.packing.scale import Scale
 from headrace.data.shards.packing.shard import PACKING_FOLDER, part_name, shard_name
 from headrace.data.storage import Store
@@ -92,17 +93,43 @@ def resume_plan(store: Store, key: str) -> PackingPlan | None:
     return plan
 
 
-def write_plan(store: Store, plan: PackingPlan) -> None:
-    """Claim the destination."""
+def claim(store: Store, plan: PackingPlan) -> PackingPlan:
+    """Claim the destination; return the plan to go by, which another one's claim may have set.
+
+    Raises:
+        DatasetError: A packing of something else, begun at the same moment, has claimed it.
+    """
     scale = {"ratio": plan.scale.ratio, "mean_bytes": plan.scale.mean_bytes}
     content = {"key": plan.key, "source_url": plan.source_url, "scale": scale}
-    store.put(_PLAN_NAME, json.dumps(content).encode())
+    store.create(_PLAN_NAME, json.dumps(content).encode())
+    # Read back, whatever the answer was: it may have been lost, or the server has no conditions.
+    return resume_plan(store, plan.key) or plan
+
+
+def refuse_foreign_parts(parts: Iterable[Part], key: str, url: str) -> Iterator[Part]:
+    """Yield parts; raises DatasetError at one that another packing wrote.
+
+    That happens where two began at once and the store let both claim the destination.
+    """
+    for part in parts:
+        if part.key not in {key, ""}:  # "": of a version that did not write it
+            raise DatasetError(
+                f"{url}: {part_name(part.number)} is of another packing to the same place. Delete "
+                "what is there and pack again, each source to a destination of its own."
+            )
+        yield part
 
 
 def finished_shards(store: Store, count: int) -> set[int]:
     """Return the numbers of the shards that need not be packed again."""
     names = {info.path for info in store.list(PACKING_FOLDER)}
     return {number for number in range(count) if part_name(number) in names}
+
+
+def forget_shards(store: Store, numbers: Iterable[int]) -> None:
+    """Remove the records of some shards, so that the next packing makes them anew."""
+    for number in numbers:
+        store.delete(part_name(number))
 
 
 def remove_state(store: Store) -> None:

@@ -167,7 +167,10 @@ class RangedBlocks:
         if self._whole is None:
             path = self._copy.index()
             if path is not None:
-                self._whole = WholeBlocks.map(path, self._manifest, str(path))
+                try:
+                    self._whole = WholeBlocks.map(path, self._manifest, str(path))
+                except DatasetError:  # damaged: the index itself is still where it was
+                    self._copy.discard()
         return self._whole
 
 

@@ -87,6 +87,12 @@ class IndexCopy:
             )
             self._thread.start()
 
+    def discard(self) -> None:
+        """Remove an index that turned out to be damaged; a later job copies it anew."""
+        if self._folder is not None:
+            with suppress(OSError):
+                self._file(".arrow").unlink()
+
     def wait(self, timeout_s: float) -> None:
         """Wait until this process copies no longer, `timeout_s` seconds at most."""
         if self._thread is not None:
@@ -106,7 +112,7 @@ class IndexCopy:
             try:
                 if self.index() is None:
                     self._remove_unused()
-                    write_whole(self._file(".arrow"), _checked(store, manifest), durable=False)
+                    write_whole(self._file(".arrow"), _checked(store, manifest))
                 with suppress(OSError):
                     self._file(".lock").unlink()
             finally:  # to close it is not enough: a child forked meanwhile has it

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.core.errors import DatasetError
 from headrace.data.shards.manifest import Source
 from headrace.data.shards.names import extension_of, key_of, path_of_url
+from headrace.data.storage import safe_url
 
 IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
 """What counts as an image in a folder; "jpeg" is spelled "jpg" (names.extension_of)."""
@@ -189,14 +190,15 @@ def refuse_shared_stems(table: SampleTable) -> None:
     rows = np.flatnonzero(same.to_numpy(zero_copy_only=False))
     if len(rows) == 0:
         return
+    paths = table.images.paths
     examples = [
-        f"  {table.images.paths[int(row)].as_py()} and {table.images.paths[int(row) + 1].as_py()}"
+        " and ".join(safe_url(str(paths[place].as_py())) for place in (int(row), int(row) + 1))
         for row in rows[:10]
     ]
     more = f"\n  and {len(rows) - 10} more" if len(rows) > 10 else ""
     raise DatasetError(
         f"{table.url}: two files with one key, {len(rows)} times:\n"
-        + "\n".join(examples)
+        + "\n".join(f"  {example}" for example in examples)
         + f"{more}\nA sample is named by its file's path without the extension. Rename or remove "
         "one of each."
     )
