@@ -72,4 +72,5 @@ _TURNS: WeakKeyDictionary[Executor, object] = WeakKeyDictionary()
 def take_turn(executor: Executor) -> Callable[[], bool]:
     """Take an executor for an iteration; return what tells whether another has taken it since."""
     turn = _TURNS[executor] = object()
-    return lambda: _TURNS.get(executor) is not turn
+    # Where all of it is garbage together, the entry goes first.
+    return lambda: _TURNS.get(executor, turn) is not turn
