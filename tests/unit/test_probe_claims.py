@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import time
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from headrace.core.processes import since_boot_ns
 from headrace.observe.probe.claims import claim, is_claimed_by_another
 from headrace.observe.probe.session import Session
 from headrace.records.switch import make_switch
+from jobs import eventually
 
 CONTEXT = multiprocessing.get_context("spawn")
 WORD_S = 60
@@ -35,9 +35,7 @@ def test_of_processes_that_claim_at_once_one_wins(tmp_path: Path):
             processes = [CONTEXT.Process(target=claim_at_once, args=given) for _ in range(4)]
             for process in processes:
                 process.start()
-            while len(won) < len(processes):
-                assert all(process.is_alive() for process in processes)
-                time.sleep(0.01)
+            eventually(lambda won=won: len(won) == 4, "the word of each")
             assert is_claimed_by_another(given[0])
             over.set()
             for process in processes:
