@@ -67,8 +67,9 @@ Both arms fill the cores, so throughput over torch's is the other side of the sa
 torch's takes is what moves: in eleven earlier runs on this shared machine, of up to 7 rounds, the
 medians of CPU / torch were 0.80, 0.82, 0.83, 0.85, 0.85, 0.87, 0.88, 0.88, 0.89, 0.91 and 0.91,
 those of throughput / torch 1.35, 1.34, 1.24, 1.24, 1.20, 1.16, 1.16, 1.15, 1.14, 1.13 and 1.08. In
-the run with 1.13, and in that of 352c295 with five rounds, the first round found the packed shards
-no longer in the page cache and read them from the disk: it is the low end of the spread.
+the run with 1.13, and in that of 352c295 with five rounds, this loader was far slower in the first
+round than in all others (the low end of the spread). Why is not known: with the shards dropped from
+the page cache it was not slower.
 """
 Rounds = list[dict[str, dict[str, float]]]
 
