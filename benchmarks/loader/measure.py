@@ -35,7 +35,7 @@ def main() -> None:
     iterator, done = iter(loader), 0
     for _ in range(WARM_BATCHES):
         next(iterator)
-    began, cpu_before = time.perf_counter(), cpu_seconds()
+    began, cpu_before, waited = time.perf_counter(), cpu_seconds(), waited_for_disk_s()
     found = None
     for epoch in range(EPOCHS):
         for batch in iterator:
@@ -48,12 +48,14 @@ def main() -> None:
         if epoch + 1 < EPOCHS:
             iterator = iter(loader)
     wall_s, cpu_s = time.perf_counter() - began, cpu_seconds() - cpu_before
+    waited = waited_for_disk_s() - waited
     assert found is not None, f"fewer than {BATCH} images"
     print(json.dumps({
         "img_per_s": done / wall_s,
         "cpu_s_per_1000": cpu_s / done * 1000,
         "pss_mb": found["pss"], "pss_above_mb": found["pss"] - before["pss"],
         "real_above_mb": found["real"] - before["real"], "rss_sum_mb": found["rss"],
+        "disk_wait_s": waited,
     }))  # fmt: skip
     sys.stdout.flush()
     os._exit(0)  # some peers take long to end their threads
@@ -68,6 +70,12 @@ def cpu_seconds() -> float:
     """Return user and system seconds of the whole tree so far."""
     times = [process.cpu_times() for process in tree()]
     return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+
+
+def waited_for_disk_s() -> float:
+    """Return for how long, since the start, all that could run on this machine waited for I/O."""
+    full = Path("/proc/pressure/io").read_text(encoding="ascii").splitlines()[1]
+    return int(full.rpartition("total=")[2]) / 1e6
 
 
 def memory() -> dict[str, float]:
