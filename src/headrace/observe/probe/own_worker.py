@@ -42,12 +42,13 @@ def _begin_worker(worker: Any) -> None:
     loader = env.LOADER.get_int(-1)
     number = worker._number  # noqa: SLF001 - the probe looks at what is not for scripts
     SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
-    start_sampler(BATCHES_MADE.ask_phase)
+    start_sampler(BATCHES_MADE.ask_phase, BATCHES_MADE.settle)
 
 
 @guarded
 def _end_worker() -> None:
     stop_sampler()
+    BATCHES_MADE.settle_at_last()
     TIMER.flush()
     SESSION.close()
 

@@ -12,7 +12,7 @@ from time import thread_time_ns
 PERIOD_S = 1 / 50
 DEEP_PERIOD_S = 1 / 100
 _LONGEST_PERIOD_S = 0.1
-_SHARE, _DEEP_SHARE = 0.0015, 0.006
+_SHARE, _DEEP_SHARE = 0.001, 0.006
 """Of a core. A host of N cores with N workers and a rank spends little more than that in all.
 Where a look takes more than that share of the longest period, that period counts."""
 _AT_FULL_PACE = 500

@@ -6,6 +6,10 @@ asks by `read` below them, so its bytes are counted already, encrypted.
 
 Headrace's own storage receives in native code; what arrives is counted where it is handed over.
 Other native clients receive unseen.
+
+Reads of files are timed in each of the first batches. After that, a batch whose reads are so many
+and short that to time them would cost more than a small share of making it is one of some that are
+left out: the row of such a batch has no time of reads.
 """
 
 from __future__ import annotations
@@ -20,8 +24,15 @@ from typing import Any, NamedTuple
 
 from headrace.core.after_import import after_import
 from headrace.observe.probe.file_reads import FileReads
-from headrace.observe.probe.session import SESSION
+from headrace.observe.probe.rhythm import Effort, Rhythm
+from headrace.observe.probe.session import SESSION, guarded
 
+_EFFORT = Effort(one_in=1, share=0.0005, deep_share=0.002)
+_ALL_TIMED_AT_FIRST = 100
+"""Batches: the records of a short run leave none out."""
+_CALL_NS, _BATCH_NS = 5_000, 30_000
+"""What a read that is timed, its file's opening included, and a batch with such reads take longer
+in workers that decode images, where the processor's caches hold other things than the probe."""
 _SIZES: dict[str, Callable[[Any], int]] = {
     "recv": len,
     "recv_into": int,
@@ -55,7 +66,8 @@ class Receiver:
 
     Attributes:
         thread: That makes a batch now, by its identifier; None: no batch is made, or recorded.
-        read_ns: Of the batch at work: time of that thread in reads that are timed.
+        read_ns: Of the batch at work: time of that thread in reads that are timed. Of one that is
+            made: -1 where it was left out.
     """
 
     def __init__(self) -> None:
@@ -64,6 +76,9 @@ class Receiver:
         self._bytes = self._uncounted_bytes = self._uncounted_reads = 0
         self._hooked = False
         self._file_reads: FileReads | None = None
+        self._rhythm = Rhythm(_EFFORT)
+        self._batches = self._file_calls = self._began_ns = 0
+        self._times_files = False  # in the batch at work
         self._timing = False
 
     @property
@@ -79,18 +94,32 @@ class Receiver:
             after_import("ssl", self._hook_tls)
             after_import("headrace.data.storage.direct", self._hook_storage)
             after_import("headrace.data.loader.reading", self._hook_samples)
-            self._file_reads = FileReads(self._timed, self._is_at_work)
+            self._file_reads = FileReads(self._timed_file, self._is_at_work)
         self._timing = False
-        self.read_ns = 0
-        if self._file_reads is not None:
+        self.read_ns = self._file_calls = 0
+        self._batches += 1
+        is_due = self._rhythm.is_due(on=True, deep=SESSION.deep)
+        self._times_files = is_due or self._batches <= _ALL_TIMED_AT_FIRST
+        if self._times_files and self._file_reads is not None:
+            self._began_ns = monotonic_ns()
             self._file_reads.begin()
         self.thread = get_ident()
 
     def end(self) -> None:
         """The batch is made, or it failed."""
         self.thread = None
-        if self._file_reads is not None:
+        if not self._times_files:
+            self.read_ns = -1
+        elif self._file_reads is not None:
             self._file_reads.end()
+            self._times_files = False
+            self._weigh(monotonic_ns() - self._began_ns)
+
+    @guarded
+    def _weigh(self, made_ns: int) -> None:
+        """Look at what timing took of a batch that was made in `made_ns`."""
+        cost_ns = min(self._file_calls * _CALL_NS + _BATCH_NS, 0.9 * made_ns)
+        self._rhythm.weigh(cost_ns / max(made_ns - cost_ns, 1))
 
     def _add(self, size_of: Callable[[Any], int], found: Any, counted: bool) -> None:  # noqa: FBT001
         """Add what one call brought; the kernel has counted it, or not."""
@@ -119,6 +148,11 @@ class Receiver:
         finally:
             self.read_ns += monotonic_ns() - began_ns
             self._timing = False
+
+    def _timed_file(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Likewise for what reads a file."""
+        self._file_calls += 1
+        return self._timed(call, *args, **kwargs)
 
     def _hook_sockets(self, module: ModuleType) -> None:
         for name, size_of in _SIZES.items():

@@ -1,25 +1,44 @@
-"""Which batches of a loader are timed, transform by transform: one in some.
+"""Which batches are timed, call by call: one in some.
 
-To time a call takes some 3 us. Where transforms are short and many, fewer batches are timed, so
-that it takes no more than half a per cent of the time in which the loader's batches are made.
+To time a call takes some 3 us, and more where caches hold what the batch is made of. Where calls
+are short and many, fewer batches are timed, so that it takes no more than a share of the time in
+which batches are made.
 """
 
 from __future__ import annotations
 
-ONE_IN = 8  # batches
+from typing import NamedTuple
+
 _LEAST_OFTEN = 64
-_MOST_SHARE, _MOST_SHARE_DEEP = 0.005, 0.01  # of the time in which batches are made
+
+
+class Effort(NamedTuple):
+    """How much may be spent on timing one kind of calls.
+
+    Attributes:
+        one_in: Batches to one that is timed, at least; in deep mode each may be timed.
+        share: Of the time in which batches are made, what timing may take.
+        deep_share: The same in deep mode.
+    """
+
+    one_in: int
+    share: float
+    deep_share: float
 
 
 class Rhythm:
-    """Counts the batches of one loader in this process.
+    """Counts batches of this process.
+
+    Args:
+        effort: How much may be spent.
 
     Attributes:
         one_in: How many batches there are to one that is timed.
     """
 
-    def __init__(self) -> None:
-        self.one_in = ONE_IN
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
+        self.one_in = effort.one_in
         self._deep = False
         self._batches = 0
         self._timed: int | None = None  # the last one
@@ -49,7 +68,8 @@ class Rhythm:
         self._choose()
 
     def _choose(self) -> None:
-        fewest, share = (1, _MOST_SHARE_DEEP) if self._deep else (ONE_IN, _MOST_SHARE)
+        usual, share, deep_share = self._effort
+        fewest, share = (1, deep_share) if self._deep else (usual, share)
         one_in = fewest
         while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:
             one_in *= 2

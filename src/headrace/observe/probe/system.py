@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from headrace.observe.probe import proc
 from headrace.observe.probe.system_gpus import Gpus
 from headrace.observe.probe.system_limits import Limits, limits
 from headrace.records import system
@@ -102,7 +103,7 @@ class SystemSampler:
 
     def _memory(self) -> dict[str, float | None]:
         memory = psutil.virtual_memory()
-        load, _, _, threads, _ = Path("/proc/loadavg").read_text().split()
+        load, _, _, threads, _ = proc.read("/proc/loadavg").decode().split()
         values: dict[str, float | None] = {
             "memory_used_bytes": memory.total - memory.available,
             "memory_available_bytes": memory.available,

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from headrace.observe.probe import proc
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -118,11 +119,11 @@ def _percent(cpu: float, span_ns: int) -> float:
 def _look(pid: int) -> _Look | None:
     """Look at a process; None: it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        stat = proc.read(f"/proc/{pid}/stat")
     except OSError:
         return None
     # From the third on, as proc(5) numbers them: the second, a name, may have spaces in it.
-    fields = stat.rpartition(")")[2].split()
+    fields = stat.rpartition(b")")[2].split()
     now_ns = time.monotonic_ns()
     alive_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(fields[19]) * 10**9 // _TICKS_PER_S
     return _Look(
@@ -142,6 +143,6 @@ def _look(pid: int) -> _Look | None:
 def _read_bytes(pid: int) -> int:
     """Return what the process's read calls gave it so far; -1: it belongs to someone else."""
     try:
-        return int(Path(f"/proc/{pid}/io").read_text().split(maxsplit=2)[1])  # "rchar: 123"
+        return int(proc.read(f"/proc/{pid}/io").split(maxsplit=2)[1])  # "rchar: 123"
     except (OSError, ValueError, IndexError):
         return -1

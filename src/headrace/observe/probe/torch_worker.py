@@ -96,12 +96,13 @@ def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     number = int(inspect.signature(loop).bind(*args, **kwargs).arguments["worker_id"])
     SESSION.become_worker(STARTING.get(), number, SESSION.rank)
     _time_sending()
-    start_sampler(BATCHES_MADE.ask_phase)
+    start_sampler(BATCHES_MADE.ask_phase, BATCHES_MADE.settle)
 
 
 @guarded
 def _end_worker() -> None:
     stop_sampler()
+    BATCHES_MADE.settle_at_last()
     TIMER.flush()
     SESSION.close()
 

@@ -15,14 +15,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from headrace.core.places import is_library
-from headrace.observe.probe.rhythm import ONE_IN, Rhythm
+from headrace.observe.probe.rhythm import Effort, Rhythm
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
 _TRIAL_CALLS = 32
+_EFFORT = Effort(one_in=8, share=0.005, deep_share=0.01)
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64
@@ -43,10 +45,10 @@ class TransformTimer:
 
     def __init__(self) -> None:
         self.active = False
-        self._rhythms: dict[int, Rhythm] = defaultdict(Rhythm)  # by loader
+        self._rhythms: dict[int, Rhythm] = defaultdict(partial(Rhythm, _EFFORT))  # by loader
         self._calls = 0
         self._call_ns = 0.0  # what it takes to time one; 0: not known yet
-        self._loader, self._one_in = -1, ONE_IN  # of the batch at work
+        self._loader, self._one_in = -1, _EFFORT.one_in  # of the batch at work
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
         self._searched: set[int] = set()  # attributes of objects, in the batch that is timed now
@@ -157,7 +159,7 @@ class TransformTimer:
                 self._search_held(value, where, undo, depth)
             elif _is_function(value):
                 attributes[name] = self.wrapped(value, f"{where}: {_name_of(value)}")
-                undo.append(functools.partial(_restore, attributes, name, attributes[name], value))
+                undo.append(partial(_restore, attributes, name, attributes[name], value))
             else:
                 self._search_value(value, where, undo, depth)
 
@@ -193,7 +195,7 @@ class TransformTimer:
                 self._wrap_object(each, place, undo, depth)
         if any(_is_function(each) for each in chain):
             attributes[name] = type(chain)(timed)
-            undo.append(functools.partial(_restore, attributes, name, attributes[name], chain))
+            undo.append(partial(_restore, attributes, name, attributes[name], chain))
 
     def _wrap_object(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
         self._wrap_method(value, "__call__", f"{where}: {_name_of(value)}", undo)
@@ -213,7 +215,7 @@ class TransformTimer:
         own = method in vars(kind)
         with suppress(TypeError, AttributeError):  # a class that does not let itself be changed
             setattr(kind, method, wrapped)
-            undo.append(functools.partial(_restore_method, kind, method, original if own else None))
+            undo.append(partial(_restore_method, kind, method, original if own else None))
 
     def _method(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

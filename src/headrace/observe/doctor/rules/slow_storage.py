@@ -67,9 +67,11 @@ def check(evidence: Evidence) -> Finding | None:
 
 
 def _share(work: Work, part: str, whole: str) -> float | None:
-    """Return what share of a column another one is; None where nothing of it was seen."""
-    seen = float(work.column(part).sum())
-    return min(seen / max(float(work.column(whole).sum()), 1.0), 1.0) if seen else None
+    """Return what share of a column another one is, in batches that have it; None: none has."""
+    parts, wholes = work.column(part), work.column(whole)
+    known = parts >= 0
+    seen = float(parts[known].sum())
+    return min(seen / max(float(wholes[known].sum()), 1.0), 1.0) if seen else None
 
 
 def _reading(evidence: Evidence) -> tuple[tuple[Sighting, ...], float]:
