@@ -236,10 +236,10 @@ def beside_plain(case: str, options: argparse.Namespace) -> list[float]:
 
 
 class Trained:
-    """A training under way: what it prints, and where it records."""
+    """A training under way: what it prints, where it records, and tells what records it."""
 
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self.process, self.folder = process, folder
+    def __init__(self, process: subprocess.Popen[str], folder: Path, threads: Path) -> None:
+        self.process, self.folder, self.threads = process, folder, threads
 
     @property
     def said(self) -> IO[str]:
@@ -275,7 +275,7 @@ def trained(case: str, options: argparse.Namespace, profile: str, *flags: str) -
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
-            yield Trained(process, Path(folder))
+            yield Trained(process, Path(folder), Path(threads))
         finally:
             process.kill()
             process.wait()

@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--progress", type=Path, help="train on; tell the steps in this file")
     options = parser.parse_args()
     if options.progress:
-        train_on(training(options), options.progress)
+        train_on(training(options), options.progress, options.threads)
         return
     records = env.RECORDS_DIR.get()
     switch = Switch(Path(records)) if records else None
@@ -137,11 +137,13 @@ def main() -> None:
                           "whole_s": time.perf_counter() - waited}), flush=True)  # fmt: skip
 
 
-def train_on(steps: Iterator[None], progress: Path) -> None:
+def train_on(steps: Iterator[None], progress: Path, threads: Path) -> None:
     """Train until the file says that it is enough."""
     with progress.open("r+b") as file:
         told = memoryview(mmap.mmap(file.fileno(), PROGRESS_BYTES)).cast("q")
     for _ in steps:
+        if not told[0]:
+            tell_samplers(threads)
         told[0] += 1
         if told[1]:
             return

@@ -25,8 +25,8 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from run import PAGE, TARGETS, trained, watched  # noqa: E402 - beside this script
-from train import PROGRESS_BYTES, below, cpu_s  # noqa: E402 - likewise
+from run import PAGE, TARGETS, Trained, trained, watched  # noqa: E402 - beside this script
+from train import PROGRESS_BYTES, below, cpu_s, probe_s  # noqa: E402 - likewise
 
 from headrace.records.run_folder import RunFolder  # noqa: E402
 from headrace.records.switch import Switch  # noqa: E402
@@ -34,7 +34,7 @@ from images import make_folder  # noqa: E402 - above this folder
 from report import Row, write_section  # noqa: E402 - likewise
 
 CASE = "loader-bound"
-SETTLE_S, SPAN_S = 3.0, 6.0
+SETTLE_S, SPAN_S = {"on": 1.0, "deep": 3.0}, 6.0
 """What passes before a turn counts: a burst of torch.profiler is over then; how long a turn is."""
 WARM_UP_STEPS = 200
 """Of each: hooks that look more often at first have come to their pace."""
@@ -45,6 +45,11 @@ machine, is the same for both at every moment; what differs between the two fall
 of turns has the one recorded and then the other. With twice the processes, caches are colder than
 in a training by itself: hooks cost rather more here.
 
+The process that collects and the threads that sample stacks are paid by the second, not by the
+step: of steps that take longer, as there is another training, they take a larger part. "As by
+itself" counts what they took (their own CPU time) as much less as a training makes its steps faster
+when no other runs: here, {alone:.0f} a second, and {at_once:.0f} in turns.
+
 "CPU of all" is the CPU time of a step in all processes of a training, those that record included:
 where all cores are full it says what a step takes. "Throughput" is the steps that the recorded
 training made in a turn over those that the other made meanwhile.
@@ -53,36 +58,44 @@ training made in a turn over those that the other made meanwhile.
 
 @dataclass(frozen=True)
 class Look:
-    """A training at one moment: steps made, and the CPU time of all of its processes."""
+    """A training at one moment: steps made, CPU time of all processes, and of what records."""
 
     steps: int
     cpu_s: float
+    paid_s: float
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a training did in a turn."""
+    """What a training did in a turn: steps, CPU seconds in all, and of these paid by the second."""
 
     steps: int
     cpu_s: float
+    paid_s: float
 
-    @property
-    def a_step_s(self) -> float:
-        """CPU seconds of a step."""
-        return self.cpu_s / self.steps
+    def a_step_s(self, paid: float = 1.0) -> float:
+        """CPU seconds of a step; of what is paid by the second, this share counts."""
+        return (self.cpu_s - (1.0 - paid) * self.paid_s) / self.steps
+
+
+Pair = tuple[Spent, Spent, Spent, Spent]
+"""One recorded, the other not meanwhile; the other recorded, the first not."""
+Pairs = dict[str, list[Pair]]
+"""By how was recorded."""
 
 
 class Twin:
     """One of the trainings, under way.
 
     Args:
-        launcher: Its process.
+        run: Its process and folders.
         switch: Of its recording.
         progress: Where it tells its steps, and is told to end.
     """
 
-    def __init__(self, launcher: int, switch: Switch, progress: memoryview) -> None:
-        self._processes = [launcher, *below(psutil.Process(launcher))]
+    def __init__(self, run: Trained, switch: Switch, progress: memoryview) -> None:
+        self._processes = [run.process.pid, *below(psutil.Process(run.process.pid))]
+        self._samplers = [*run.threads.iterdir()]
         self._switch = switch
         self.progress = progress
 
@@ -93,7 +106,14 @@ class Twin:
 
     def look(self) -> Look:
         """Return how far it is."""
-        return Look(self.progress[0], cpu_s(self._processes))
+        paid_s = probe_s(self._processes, self._samplers)
+        return Look(self.progress[0], cpu_s(self._processes), paid_s)
+
+    def speed(self) -> float:
+        """Return how many steps it makes a second."""
+        before = self.progress[0]
+        time.sleep(SPAN_S)
+        return (self.progress[0] - before) / SPAN_S
 
 
 def main() -> None:
@@ -104,11 +124,12 @@ def main() -> None:
     options = parser.parse_args()
     make_folder(options.data, 2000)
     with watched() as stolen:
-        pairs = measured(options)
-    rows = [row for mode in TARGETS for row in rows_of(mode, pairs[mode])]
+        alone, pairs = measured(options)
+    at_once = speed_at_once(pairs)
+    rows = [row for mode in TARGETS for row in rows_of(mode, pairs[mode], at_once / alone)]
     certain = [f"- {row.what}: {interval(row.values)}" for row in rows]
     said = [
-        NOTES.format(span=SPAN_S).strip(),
+        NOTES.format(span=SPAN_S, alone=alone, at_once=at_once).strip(),
         "",
         f"Stolen: {100 * stolen[0]:.0f} %. How certain the medians are, by 90 % intervals:",
         "",
@@ -118,12 +139,21 @@ def main() -> None:
     write_section("Two at once", command, said, rows, page=PAGE)
 
 
-def measured(options: argparse.Namespace) -> dict[str, list[tuple[Spent, Spent, Spent, Spent]]]:
-    """Return each pair of turns by how was recorded: recorded, not; the other recorded, not."""
-    pairs: dict[str, list[tuple[Spent, Spent, Spent, Spent]]] = {mode: [] for mode in TARGETS}
-    with training(options) as one, training(options) as other:
-        while min(one.look().steps, other.look().steps) < WARM_UP_STEPS:
-            time.sleep(SPAN_S)
+def measured(options: argparse.Namespace) -> tuple[float, Pairs]:
+    """Return the steps a second of one training alone, and pairs of turns by how was recorded."""
+    pairs: Pairs = {mode: [] for mode in TARGETS}
+    with training(options) as one:
+        warm_up(one)
+        one.record("off")
+        alone = statistics.median(one.speed() for _ in range(3))
+        measure_pairs(options, one, pairs)
+    return alone, pairs
+
+
+def measure_pairs(options: argparse.Namespace, one: Twin, pairs: Pairs) -> None:
+    """Train another one at the same time, and let them take turns."""
+    with training(options) as other:
+        warm_up(other)
         for number in range(options.pairs):
             for mode in TARGETS:
                 first, second = (one, other) if number % 2 == 0 else (other, one)
@@ -131,29 +161,59 @@ def measured(options: argparse.Namespace) -> dict[str, list[tuple[Spent, Spent, 
     return pairs
 
 
+def warm_up(twin: Twin) -> None:
+    """Return once the training has made its first steps."""
+    while twin.progress[0] < WARM_UP_STEPS:
+        time.sleep(1.0)
+
+
+def speed_at_once(pairs: Pairs) -> float:
+    """Return how many steps a training makes a second while another runs."""
+    steps = [spent.steps for each in pairs.values() for pair in each for spent in pair]
+    return statistics.mean(steps) / SPAN_S
+
+
 def turn(recorded: Twin, plain: Twin, mode: str) -> tuple[Spent, Spent]:
     """Return what both did while one of them was recorded."""
     plain.record("off")
     recorded.record(mode)
-    time.sleep(SETTLE_S)
+    time.sleep(SETTLE_S[mode])
     began = [recorded.look(), plain.look()]
     time.sleep(SPAN_S)
     ended = [recorded.look(), plain.look()]
     with_it, without = (
-        Spent(after.steps - before.steps, after.cpu_s - before.cpu_s)
+        Spent(
+            after.steps - before.steps,
+            after.cpu_s - before.cpu_s,
+            after.paid_s - before.paid_s,
+        )
         for before, after in zip(began, ended, strict=True)
     )
     return with_it, without
 
 
-def rows_of(mode: str, pairs: list[tuple[Spent, Spent, Spent, Spent]]) -> list[Row]:
-    """Return the ratios of a way to record: geometric means of both turns of a pair."""
-    cpu = [(a.a_step_s / b.a_step_s * c.a_step_s / d.a_step_s) ** 0.5 for a, b, c, d in pairs]
+def rows_of(mode: str, pairs: list[Pair], paid: float) -> list[Row]:
+    """Return the ratios of a way to record: geometric means of both turns of a pair.
+
+    Args:
+        mode: How was recorded.
+        pairs: What was measured.
+        paid: What part of what is paid by the second falls on a step where no other training runs.
+    """
     steps = [(a.steps / b.steps * c.steps / d.steps) ** 0.5 for a, b, c, d in pairs]
     least = 1 - (float(TARGETS[mode].split()[-1]) - 1)
     return [
-        Row(f"{CASE}, {mode} / off, CPU of all, two at once", cpu, TARGETS[mode]),
+        Row(f"{CASE}, {mode} / off, CPU of all, as by itself", cpu(pairs, paid), TARGETS[mode]),
+        Row(f"{CASE}, {mode} / off, CPU of all, two at once", cpu(pairs, 1.0), TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, throughput, two at once", steps, f">= {least:g}"),
+    ]
+
+
+def cpu(pairs: list[Pair], paid: float) -> list[float]:
+    """Return the ratios of CPU time; see `Spent.a_step_s`."""
+    return [
+        (a.a_step_s(paid) / b.a_step_s(paid) * c.a_step_s(paid) / d.a_step_s(paid)) ** 0.5
+        for a, b, c, d in pairs
     ]
 
 
@@ -174,11 +234,11 @@ def training(options: argparse.Namespace) -> Iterator[Twin]:
         shared = mmap.mmap(file.fileno(), PROGRESS_BYTES)
         progress = memoryview(shared).cast("q")
         with trained(CASE, options, "on", "--progress", file.name) as run:
-            while not progress[0]:
+            while progress[0] < 1 + WARM_UP_STEPS // 10:  # all of its threads are there
                 assert run.process.poll() is None, "the training failed"
                 time.sleep(0.1)
             records = RunFolder(run.folder).records(1)
-            yield Twin(run.process.pid, Switch(records), progress)
+            yield Twin(run, Switch(records), progress)
             progress[1] = 1
             assert run.process.wait() == 0, "the training failed"
             traces = [*run.folder.glob("traces/*")]

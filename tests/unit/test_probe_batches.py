@@ -30,7 +30,7 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
         now_ns += BATCH_NS
         seen.append(recorder._read_since()[0])
     looked = [number for number, read_bytes in enumerate(seen) if read_bytes]
-    assert looked == [*range(99), *range(99 + 3, 99 + 4 * 10, 4)]
+    assert looked == [*range(99), *range(99 + 9, 99 + 4 * 10, 10)]
     assert len(seen) * SIZE <= sum(seen) < len(seen) * SIZE * 1.05
 
 

@@ -177,7 +177,7 @@ BATCHES = Table(
         Field(
             "read_bytes",
             "bytes that the process read meanwhile: files, pipes, and network_bytes; looked at"
-            " every 20 ms at first, later every 200 ms, so that a batch may have those of some"
+            " every 20 ms at first, later twice a second, so that a batch may have those of some"
             " before it",
         ),
         Field("reads", "read calls that brought them, or found an end; -1 where not recorded"),

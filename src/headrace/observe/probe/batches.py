@@ -21,7 +21,7 @@ from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import BATCHES
 
-_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 200_000_000
+_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 500_000_000
 """How often reads are looked at. A look takes 10 us, and 70 where caches hold what the batches are
 made of. What is read after the last one is in no row, so a process that lives short looks often."""
 _LOOKS_AT_FIRST = 100
