@@ -108,7 +108,7 @@ def steps(spans: Spans, pause_s: float) -> None:
 
     net = torch.nn.Linear(64, 10)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    iterator = iter(DataLoader(Numbers(), batch_size=BATCH, num_workers=1))
+    iterator = iter(DataLoader(Numbers(None), batch_size=BATCH, num_workers=1))
     for _ in range(STEPS):
         if pause_s:
             time.sleep(pause_s)
@@ -130,12 +130,12 @@ def batches(spans: Spans, pause_s: float) -> None:
     from headrace.observe.probe.batches import BATCHES_MADE
     from headrace.observe.probe.transforms import TIMER
 
-    data = Numbers()
+    data = Numbers(None)
     for number in range(STEPS // 2):
         if pause_s:
             time.sleep(pause_s)
             data[number]
-        began = spans.take("batch: begins", BATCHES_MADE.began)
+        began = spans.take("batch: begins", lambda: BATCHES_MADE.began(0))
         spans.take("batch: is it timed?", lambda: TIMER.is_due(0))
         spans.take("batch: ends", lambda: BATCHES_MADE.ended(began, 0, BATCH))  # noqa: B023
         if number % 8 == 0:

@@ -44,8 +44,8 @@ PROGRESS_BYTES = 16
 class Watched(Dataset):
     """Samples whose first one tells of what records the process that makes it."""
 
-    def __init__(self, threads: Path) -> None:
-        self.threads: Path | None = threads
+    def __init__(self, threads: Path | None) -> None:
+        self.threads = threads
 
     def __len__(self) -> int:
         return SAMPLES

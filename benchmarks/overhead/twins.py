@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,9 @@ from report import Row, write_section  # noqa: E402 - likewise
 CASE = "loader-bound"
 SETTLE_S, SPAN_S = {"on": 1.0, "deep": 3.0}, 6.0
 """What passes before a turn counts: a burst of torch.profiler is over then; how long a turn is."""
-WARM_UP_STEPS = 200
+ALONE_SPANS = 4
+"""So many times as long is a training looked at alone, for each way to record."""
+WARM_UP_STEPS = 600
 """Of each: hooks that look more often at first have come to their pace."""
 NOTES = """
 Two trainings of the case "loader-bound" share the cores, one recorded and one not, by turns of
@@ -45,10 +47,11 @@ machine, is the same for both at every moment; what differs between the two fall
 of turns has the one recorded and then the other. With twice the processes, caches are colder than
 in a training by itself: hooks cost rather more here.
 
-The process that collects and the threads that sample stacks are paid by the second, not by the
-step: of steps that take longer, as there is another training, they take a larger part. "As by
-itself" counts what they took (their own CPU time) as much less as a training makes its steps faster
-when no other runs: here, {alone:.0f} a second, and {at_once:.0f} in turns.
+The process that collects and the threads that sample stacks work by the clock: of steps that take
+longer, as there is another training, they take a larger part. "As by itself" has for them, in
+place of what they took in the turns, what they take of a step while no other training runs; their
+own CPU time tells both. Alone, a training makes {alone:.0f} steps a second here, and {at_once:.0f}
+in turns.
 
 "CPU of all" is the CPU time of a step in all processes of a training, those that record included:
 where all cores are full it says what a step takes. "Throughput" is the steps that the recorded
@@ -67,15 +70,21 @@ class Look:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a training did in a turn: steps, CPU seconds in all, and of these paid by the second."""
+    """What a training did for a while: steps, CPU seconds in all, and of these what records."""
 
     steps: int
     cpu_s: float
     paid_s: float
 
-    def a_step_s(self, paid: float = 1.0) -> float:
-        """CPU seconds of a step; of what is paid by the second, this share counts."""
-        return (self.cpu_s - (1.0 - paid) * self.paid_s) / self.steps
+    @property
+    def a_step_s(self) -> float:
+        """CPU seconds of a step."""
+        return self.cpu_s / self.steps
+
+    @property
+    def paid_a_step_s(self) -> float:
+        """CPU seconds of a step that what records took."""
+        return self.paid_s / self.steps
 
 
 Pair = tuple[Spent, Spent, Spent, Spent]
@@ -96,6 +105,7 @@ class Twin:
     def __init__(self, run: Trained, switch: Switch, progress: memoryview) -> None:
         self._processes = [run.process.pid, *below(psutil.Process(run.process.pid))]
         self._samplers = [*run.threads.iterdir()]
+        self._run = run.process
         self._switch = switch
         self.progress = progress
 
@@ -109,11 +119,16 @@ class Twin:
         paid_s = probe_s(self._processes, self._samplers)
         return Look(self.progress[0], cpu_s(self._processes), paid_s)
 
-    def speed(self) -> float:
-        """Return how many steps it makes a second."""
-        before = self.progress[0]
-        time.sleep(SPAN_S)
-        return (self.progress[0] - before) / SPAN_S
+    def since(self, before: Look) -> Spent:
+        """Return what it did since that moment."""
+        now = self.look()
+        return Spent(now.steps - before.steps, now.cpu_s - before.cpu_s, now.paid_s - before.paid_s)
+
+    def warm_up(self) -> None:
+        """Return once it has made its first steps."""
+        while self.progress[0] < WARM_UP_STEPS:
+            assert self._run.poll() is None, "the training failed"
+            time.sleep(1.0)
 
 
 def main() -> None:
@@ -125,11 +140,10 @@ def main() -> None:
     make_folder(options.data, 2000)
     with watched() as stolen:
         alone, pairs = measured(options)
-    at_once = speed_at_once(pairs)
-    rows = [row for mode in TARGETS for row in rows_of(mode, pairs[mode], at_once / alone)]
+    rows = [row for mode in TARGETS for row in rows_of(mode, pairs[mode], alone)]
     certain = [f"- {row.what}: {interval(row.values)}" for row in rows]
     said = [
-        NOTES.format(span=SPAN_S, alone=alone, at_once=at_once).strip(),
+        notes(alone, pairs),
         "",
         f"Stolen: {100 * stolen[0]:.0f} %. How certain the medians are, by 90 % intervals:",
         "",
@@ -139,38 +153,43 @@ def main() -> None:
     write_section("Two at once", command, said, rows, page=PAGE)
 
 
-def measured(options: argparse.Namespace) -> tuple[float, Pairs]:
-    """Return the steps a second of one training alone, and pairs of turns by how was recorded."""
+def measured(options: argparse.Namespace) -> tuple[dict[str, Spent], Pairs]:
+    """Return what one training alone did by how was recorded, and likewise the pairs of turns."""
     pairs: Pairs = {mode: [] for mode in TARGETS}
     with training(options) as one:
-        warm_up(one)
-        one.record("off")
-        alone = statistics.median(one.speed() for _ in range(3))
+        one.warm_up()
+        alone = {mode: by_itself(one, mode) for mode in ("off", *TARGETS)}
         measure_pairs(options, one, pairs)
     return alone, pairs
+
+
+def by_itself(one: Twin, mode: str) -> Spent:
+    """Return what it does in some turns while no other training runs."""
+    one.record(mode)
+    time.sleep(max(SETTLE_S.values()))
+    before = one.look()
+    time.sleep(ALONE_SPANS * SPAN_S)
+    return one.since(before)
 
 
 def measure_pairs(options: argparse.Namespace, one: Twin, pairs: Pairs) -> None:
     """Train another one at the same time, and let them take turns."""
     with training(options) as other:
-        warm_up(other)
+        other.warm_up()
         for number in range(options.pairs):
             for mode in TARGETS:
                 first, second = (one, other) if number % 2 == 0 else (other, one)
                 pairs[mode].append((*turn(first, second, mode), *turn(second, first, mode)))
-    return pairs
 
 
-def warm_up(twin: Twin) -> None:
-    """Return once the training has made its first steps."""
-    while twin.progress[0] < WARM_UP_STEPS:
-        time.sleep(1.0)
-
-
-def speed_at_once(pairs: Pairs) -> float:
-    """Return how many steps a training makes a second while another runs."""
-    steps = [spent.steps for each in pairs.values() for pair in each for spent in pair]
-    return statistics.mean(steps) / SPAN_S
+def notes(alone: dict[str, Spent], pairs: Pairs) -> str:
+    """Return what is said of the figures."""
+    steps = [plain.steps for each in pairs.values() for pair in each for plain in pair[1::2]]
+    return NOTES.format(
+        span=SPAN_S,
+        alone=alone["off"].steps / (ALONE_SPANS * SPAN_S),
+        at_once=statistics.mean(steps) / SPAN_S,
+    ).strip()
 
 
 def turn(recorded: Twin, plain: Twin, mode: str) -> tuple[Spent, Spent]:
@@ -180,41 +199,36 @@ def turn(recorded: Twin, plain: Twin, mode: str) -> tuple[Spent, Spent]:
     time.sleep(SETTLE_S[mode])
     began = [recorded.look(), plain.look()]
     time.sleep(SPAN_S)
-    ended = [recorded.look(), plain.look()]
-    with_it, without = (
-        Spent(
-            after.steps - before.steps,
-            after.cpu_s - before.cpu_s,
-            after.paid_s - before.paid_s,
-        )
-        for before, after in zip(began, ended, strict=True)
-    )
-    return with_it, without
+    return recorded.since(began[0]), plain.since(began[1])
 
 
-def rows_of(mode: str, pairs: list[Pair], paid: float) -> list[Row]:
+def rows_of(mode: str, pairs: list[Pair], alone: dict[str, Spent]) -> list[Row]:
     """Return the ratios of a way to record: geometric means of both turns of a pair.
 
     Args:
         mode: How was recorded.
         pairs: What was measured.
-        paid: What part of what is paid by the second falls on a step where no other training runs.
+        alone: What one training did while no other ran, by how was recorded.
     """
-    steps = [(a.steps / b.steps * c.steps / d.steps) ** 0.5 for a, b, c, d in pairs]
+    at_once = [ratio([spent.a_step_s for spent in pair]) for pair in pairs]
+    instead = [alone[mode].paid_a_step_s, alone["off"].paid_a_step_s] * 2
+    by_itself = [
+        ratio([s.a_step_s - s.paid_a_step_s + own for s, own in zip(pair, instead, strict=True)])
+        for pair in pairs
+    ]
+    steps = [ratio([spent.steps for spent in pair]) for pair in pairs]
     least = 1 - (float(TARGETS[mode].split()[-1]) - 1)
     return [
-        Row(f"{CASE}, {mode} / off, CPU of all, as by itself", cpu(pairs, paid), TARGETS[mode]),
-        Row(f"{CASE}, {mode} / off, CPU of all, two at once", cpu(pairs, 1.0), TARGETS[mode]),
+        Row(f"{CASE}, {mode} / off, CPU of all, as by itself", by_itself, TARGETS[mode]),
+        Row(f"{CASE}, {mode} / off, CPU of all, two at once", at_once, TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, throughput, two at once", steps, f">= {least:g}"),
     ]
 
 
-def cpu(pairs: list[Pair], paid: float) -> list[float]:
-    """Return the ratios of CPU time; see `Spent.a_step_s`."""
-    return [
-        (a.a_step_s(paid) / b.a_step_s(paid) * c.a_step_s(paid) / d.a_step_s(paid)) ** 0.5
-        for a, b, c, d in pairs
-    ]
+def ratio(of: Sequence[float]) -> float:
+    """Return the geometric mean of the ratios of both turns of a pair."""
+    a, b, c, d = of
+    return float((a / b * c / d) ** 0.5)
 
 
 def interval(values: list[float]) -> str:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.doctor.rules import slow_storage
+from headrace.observe.whatif.measured import Work
 from run_tables import AUGMENT, PIL, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
@@ -278,3 +281,10 @@ def test_a_run_that_took_no_step_is_told_so():
     diagnosis = diagnose(RunTables())
     assert diagnosis.findings == ()
     assert diagnosis.verdict.sentence.startswith("No training step was recorded")
+
+
+def test_the_share_of_timed_reads_leaves_out_batches_without():
+    rows = {"read_ns": np.array([-1, 50, -1]), "wall_ns": np.array([100, 100, 300])}
+    assert slow_storage._share(Work(rows=rows, cpu_measured=True), "read_ns", "wall_ns") == 0.5
+    none = {"read_ns": np.array([-1, -1]), "wall_ns": np.array([100, 100])}
+    assert slow_storage._share(Work(rows=none, cpu_measured=True), "read_ns", "wall_ns") is None

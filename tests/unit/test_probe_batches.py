@@ -30,25 +30,25 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
         now_ns += BATCH_NS
         seen.append(recorder._read_since()[0])
     looked = [number for number, read_bytes in enumerate(seen) if read_bytes]
-    assert looked == [*range(99), *range(99 + 9, 99 + 4 * 10, 10)]
+    assert looked == [*range(99), *range(99 + 3, 99 + 4 * 10, 4)]
     assert len(seen) * SIZE <= sum(seen) < len(seen) * SIZE * 1.05
 
 
 def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SESSION, "_failed", False)
     monkeypatch.setattr(Session, "on", True)
-    monkeypatch.setattr(batches.RECEIVER, "begin", lambda: None)
+    monkeypatch.setattr(batches.RECEIVER, "begin", lambda _: None)
     recorder = batches.BatchRecorder()
     began = []
-    assert recorder.began() is not None
-    assert recorder.began() is None  # a dataset's own loader, say
-    other = threading.Thread(target=lambda: began.append(recorder.began()))
+    assert recorder.began(0) is not None
+    assert recorder.began(0) is None  # a dataset's own loader, say
+    other = threading.Thread(target=lambda: began.append(recorder.began(0)))
     other.start()
     other.join()
     assert began == [None]
     recorder.failed()
     recorder.failed()  # in a child that was forked meanwhile
-    assert recorder.began() is not None
+    assert recorder.began(0) is not None
     recorder.failed()
 
 

@@ -177,7 +177,7 @@ BATCHES = Table(
         Field(
             "read_bytes",
             "bytes that the process read meanwhile: files, pipes, and network_bytes; looked at"
-            " every 20 ms at first, later twice a second, so that a batch may have those of some"
+            " every 20 ms at first, later every 200 ms, so that a batch may have those of some"
             " before it",
         ),
         Field("reads", "read calls that brought them, or found an end; -1 where not recorded"),
@@ -191,7 +191,7 @@ BATCHES = Table(
             "of wall_ns: in reads of sockets, of files that Python's `open` opened while a batch"
             " was made, by `os.read` (of pipes, too) and `np.fromfile`, and in Headrace's of"
             " samples; what native code reads by itself is not timed, but seen in stacks; -1 where"
-            " not recorded, as in most batches of a long run whose reads are many and short",
+            " not recorded, as in some batches of a loader whose batches open many files",
         ),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),

@@ -1,19 +1,13 @@
-"""What making a batch takes, in a worker or, where there is none, in the rank itself.
-
-A row takes 30 us, and twice that where caches hold what the batches are made of. So once a process
-has made some batches, it notes what they took, and the thread that samples stacks writes the rows,
-five times a second.
-"""
+"""What making a batch takes, in a worker or, where there is none, in the rank itself."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.observe.probe import proc
 from headrace.observe.probe.receiving import RECEIVER, Received
@@ -21,24 +15,10 @@ from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.transforms import TIMER
 from headrace.records.schema import BATCHES
 
-_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 500_000_000
+_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 200_000_000
 """How often reads are looked at. A look takes 10 us, and 70 where caches hold what the batches are
 made of. What is read after the last one is in no row, so a process that lives short looks often."""
 _LOOKS_AT_FIRST = 100
-_AT_ONCE_AT_FIRST = 100  # batches
-_LATEST_NS = 300_000_000  # `records.recent` counts on it
-"""After so long, who makes batches writes the rows, where no other thread has."""
-_LAST_WAIT_S = 10.0
-
-
-class _Made(NamedTuple):
-    """What is noted of a batch: its row, in parts, but for the reads that the kernel counts."""
-
-    begin: tuple[int, ...]
-    received: tuple[Received, Received]
-    """Sums when the batch before it was made, and when it was."""
-    read_ns: int
-    end: tuple[int, ...]
 
 
 class BatchRecorder:
@@ -59,22 +39,20 @@ class BatchRecorder:
         self.collate_ns = 0
         self.send_ns = 0
         self._number = 0
-        self._ended_ns = self._settled_ns = 0
-        self._waiting: deque[_Made] = deque()
-        self._settling = threading.Lock()
+        self._ended_ns = 0
         self._read_bytes = self._reads = self._looks = self._looked_ns = 0
         self._received: Received | None = None
         self._owner = os.getpid()
 
     @guarded
-    def began(self) -> tuple[int, int, int] | None:
-        """A batch begins; None where one is being made already."""
+    def began(self, loader: int) -> tuple[int, int, int] | None:
+        """A batch of a loader begins; None where one is being made already."""
         if self._owner != os.getpid():
             self._begin()
         if not self._turn.acquire(blocking=False):
             return None
         try:
-            began = self._begun()
+            began = self._begun(loader)
         except BaseException:
             self._turn.release()
             raise
@@ -82,16 +60,16 @@ class BatchRecorder:
             self._turn.release()
         return began
 
-    def _begun(self) -> tuple[int, int, int] | None:
+    def _begun(self, loader: int) -> tuple[int, int, int] | None:
         if not SESSION.on:
-            self._ended_ns = 0
+            self._ended_ns = self._looked_ns = 0  # what is read meanwhile is in no row
             self._received = None
             return None
         if not self._looked_ns:
             self._read_since()
         if self._received is None:
             self._received = RECEIVER.sums
-        RECEIVER.begin()
+        RECEIVER.begin(loader)
         self.phase = "work"
         self.collate_ns = 0
         return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
@@ -103,64 +81,33 @@ class BatchRecorder:
             now_ns = time.monotonic_ns()
         finally:  # a signal may have raised an error
             self.failed()
-        self._note(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples)
+        self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples)
 
     def failed(self) -> None:
         """No batch is being made any more: an error was raised, or there was no further one."""
         # Also where recording has stopped meanwhile.
-        RECEIVER.end()  # first: another thread's batch may begin once this is over
-        self.phase = "idle"
-        if self._turn.locked():  # else this is a child that was forked amid a batch
-            self._turn.release()
-
-    @guarded
-    def settle(self, wait_s: float = 0.0) -> None:
-        """Write the rows of what was noted; where another thread is at it, leave it that one.
-
-        Args:
-            wait_s: How long that other thread may take to be done with its part.
-        """
-        if self._owner != os.getpid() or not self._settling.acquire(timeout=wait_s):
-            return
         try:
-            for left in reversed(range(len(self._waiting))):
-                made, reads = self._waiting.popleft(), (0, 0) if left else self._read_since()
-                self._write(made, reads=reads)
-            self._settled_ns = time.monotonic_ns()
-        finally:
-            self._settling.release()
-
-    def settle_at_last(self) -> None:
-        """Likewise, where there is no later time."""
-        self.settle(_LAST_WAIT_S)
-
-    def _write(self, made: _Made, *, reads: tuple[int, int]) -> None:
-        before, now = made.received
-        SESSION.write(
-            BATCHES, SESSION.rank, *made.begin,
-            reads[0] + now.uncounted_bytes - before.uncounted_bytes,
-            reads[1] + now.uncounted_reads - before.uncounted_reads,
-            now.bytes - before.bytes, made.read_ns, *made.end,
-        )  # fmt: skip
+            RECEIVER.end()  # first: another thread's batch may begin once this is over
+        finally:  # a signal may have raised an error
+            self.phase = "idle"
+            if self._turn.locked():  # else this is a child that was forked amid a batch
+                self._turn.release()
 
     @guarded
-    def _note(
+    def _write(
         self, began: tuple[int, int, int], ended: tuple[int, int, int], loader: int, samples: int
     ) -> None:
         now_ns, cpu_ns, process_cpu_ns = ended
         start_ns, cpu_before_ns, process_cpu_before_ns = began
         idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
-        before, self._received = self._received or Received(), RECEIVER.sums
-        begin = (
-            loader, SESSION.worker, self._number, start_ns, now_ns - start_ns,
-            cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns, samples,
+        RECEIVER.weigh(loader, now_ns - start_ns)
+        SESSION.write(
+            BATCHES, SESSION.rank, loader, SESSION.worker, self._number, start_ns,
+            now_ns - start_ns, cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns,
+            samples, *self._all_read_since(), self.collate_ns, idle_ns, self.send_ns,
         )  # fmt: skip
-        end = (self.collate_ns, idle_ns, self.send_ns)
-        self._waiting.append(_Made(begin, (before, self._received), RECEIVER.read_ns, end))
         self._number += 1
         self.send_ns = 0
-        if self._number <= _AT_ONCE_AT_FIRST or now_ns - self._settled_ns > _LATEST_NS:
-            self.settle()
         self._ended_ns = time.monotonic_ns()
 
     def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,6 +127,18 @@ class BatchRecorder:
     def ask_phase(self, tell: Callable[[str], None]) -> None:
         """Call `tell` with what the process does now."""
         tell(self.phase)
+
+    def _all_read_since(self) -> tuple[int, int, int, int]:
+        """Return bytes and reads since the last batch, bytes of the network, and time in reads."""
+        before, now = self._received or Received(), RECEIVER.sums
+        self._received = now
+        read_bytes, reads = self._read_since()
+        return (
+            read_bytes + now.uncounted_bytes - before.uncounted_bytes,
+            reads + now.uncounted_reads - before.uncounted_reads,
+            now.bytes - before.bytes,
+            RECEIVER.read_ns,
+        )
 
     def _read_since(self) -> tuple[int, int]:
         """Return bytes and read calls of this process since the last look; 0 if that was just now.

@@ -41,13 +41,19 @@ class FileReads:
     Args:
         timed: Calls and times.
         is_at_work: Whether this thread makes a batch now; files of others are as ever.
+
+    Attributes:
+        opened: Files that were opened to be timed since the last batch began.
     """
 
     def __init__(self, timed: Timed, is_at_work: Callable[[], bool]) -> None:
         self._timed = timed
+        self._is_at_work = is_at_work
+        self.opened = 0
+        self._stands_in = False
         self._places: list[_Place] = []
         if isinstance(io.open, BuiltinFunctionType):  # else it is somebody's own
-            opened = _Instead(io.open, _opening(io.open, _timed_raw(timed), is_at_work))
+            opened = _Instead(io.open, _opening(io.open, _timed_raw(timed), self._takes_over))
             for module in (builtins, io, sys.modules["_io"]):  # each is where somebody finds it
                 self._places.append(_Place(module, "open", io.open, opened))
             for name, own_name in _OWN_NAMES:
@@ -58,6 +64,8 @@ class FileReads:
 
     def begin(self) -> None:
         """A batch begins."""
+        self.opened = 0
+        self._stands_in = True  # first: a signal may raise an error from here on
         copyreg.dispatch_table.setdefault(BuiltinFunctionType, self._reduced)
         for place in self._places:
             if getattr(place.module, place.name, None) is place.original:
@@ -65,11 +73,21 @@ class FileReads:
 
     def end(self) -> None:
         """It is made, or it failed."""
+        if not self._stands_in:
+            return
         for place in self._places:
             if getattr(place.module, place.name, None) is place.ours:
                 setattr(place.module, place.name, place.original)
         if copyreg.dispatch_table.get(BuiltinFunctionType) == self._reduced:
             copyreg.dispatch_table.pop(BuiltinFunctionType, None)
+        self._stands_in = False
+
+    def _takes_over(self) -> bool:
+        """Whether the file that is opened now is to be timed; it is counted."""
+        if not self._is_at_work():
+            return False
+        self.opened += 1
+        return True
 
     def _add_open(self, name: str, opened: _Instead, module: ModuleType) -> None:
         if getattr(module, name, None) is opened.original:
@@ -148,7 +166,7 @@ def _timed_raw(timed: Timed) -> type[io.FileIO]:
     return FileIO
 
 
-def _opening(original: Any, raw_file: type[io.FileIO], is_at_work: Callable[[], bool]) -> Any:
+def _opening(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], bool]) -> Any:
     """Return `open` with timed files where they are to be read and a batch is being made."""
 
     def open(  # noqa: A001 - it stands for that very function
@@ -162,7 +180,7 @@ def _opening(original: Any, raw_file: type[io.FileIO], is_at_work: Callable[[], 
         opener: Any = None,
     ) -> Any:
         text = (encoding, errors, newline)
-        if not (_is_to_be_timed(mode, buffering, text) and is_at_work()):
+        if not (_is_to_be_timed(mode, buffering, text) and takes_over()):
             return original(file, mode, buffering, *text, closefd, opener)
         if "b" not in mode:
             encoding = io.text_encoding(encoding, 3)  # warns at the script's line, where asked to

@@ -42,13 +42,12 @@ def _begin_worker(worker: Any) -> None:
     loader = env.LOADER.get_int(-1)
     number = worker._number  # noqa: SLF001 - the probe looks at what is not for scripts
     SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
-    start_sampler(BATCHES_MADE.ask_phase, BATCHES_MADE.settle)
+    start_sampler(BATCHES_MADE.ask_phase)
 
 
 @guarded
 def _end_worker() -> None:
     stop_sampler()
-    BATCHES_MADE.settle_at_last()
     TIMER.flush()
     SESSION.close()
 
@@ -58,7 +57,7 @@ def _hook_make(maker_class: Any) -> None:
 
     @functools.wraps(original)
     def make(maker: Any, order: Any, arena: Any) -> bytes:
-        began = BATCHES_MADE.began()
+        began = BATCHES_MADE.began(_loader_at_work())
         if began is None:
             return bytes(original(maker, order, arena))
         try:

@@ -12,7 +12,6 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import Any
 
-from headrace.observe.probe.batches import BATCHES_MADE
 from headrace.observe.probe.burst import BURST
 from headrace.observe.probe.device_clock import Report
 from headrace.observe.probe.device_steps import DEVICE
@@ -229,7 +228,6 @@ class RankRecorder:
             stop_sampler(wait=True)
             self._journal.close(monotonic_ns(), recording=SESSION.on)
             DEVICE.close()
-            BATCHES_MADE.settle_at_last()
             TIMER.flush()
             BURST.give_up()
             SESSION.close()
@@ -340,12 +338,8 @@ class RankRecorder:
         if not self._live and not is_sampled(known):
             self._sample()
 
-    def _settle(self) -> None:
-        self._journal.settle()
-        BATCHES_MADE.settle()
-
     def _sample(self) -> None:
-        start_sampler(self._journal.ask_phase, self._settle)
+        start_sampler(self._journal.ask_phase, self._journal.settle)
 
 
 def _waiting(begins: bool) -> Report:  # noqa: FBT001 - likewise

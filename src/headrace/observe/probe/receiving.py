@@ -7,16 +7,18 @@ asks by `read` below them, so its bytes are counted already, encrypted.
 Headrace's own storage receives in native code; what arrives is counted where it is handed over.
 Other native clients receive unseen.
 
-Reads of files are timed in each of the first batches. After that, a batch whose reads are so many
-and short that to time them would cost more than a small share of making it is one of some that are
-left out: the row of such a batch has no time of reads.
+To time the reads of a file makes opening it dearer. So where a loader's batches open so many files
+that it would cost more than a small share of making them, it is done in some batches alone, once a
+hundred were made: the rows of the others have no time of reads.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns
 from types import ModuleType
@@ -25,14 +27,12 @@ from typing import Any, NamedTuple
 from headrace.core.after_import import after_import
 from headrace.observe.probe.file_reads import FileReads
 from headrace.observe.probe.rhythm import Effort, Rhythm
-from headrace.observe.probe.session import SESSION, guarded
+from headrace.observe.probe.session import SESSION
 
-_EFFORT = Effort(one_in=1, share=0.0005, deep_share=0.002)
-_ALL_TIMED_AT_FIRST = 100
-"""Batches: the records of a short run leave none out."""
-_CALL_NS, _BATCH_NS = 5_000, 30_000
-"""What a read that is timed, its file's opening included, and a batch with such reads take longer
-in workers that decode images, where the processor's caches hold other things than the probe."""
+_EFFORT = Effort(at_first=100, one_in=1, share=0.0005, deep_share=0.002)
+_OPEN_NS = 5_000
+"""What a file that is timed takes longer, opened and read at once, in workers that decode images:
+there the processor's caches hold other things than the probe."""
 _SIZES: dict[str, Callable[[Any], int]] = {
     "recv": len,
     "recv_into": int,
@@ -76,8 +76,7 @@ class Receiver:
         self._bytes = self._uncounted_bytes = self._uncounted_reads = 0
         self._hooked = False
         self._file_reads: FileReads | None = None
-        self._rhythm = Rhythm(_EFFORT)
-        self._batches = self._file_calls = self._began_ns = 0
+        self._rhythms: dict[int, Rhythm] = defaultdict(partial(Rhythm, _EFFORT))  # by loader
         self._times_files = False  # in the batch at work
         self._timing = False
 
@@ -86,22 +85,19 @@ class Receiver:
         """What was received until now."""
         return Received(self._bytes, self._uncounted_bytes, self._uncounted_reads)
 
-    def begin(self) -> None:
-        """This thread begins to make a batch."""
+    def begin(self, loader: int) -> None:
+        """This thread begins to make a batch of a loader."""
         if not self._hooked:
             self._hooked = True
             after_import("socket", self._hook_sockets)
             after_import("ssl", self._hook_tls)
             after_import("headrace.data.storage.direct", self._hook_storage)
             after_import("headrace.data.loader.reading", self._hook_samples)
-            self._file_reads = FileReads(self._timed_file, self._is_at_work)
+            self._file_reads = FileReads(self._timed, self._is_at_work)
         self._timing = False
-        self.read_ns = self._file_calls = 0
-        self._batches += 1
-        is_due = self._rhythm.is_due(on=True, deep=SESSION.deep)
-        self._times_files = is_due or self._batches <= _ALL_TIMED_AT_FIRST
+        self.read_ns = 0
+        self._times_files = self._rhythms[loader].is_due(on=True, deep=SESSION.deep)
         if self._times_files and self._file_reads is not None:
-            self._began_ns = monotonic_ns()
             self._file_reads.begin()
         self.thread = get_ident()
 
@@ -110,16 +106,19 @@ class Receiver:
         self.thread = None
         if not self._times_files:
             self.read_ns = -1
-        elif self._file_reads is not None:
+        if self._file_reads is not None:
             self._file_reads.end()
-            self._times_files = False
-            self._weigh(monotonic_ns() - self._began_ns)
 
-    @guarded
-    def _weigh(self, made_ns: int) -> None:
-        """Look at what timing took of a batch that was made in `made_ns`."""
-        cost_ns = min(self._file_calls * _CALL_NS + _BATCH_NS, 0.9 * made_ns)
-        self._rhythm.weigh(cost_ns / max(made_ns - cost_ns, 1))
+    def weigh(self, loader: int, made_ns: int) -> None:
+        """Look at what timing took of the last batch, one of that loader, made in `made_ns`."""
+        if self._times_files and self._file_reads is not None:
+            cost_ns = min(self._file_reads.opened * _OPEN_NS, 0.9 * made_ns)
+            self._rhythms[loader].weigh(cost_ns / max(made_ns - cost_ns, 1))
+
+    def forked(self) -> None:
+        """Begin anew in a forked child, which makes other batches, if any."""
+        self.end()
+        self._rhythms.clear()
 
     def _add(self, size_of: Callable[[Any], int], found: Any, counted: bool) -> None:  # noqa: FBT001
         """Add what one call brought; the kernel has counted it, or not."""
@@ -148,11 +147,6 @@ class Receiver:
         finally:
             self.read_ns += monotonic_ns() - began_ns
             self._timing = False
-
-    def _timed_file(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Likewise for what reads a file."""
-        self._file_calls += 1
-        return self._timed(call, *args, **kwargs)
 
     def _hook_sockets(self, module: ModuleType) -> None:
         for name, size_of in _SIZES.items():
@@ -215,4 +209,4 @@ def _size_of(found: Any) -> int:
 
 
 RECEIVER = Receiver()
-os.register_at_fork(after_in_child=RECEIVER.end)  # a pool that a dataset starts makes no batch
+os.register_at_fork(after_in_child=RECEIVER.forked)  # a pool that a dataset starts makes no batch

@@ -16,18 +16,20 @@ class Effort(NamedTuple):
     """How much may be spent on timing one kind of calls.
 
     Attributes:
+        at_first: So many batches are timed, all of them; without any, the first batch is not.
         one_in: Batches to one that is timed, at least; in deep mode each may be timed.
         share: Of the time in which batches are made, what timing may take.
         deep_share: The same in deep mode.
     """
 
+    at_first: int
     one_in: int
     share: float
     deep_share: float
 
 
 class Rhythm:
-    """Counts batches of this process.
+    """Counts the batches of one loader in this process.
 
     Args:
         effort: How much may be spent.
@@ -45,7 +47,7 @@ class Rhythm:
         self._cost_share = 0.0  # of a batch that is timed, what timing takes
 
     def is_due(self, *, on: bool, deep: bool) -> bool:
-        """Whether the batch that begins is to be timed; the first is not, it warms up.
+        """Whether the batch that begins is to be timed; the very first warms up.
 
         Args:
             on: Whether anything is recorded at this moment.
@@ -55,6 +57,8 @@ class Rhythm:
         if deep != self._deep:
             self._deep = deep
             self._choose()
+        if self._batches <= self._effort.at_first:
+            return on
         if not on or self._batches < 2:
             return False
         if self._timed is not None and self._batches - self._timed < self.one_in:
@@ -68,7 +72,7 @@ class Rhythm:
         self._choose()
 
     def _choose(self) -> None:
-        usual, share, deep_share = self._effort
+        _, usual, share, deep_share = self._effort
         fewest, share = (1, deep_share) if self._deep else (usual, share)
         one_in = fewest
         while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:

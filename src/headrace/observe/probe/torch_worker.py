@@ -96,13 +96,12 @@ def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     number = int(inspect.signature(loop).bind(*args, **kwargs).arguments["worker_id"])
     SESSION.become_worker(STARTING.get(), number, SESSION.rank)
     _time_sending()
-    start_sampler(BATCHES_MADE.ask_phase, BATCHES_MADE.settle)
+    start_sampler(BATCHES_MADE.ask_phase)
 
 
 @guarded
 def _end_worker() -> None:
     stop_sampler()
-    BATCHES_MADE.settle_at_last()
     TIMER.flush()
     SESSION.close()
 
@@ -150,7 +149,7 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
     @functools.wraps(original)
     def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-        began = BATCHES_MADE.began()
+        began = BATCHES_MADE.began(_loader_at_work())
         if began is None:
             return original(fetcher, possibly_batched_index)
         try:

@@ -24,7 +24,7 @@ from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
 _TRIAL_CALLS = 32
-_EFFORT = Effort(one_in=8, share=0.005, deep_share=0.01)
+_EFFORT = Effort(at_first=0, one_in=8, share=0.005, deep_share=0.01)
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
 _MOST_PLACES = 64

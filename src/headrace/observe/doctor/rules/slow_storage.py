@@ -68,10 +68,9 @@ def check(evidence: Evidence) -> Finding | None:
 
 def _share(work: Work, part: str, whole: str) -> float | None:
     """Return what share of a column another one is, in batches that have it; None: none has."""
-    parts, wholes = work.column(part), work.column(whole)
-    known = parts >= 0
-    seen = float(parts[known].sum())
-    return min(seen / max(float(wholes[known].sum()), 1.0), 1.0) if seen else None
+    known = work.rows[part] >= 0
+    seen = float(work.column(part)[known].sum())
+    return min(seen / max(float(work.column(whole)[known].sum()), 1.0), 1.0) if seen else None
 
 
 def _reading(evidence: Evidence) -> tuple[tuple[Sighting, ...], float]:
