@@ -29,7 +29,7 @@ from headrace.observe.probe.file_reads import FileReads
 from headrace.observe.probe.rhythm import Effort, Rhythm
 from headrace.observe.probe.session import SESSION
 
-_EFFORT = Effort(at_first=100, one_in=1, share=0.0005, deep_share=0.002)
+_EFFORT = Effort(at_first=100, one_in=1, early_share=0.0005, share=0.0005, deep_share=0.002)
 _OPEN_NS = 5_000
 """What a file that is timed takes longer, opened and read at once, in workers that decode images:
 there the processor's caches hold other things than the probe."""

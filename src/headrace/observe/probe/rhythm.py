@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _LEAST_OFTEN = 64
+_EARLY = 256
 
 
 class Effort(NamedTuple):
@@ -18,12 +19,15 @@ class Effort(NamedTuple):
     Attributes:
         at_first: So many batches are timed, all of them; without any, the first batch is not.
         one_in: Batches to one that is timed, at least; in deep mode each may be timed.
-        share: Of the time in which batches are made, what timing may take.
+        early_share: Of the time in which the first 256 batches are made, what timing may take: a
+            short run is seen as closely as that.
+        share: The same of later ones.
         deep_share: The same in deep mode.
     """
 
     at_first: int
     one_in: int
+    early_share: float
     share: float
     deep_share: float
 
@@ -72,8 +76,10 @@ class Rhythm:
         self._choose()
 
     def _choose(self) -> None:
-        _, usual, share, deep_share = self._effort
-        fewest, share = (1, deep_share) if self._deep else (usual, share)
+        effort = self._effort
+        fewest, share = (1, effort.deep_share) if self._deep else (effort.one_in, effort.share)
+        if not self._deep and self._batches <= _EARLY:
+            share = effort.early_share
         one_in = fewest
         while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:
             one_in *= 2
