@@ -49,7 +49,8 @@ All that any arm reads is in the page cache before each arm: this machine gives 
 not touched for a while back to its host, and whichever arm came first read it all from a disk
 that others use too. Before that was seen to, a first round had this loader at 358 img/s, and with
 all caches dropped it makes 1,375 to 1,869 instead of 1,556 to 2,019 (8 and 25 runs in turn; 0.4 s
-each waited for the disk). What is still waited for the disk is told below the table.
+each waited for the disk). So a cold cache alone explains a part of that; that the disk was busy
+besides is a guess. For how long nothing could run for want of the disk is told below the table.
 
 PSS is the kernel's: batches that lie in shared files which no process maps just now are left out
 of it, as torch's are between worker and training process. The column beside it counts them, and
@@ -147,7 +148,7 @@ def report(rounds: Rounds, command: str) -> None:
     longest, arm = max(
         (found.get("disk_wait_s", 0.0), arm) for round_ in rounds for arm, found in round_.items()
     )
-    table += ["", f"The longest wait for the disk in a timed part: {longest:.3g} s, in {arm}."]
+    table += ["", f"All that could run waited for the disk for {longest:.3g} s at most: in {arm}."]
     rows = [
         Row("throughput / torch", ratio(rounds, "img_per_s", OURS, same), ">= 1.15"),
         Row("the same dataset in both", ratio(rounds, "img_per_s", FILES, same), ">= 1.15"),

@@ -2,8 +2,9 @@
 
     python benchmarks/overhead/twins.py
 
-Both share the cores, so whatever their speed is at a moment, it is the same for both: what differs
-is what recording takes. They take turns in being recorded, so what else differs falls out.
+Both share the cores, so whatever their speed is at a moment, it is the same for both: what CPU time
+differs by is what recording takes. They take turns in being recorded, so what else differs falls
+out.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CASE = "loader-bound"
 SETTLE_S, SPAN_S = {"on": 1.0, "deep": 3.0}, 6.0
 """What passes before a turn counts: a burst of torch.profiler is over then; how long a turn is."""
 ALONE_SPANS = 4
-"""So many times as long is a training looked at alone, for each way to record."""
+"""So many turns is a training looked at alone, for each way to record."""
 WARM_UP_STEPS = 600
 """Of each: hooks that look more often at first have come to their pace."""
 NOTES = """
@@ -55,7 +56,9 @@ in turns.
 
 "CPU of all" is the CPU time of a step in all processes of a training, those that record included:
 where all cores are full it says what a step takes. "Throughput" is the steps that the recorded
-training made in a turn over those that the other made meanwhile.
+training made in a turn over those that the other made meanwhile; what the recording's own process
+and threads take, the other pays a part of, so it has no target. What is left out: the first
+{warm:,} steps of each, in which more is looked at, as docs/profiling.md says.
 """
 
 
@@ -158,18 +161,30 @@ def measured(options: argparse.Namespace) -> tuple[dict[str, Spent], Pairs]:
     pairs: Pairs = {mode: [] for mode in TARGETS}
     with training(options) as one:
         one.warm_up()
-        alone = {mode: by_itself(one, mode) for mode in ("off", *TARGETS)}
+        alone = watched_alone(one)
         measure_pairs(options, one, pairs)
     return alone, pairs
 
 
-def by_itself(one: Twin, mode: str) -> Spent:
-    """Return what it does in some turns while no other training runs."""
-    one.record(mode)
-    time.sleep(max(SETTLE_S.values()))
-    before = one.look()
-    time.sleep(ALONE_SPANS * SPAN_S)
-    return one.since(before)
+def watched_alone(one: Twin) -> dict[str, Spent]:
+    """Return what it does in turns while no other training runs, by how is recorded."""
+    spent: dict[str, list[Spent]] = {mode: [] for mode in ("off", *TARGETS)}
+    for mode in [*spent] * ALONE_SPANS:
+        one.record(mode)
+        time.sleep(max(SETTLE_S.values()))
+        before = one.look()
+        time.sleep(SPAN_S)
+        spent[mode].append(one.since(before))
+    return {mode: in_all(each) for mode, each in spent.items()}
+
+
+def in_all(spent: list[Spent]) -> Spent:
+    """Return what was done in several turns."""
+    return Spent(
+        sum(one.steps for one in spent),
+        sum(one.cpu_s for one in spent),
+        sum(one.paid_s for one in spent),
+    )
 
 
 def measure_pairs(options: argparse.Namespace, one: Twin, pairs: Pairs) -> None:
@@ -187,6 +202,7 @@ def notes(alone: dict[str, Spent], pairs: Pairs) -> str:
     steps = [plain.steps for each in pairs.values() for pair in each for plain in pair[1::2]]
     return NOTES.format(
         span=SPAN_S,
+        warm=WARM_UP_STEPS,
         alone=alone["off"].steps / (ALONE_SPANS * SPAN_S),
         at_once=statistics.mean(steps) / SPAN_S,
     ).strip()
@@ -217,11 +233,10 @@ def rows_of(mode: str, pairs: list[Pair], alone: dict[str, Spent]) -> list[Row]:
         for pair in pairs
     ]
     steps = [ratio([spent.steps for spent in pair]) for pair in pairs]
-    least = 1 - (float(TARGETS[mode].split()[-1]) - 1)
     return [
         Row(f"{CASE}, {mode} / off, CPU of all, as by itself", by_itself, TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, CPU of all, two at once", at_once, TARGETS[mode]),
-        Row(f"{CASE}, {mode} / off, throughput, two at once", steps, f">= {least:g}"),
+        Row(f"{CASE}, {mode} / off, throughput, two at once", steps),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,6 +49,27 @@ def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyP
     assert began == [None]
     recorder.failed()
     recorder.failed()  # in a child that was forked meanwhile
+    assert recorder.began(0) is not None
+    recorder.failed()
+
+
+def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(SESSION, "_failed", False)
+    monkeypatch.setattr(Session, "on", True)
+    recorder, original = batches.BatchRecorder(), builtins.open
+    begin = batches.RECEIVER.begin
+
+    def begin_and_fail(loader: int) -> None:
+        begin(loader)
+        assert builtins.open is not original
+        raise KeyboardInterrupt  # as a signal does
+
+    monkeypatch.setattr(batches.RECEIVER, "begin", begin_and_fail)
+    with pytest.raises(KeyboardInterrupt):
+        recorder.began(0)
+    assert builtins.open is original
+    assert batches.RECEIVER.thread is None
+    monkeypatch.setattr(batches.RECEIVER, "begin", lambda _: None)
     assert recorder.began(0) is not None
     recorder.failed()
 

@@ -52,6 +52,7 @@ def test_where_few_files_are_opened_each_batch_is_timed(receiver: Receiver, file
             with file.open("rb") as opened:
                 opened.read()
             kept.seek(0)
+            kept.read()
             receiver.end()
             receiver.weigh(0, BATCH_NS)
             found.append(receiver.read_ns)

@@ -189,9 +189,10 @@ BATCHES = Table(
         Field(
             "read_ns",
             "of wall_ns: in reads of sockets, of files that Python's `open` opened while a batch"
-            " was made, by `os.read` (of pipes, too) and `np.fromfile`, and in Headrace's of"
-            " samples; what native code reads by itself is not timed, but seen in stacks; -1 where"
-            " not recorded, as in some batches of a loader whose batches open many files",
+            " with such a time was made, by `os.read` (of pipes, too) and `np.fromfile`, and in"
+            " Headrace's of samples; what native code reads by itself is not timed, but seen in"
+            " stacks; -1 where not recorded, as in some batches of a loader whose batches open many"
+            " files",
         ),
         Field("collate_ns", "of wall_ns: collating"),
         Field("idle_ns", "how long the worker had waited for work before it"),

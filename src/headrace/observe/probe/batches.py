@@ -54,7 +54,7 @@ class BatchRecorder:
         try:
             began = self._begun(loader)
         except BaseException:
-            self._turn.release()
+            self.failed()
             raise
         if began is None:
             self._turn.release()
@@ -79,9 +79,10 @@ class BatchRecorder:
         try:
             cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
             now_ns = time.monotonic_ns()
+            read_ns = self._time_in_reads(loader, now_ns - began[0])
         finally:  # a signal may have raised an error
             self.failed()
-        self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples)
+        self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples, read_ns)
 
     def failed(self) -> None:
         """No batch is being made any more: an error was raised, or there was no further one."""
@@ -94,17 +95,28 @@ class BatchRecorder:
                 self._turn.release()
 
     @guarded
+    def _time_in_reads(self, loader: int, made_ns: int) -> int:
+        RECEIVER.end()
+        RECEIVER.weigh(loader, made_ns)
+        return RECEIVER.read_ns
+
+    @guarded
     def _write(
-        self, began: tuple[int, int, int], ended: tuple[int, int, int], loader: int, samples: int
+        self,
+        began: tuple[int, int, int],
+        ended: tuple[int, int, int],
+        loader: int,
+        samples: int,
+        read_ns: int | None,
     ) -> None:
         now_ns, cpu_ns, process_cpu_ns = ended
         start_ns, cpu_before_ns, process_cpu_before_ns = began
         idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
-        RECEIVER.weigh(loader, now_ns - start_ns)
         SESSION.write(
             BATCHES, SESSION.rank, loader, SESSION.worker, self._number, start_ns,
             now_ns - start_ns, cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns,
-            samples, *self._all_read_since(), self.collate_ns, idle_ns, self.send_ns,
+            samples, *self._all_read_since(), -1 if read_ns is None else read_ns,
+            self.collate_ns, idle_ns, self.send_ns,
         )  # fmt: skip
         self._number += 1
         self.send_ns = 0
@@ -128,8 +140,8 @@ class BatchRecorder:
         """Call `tell` with what the process does now."""
         tell(self.phase)
 
-    def _all_read_since(self) -> tuple[int, int, int, int]:
-        """Return bytes and reads since the last batch, bytes of the network, and time in reads."""
+    def _all_read_since(self) -> tuple[int, int, int]:
+        """Return bytes and reads since the last batch, and bytes of the network."""
         before, now = self._received or Received(), RECEIVER.sums
         self._received = now
         read_bytes, reads = self._read_since()
@@ -137,7 +149,6 @@ class BatchRecorder:
             read_bytes + now.uncounted_bytes - before.uncounted_bytes,
             reads + now.uncounted_reads - before.uncounted_reads,
             now.bytes - before.bytes,
-            RECEIVER.read_ns,
         )
 
     def _read_since(self) -> tuple[int, int]:

@@ -57,13 +57,14 @@ def _hook_make(maker_class: Any) -> None:
 
     @functools.wraps(original)
     def make(maker: Any, order: Any, arena: Any) -> bytes:
-        began = BATCHES_MADE.began(_loader_at_work())
+        loader = _loader_at_work()
+        began = BATCHES_MADE.began(loader)
         if began is None:
             return bytes(original(maker, order, arena))
         try:
-            if TIMER.is_due(_loader_at_work()):
+            if TIMER.is_due(loader):
                 recipe = maker._recipe  # noqa: SLF001 - likewise
-                with TIMER.timing(recipe.dataset, _loader_at_work()):
+                with TIMER.timing(recipe.dataset, loader):
                     content: bytes = original(maker, order, arena)
             else:
                 content = original(maker, order, arena)
@@ -72,7 +73,7 @@ def _hook_make(maker_class: Any) -> None:
             raise
         if BATCHES_MADE.collate_ns:
             BATCHES_MADE.collate_ns += time.monotonic_ns() - began[0]
-        BATCHES_MADE.ended(began, _loader_at_work(), maker._samples_made)  # noqa: SLF001
+        BATCHES_MADE.ended(began, loader, maker._samples_made)  # noqa: SLF001
         return content
 
     maker_class.make = make

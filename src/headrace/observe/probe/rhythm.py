@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_LEAST_OFTEN = 64
+_LEAST_OFTEN = 512
 _EARLY = 256
 
 

@@ -149,12 +149,13 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
     @functools.wraps(original)
     def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
-        began = BATCHES_MADE.began(_loader_at_work())
+        loader = _loader_at_work()
+        began = BATCHES_MADE.began(loader)
         if began is None:
             return original(fetcher, possibly_batched_index)
         try:
-            if TIMER.is_due(_loader_at_work()):
-                with TIMER.timing(fetcher.dataset, _loader_at_work()):
+            if TIMER.is_due(loader):
+                with TIMER.timing(fetcher.dataset, loader):
                     batch = original(fetcher, possibly_batched_index)
             else:
                 batch = original(fetcher, possibly_batched_index)
@@ -162,7 +163,7 @@ def _hook_fetch(fetcher_class: Any) -> None:
         except BaseException:
             BATCHES_MADE.failed()
             raise
-        BATCHES_MADE.ended(began, _loader_at_work(), samples)
+        BATCHES_MADE.ended(began, loader, samples)
         return batch
 
     fetcher_class.fetch = fetch
