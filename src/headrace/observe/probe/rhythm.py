@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_LEAST_OFTEN = 512
+_LEAST_OFTEN, _LEAST_OFTEN_EARLY = 512, 64
 _EARLY = 256
 
 
@@ -78,10 +78,11 @@ class Rhythm:
     def _choose(self) -> None:
         effort = self._effort
         fewest, share = (1, effort.deep_share) if self._deep else (effort.one_in, effort.share)
+        least_often = _LEAST_OFTEN
         if not self._deep and self._batches <= _EARLY:
-            share = effort.early_share
+            share, least_often = effort.early_share, _LEAST_OFTEN_EARLY
         one_in = fewest
-        while self._cost_share > share * one_in and one_in < _LEAST_OFTEN:
+        while self._cost_share > share * one_in and one_in < least_often:
             one_in *= 2
         # A batch that took a little longer than the others changes nothing.
         if one_in > self.one_in or one_in * 4 <= self.one_in or self.one_in < fewest:

@@ -24,9 +24,9 @@ from headrace.observe.probe.session import SESSION, guarded
 from headrace.records.schema import TRANSFORMS
 
 _TRIAL_CALLS = 32
-_AMID_A_BATCH = 5
-"""To time a call takes so many times what it takes in a loop: caches hold what the batch is made
-of, and code whose classes were changed is slow for a while."""
+_FAR_APART_NS, _FAR_APART_FACTOR = 100_000, 5
+"""Where this passes from one call to the next, to time it takes so many times what it takes in a
+loop: caches hold what the batch is made of, and code whose classes were changed begins slowly."""
 _EFFORT = Effort(at_first=0, one_in=8, early_share=0.01, share=0.001, deep_share=0.01)
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
@@ -92,7 +92,9 @@ class TransformTimer:
         if not self._call_ns:  # the first time all is slow, and says nothing of the next
             self._call_ns = _cost_of_a_call_ns()
             return
-        cost_ns = min(self._calls * self._call_ns * _AMID_A_BATCH, 0.9 * made_ns)
+        far_apart = made_ns > self._calls * _FAR_APART_NS
+        call_ns = self._call_ns * (_FAR_APART_FACTOR if far_apart else 1)
+        cost_ns = min(self._calls * call_ns, 0.9 * made_ns)
         cost_share = (cost_ns + beside_ns) / max(made_ns - cost_ns, 1)
         self._rhythms[self._loader].weigh(cost_share)
 
