@@ -24,7 +24,8 @@ if sys.stdout.isatty():
     print(os.get_terminal_size(1).columns, os.get_terminal_size(2).columns)
     while os.get_terminal_size(1).columns == 93:
         signal.sigwait([signal.SIGWINCH])
-    print("now", os.get_terminal_size(1).columns)
+    # In one piece: what comes to the other stream may be shown between two.
+    sys.stdout.write(f"now {os.get_terminal_size(1).columns}\\n")
 sys.stderr.write("half a line")
 sys.exit(7)
 """
