@@ -236,7 +236,7 @@ def rows_of(mode: str, pairs: list[Pair], alone: dict[str, Spent]) -> list[Row]:
     return [
         Row(f"{CASE}, {mode} / off, CPU of all, as by itself", by_itself, TARGETS[mode]),
         Row(f"{CASE}, {mode} / off, CPU of all, two at once", at_once, TARGETS[mode]),
-        Row(f"{CASE}, {mode} / off, throughput, two at once", steps),
+        Row(f"{CASE}, {mode} / off, throughput, two at once", steps, ""),
     ]
 
 
