@@ -95,5 +95,6 @@ CASES = (
     Case(name="healthy_no_loader", style="no DataLoader", rule=None),
     Case(name="healthy_headrace", style="headrace.DataLoader", rule=None),
     Case(name="healthy_spawn", style="plain loop, spawn", rule=None),
+    Case(name="healthy_tokens", style="memory map, no DataLoader", rule=None),
 )
 """Every script."""

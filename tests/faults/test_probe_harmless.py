@@ -121,6 +121,28 @@ class Data(ConcatDataset):
         part = Part(1)
         super().__init__([part, Part(2), part, part])
 """,
+    "sends its functions, and itself, to a pool": """
+import atexit, multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+POOL = None
+def pool():
+    global POOL
+    if POOL is None:
+        POOL = ProcessPoolExecutor(1)
+        atexit.register(POOL.shutdown)
+    return POOL
+def plus(x): return x + 1
+class Data(Dataset):
+    def __init__(self): self.fn, self.chain = plus, [plus]
+    def __len__(self): return 160
+    def load(self, i): return float(self.fn(i))
+    def __getitems__(self, many):
+        if multiprocessing.current_process().daemon:  # a worker may start no pool
+            made = [self.load(i) for i in many]
+        else:
+            made = [*pool().map(self.fn, many), *pool().map(self.load, many)][:len(many)]
+        return [torch.full((4,), float(self.chain[0](x))) for x in made]
+""",
 }
 
 

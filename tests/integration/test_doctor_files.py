@@ -86,6 +86,19 @@ def test_in_the_terminal_no_rule_is_left_out(run: Path):
     assert all(rule in told.stdout for rule in SAGEMAKER_RULES)
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--backtest",), "--backtest says nothing of RUN"),
+        (("--ranks", "4", "--rules", "sagemaker"), "--ranks says nothing of --rules"),
+    ],
+)
+def test_what_would_be_left_unheard_is_refused(run: Path, flags: tuple[str, ...], told: str):
+    asked = doctor(str(run), *flags)
+    assert asked.returncode == 2
+    assert asked.stderr == f"headrace: {told}: leave one of them out.\n"
+
+
 def test_other_rules_are_refused_by_name(run: Path):
     told = doctor(str(run), "--rules", "sagmaker")
     assert told.returncode == 2

@@ -85,3 +85,22 @@ evaluate()
     names = [each.get("name") for each in traced(tmp_path / "r")]
     assert names.count("aten::addmm") == 2  # of the training steps but the first
     assert events(tmp_path / "r", "probe-fault") == []
+
+
+def test_a_trace_that_is_too_large_is_dropped_and_told(tmp_path: Path):
+    limited = "from headrace.observe.probe import burst\nburst.MOST_BYTES = 10\n"
+    (tmp_path / "train.py").write_text(limited + SCRIPT + "steps(8)\n")
+    ended = run(tmp_path, "--run-dir", "r", "--profile", "deep", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    (dropped,) = events(tmp_path / "r", "trace-dropped")
+    assert "larger than 10 bytes" in dropped
+    assert list((tmp_path / "r" / "traces").iterdir()) == []
+    assert events(tmp_path / "r", "trace") == []
+
+
+def test_a_trace_of_fewer_steps_than_wanted_says_so(tmp_path: Path):
+    (tmp_path / "train.py").write_text(SCRIPT + "steps(3)\n")
+    ended = run(tmp_path, "--run-dir", "r", "--profile", "deep", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    (short,) = events(tmp_path / "r", "trace-short")
+    assert short.endswith(": fewer than 3 whole steps")

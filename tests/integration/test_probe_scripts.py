@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.observe.whatif.host import read_host
+from headrace.records.reading import open_records
 from recorded import SCRIPTS, Run, check
 
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
@@ -99,6 +101,30 @@ def test_spawned_workers(tmp_path: Path):
     assert len(run.steps("train")) == 10
     assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(0, 0)}
     assert run.rows("loaders")[0]["start_method"] == "spawn"
+
+
+def test_workers_are_recorded_whatever_a_script_makes_of_the_path(tmp_path: Path):
+    run = Run(tmp_path / "run", "own_path")
+    check(run)
+    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(0, 0)}
+    assert {row["role"] for row in run.rows("processes")} == {"rank", "worker"}
+
+
+def test_an_optimizer_whose_step_is_compiled_trains_as_without(tmp_path: Path):
+    run = Run(tmp_path / "run", "compiled_step")
+    check(run)
+    assert len(run.steps("train")) == 20
+    assert "Dynamo does not know" not in run.ended.stderr
+
+
+def test_what_a_pool_of_the_scripts_own_takes_is_the_runs(tmp_path: Path):
+    run = Run(tmp_path / "run", "own_pool")
+    check(run)
+    recorded = {row["pid"] for row in run.rows("processes")}
+    usage = run.rows("process_usage")
+    used = {row["pid"]: row["cpu_percent"] for row in usage if row["pid"] not in recorded}
+    assert max(used.values(), default=0.0) > 0
+    assert read_host(open_records(run.folder)).foreign_cores < 1.0
 
 
 def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(tmp_path: Path):
@@ -190,6 +216,10 @@ def test_a_webdataset_pipeline(tmp_path: Path):
     check(run)
     assert len(run.steps("train")) == 20
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
+    timed = [row for row in run.rows("transforms") if row["name"].endswith(": Slowed")]
+    assert sum(row["calls"] for row in timed) > 0
+    assert {(Path(row["file"]).name, row["line"]) for row in timed} == {("streamed.py", 17)}
+    assert all(row["cpu_ns"] > 0 for row in timed)
 
 
 def test_ddp_tells_gradient_sync_from_backward(tmp_path: Path):

@@ -19,6 +19,7 @@ from headrace.cli.report import register
 from headrace.core.errors import RecordsError, UsageError
 from headrace.observe.whatif.tables import columns, length
 from headrace.records.reading import open_records
+from headrace.records.schema import PHASES
 from headrace.report.open_run import open_run
 from headrace.report.write import write_report
 from jobs import descendants, eventually, run, started
@@ -156,7 +157,10 @@ def test_a_place_that_cannot_be_written_is_told(recorded: Path, tmp_path: Path):
 def test_charts_for_notebooks(recorded: Path):
     opened = open_run(recorded)
     assert (opened.steps.kind == "train").sum() == 80  # the tables are still there
-    for figure in (opened.heatmap(), opened.timeline(), opened.phases_figure(),
+    of_steps = opened.phases.query("kind == 'train'").groupby("phase").size().to_dict()
+    assert of_steps == dict.fromkeys(PHASES, 80)
+    assert opened.arrow("steps").num_rows == len(opened.steps)
+    for figure in (opened.heatmap(), opened.timeline(), opened.phases(),
                    opened.data_waits(), opened.flame()):  # fmt: skip
         assert len(figure.data) > 0
         assert figure.to_json()

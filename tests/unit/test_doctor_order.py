@@ -40,7 +40,6 @@ def test_seconds_decide_and_not_what_a_rule_calls_them(evidence: Evidence):
     [
         ("device-sync", "small-batch"),
         ("blocking-copy", "small-batch"),
-        ("slow-rank", "sync-bound"),
         ("small-files", "too-few-workers"),
         ("lock-contention", "small-files"),
         ("cpu-starved-by-ranks", "cpu-bound-worker"),
@@ -51,6 +50,14 @@ def test_a_cause_comes_before_a_symptom_that_costs_more(
 ):
     found = [finding(symptom, 5.0), finding(cause, 1.0, phase="forward")]
     assert order(evidence, *found) == [cause, symptom]
+
+
+@pytest.mark.parametrize(("slow_s", "first"), [(4.0, "slow-rank"), (1.0, "sync-bound")])
+def test_a_slow_rank_explains_no_more_sync_than_it_costs(
+    evidence: Evidence, slow_s: float, first: str
+):
+    slow = finding("slow-rank", slow_s, phase="forward")
+    assert order(evidence, finding("sync-bound", 5.0), slow)[0] == first
 
 
 def test_small_files_say_why_storage_is_slow(evidence: Evidence):

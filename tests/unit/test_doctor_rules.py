@@ -342,6 +342,34 @@ def test_waiting_for_the_device_counts_only_where_it_is_not_busy(
     if sync is not None:
         assert sync.cause is not None
         assert sync.cause.line == 57
+        (remedy,) = sync.remedies
+        assert remedy.predicted_speedup is not None
+        assert (remedy.low == pytest.approx(1.0, abs=0.1)) == (utilisation is None)
+
+
+def test_an_evaluation_may_wait_for_the_device_where_it_likes():
+    read = stack(
+        LOOP,
+        f"{SCRIPT}:80:evaluate",
+        "/venv/lib/python3.11/site-packages/torch/_tensor.py:1100:Tensor.__format__",
+    )
+    tables = play(healthy(rank_stacks=[(LOOP, "forward", 1.0, 1.0)]))
+    steps = tables.rows["steps"]
+    middle = len(steps) // 2
+    for row in steps[middle:]:
+        row["start_ns"] += 60 * 10**9  # an evaluation comes between
+    began_ns = steps[middle - 1]["start_ns"] + steps[middle - 1]["wall_ns"] + 2 * 10**9
+    for second in range(50):
+        tables.add(
+            "stacks", rank=0, loader=-1, worker=-1, phase="other", stack=read, samples=50,
+            start_ns=began_ns + second * 10**9, end_ns=began_ns + (second + 1) * 10**9,
+            wall_ns=10**9, cpu_ns=0,
+        )  # fmt: skip
+    assert found(tables, "device-sync") is None
+    for row in tables.rows["stacks"]:
+        if row["stack"] == read:
+            row["end_ns"] = steps[middle]["start_ns"] + 1
+    assert found(tables, "device-sync") is not None
 
 
 def test_ranks_that_starve_the_cores_together():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.system_processes import ProcessUsage
+from headrace.observe.probe.system_processes import ProcessUsage, with_children
 
 # Works for 0.3 s of CPU time, twice, tells what it has used, and waits for a word after each.
 CHILD = """
@@ -38,7 +39,9 @@ def test_usage_tells_of_processes_that_run_and_leaves_others_out():
     assert t_ns > 0
     assert pid == os.getpid()
     assert percent > 0
-    assert abs(resident_bytes - psutil.Process().memory_info().rss) < 64 << 20
+    memory = psutil.Process().memory_info()
+    assert 0 < resident_bytes < memory.rss
+    assert resident_bytes > memory.rss - memory.shared - (64 << 20)
     assert threads >= threading.active_count()
     assert read_bytes >= Path(__file__).stat().st_size
 
@@ -102,6 +105,45 @@ def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of():
     found_s, _ = used_s(usage, [os.getpid(), child.pid], child.pid, before_ns)
     assert found_s == pytest.approx(0.3, rel=0.2)
     assert {row[1] for row in usage.rows([os.getpid(), child.pid])} == {os.getpid()}
+
+
+def test_what_processes_start_is_theirs():
+    start = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', {}], stdin=0)"
+    told = "import os; print(os.getpid(), flush=True); input()"
+    inner = f"{start.format(repr(told))}; child.wait()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    grandchild = int(child.stdout.readline())
+    gone = 2**22 + 1
+    assert {gone, os.getpid(), child.pid, grandchild} <= with_children([os.getpid(), gone])
+    assert with_children([grandchild]) == {grandchild}
+    child.communicate("\n")
+    assert not {child.pid, grandchild} & with_children([os.getpid()])
+
+
+def test_a_file_that_is_mapped_and_read_through_is_no_memory_that_is_held(tmp_path: Path):
+    size = 192 << 20
+    (tmp_path / "data.bin").write_bytes(bytes(size))
+    usage = ProcessUsage()
+    usage.rows([os.getpid()])
+    with (tmp_path / "data.bin").open("rb") as file:
+        before = held_bytes(usage)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            assert sum(mapped[:: mmap.PAGESIZE]) == 0
+            assert psutil.Process().memory_info().rss > size
+            assert abs(held_bytes(usage) - before) < 64 << 20
+    with mmap.mmap(-1, size) as shared:  # as tensors in shared memory are
+        for place in range(0, size, mmap.PAGESIZE):
+            shared[place] = 1
+        assert held_bytes(usage) - before > size - (64 << 20)
+
+
+def held_bytes(usage: ProcessUsage) -> int:
+    ((_, _, _, resident_bytes, *_),) = usage.rows([os.getpid()])
+    return resident_bytes
 
 
 def test_what_a_script_calls_is_no_workers():

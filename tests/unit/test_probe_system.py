@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.system import SystemSampler
+from headrace.observe.probe.system import SystemSampler, is_card, is_disk
 from headrace.observe.probe.system_limits import limits
 from headrace.records import system
 
@@ -89,3 +89,17 @@ def test_a_sample_has_a_value_for_each_column():
     assert values["memory_used_bytes"] + values["memory_available_bytes"] == (
         psutil.virtual_memory().total
     )
+
+
+def test_what_lies_on_a_disk_is_not_counted_with_it(tmp_path: Path):
+    for name in ("sda", "dm-0/slaves/sda", "md0/slaves/sda", "nvme0n1/slaves", "loop0", "zram0"):
+        (tmp_path / name).mkdir(parents=True)
+    named = ("sda", "sda1", "dm-0", "md0", "nvme0n1", "nvme0n1p1", "loop0", "zram0", "cciss/c0d0")
+    assert [name for name in named if is_disk(name, tmp_path)] == ["sda", "nvme0n1"]
+
+
+def test_what_goes_through_a_card_is_not_counted_with_it(tmp_path: Path):
+    for name in ("eth0/device", "eth1/device", "bond0", "docker0", "veth1"):
+        (tmp_path / name).mkdir(parents=True)
+    named = ("eth0", "eth1", "bond0", "docker0", "veth1", "gone")
+    assert [name for name in named if is_card(name, tmp_path)] == ["eth0", "eth1"]

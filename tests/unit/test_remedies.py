@@ -32,6 +32,30 @@ def found(tables: RunTables, rule: str) -> Finding:
     return finding
 
 
+@pytest.mark.parametrize(
+    ("kind", "style", "name", "applies"),
+    [
+        ("torch", "map", "num_workers", True),
+        ("torch", "iterable", "num_workers", False),
+        ("torch", "iterable", "prefetch_factor", True),
+        ("headrace", "shards", "num_workers", True),
+        ("headrace", "shards", "prefetch_factor", True),
+        ("headrace", "shards", "batch_size", False),
+        ("ray", "iterable", "prefetch_factor", False),
+    ],
+)
+def test_what_a_loader_can_be_given_without_editing(
+    kind: str, style: str, name: str, applies: bool
+):
+    tables = play(Run(workers=2))
+    for row in tables.rows["loaders"]:
+        row |= {"kind": kind, "style": style}
+    loader = gather(tables).loader
+    assert loader is not None
+    given = (Override(name, 4, f"{SCRIPT.rpartition('/')[2]}:40"),)
+    assert loader.overridden(name, 4) == (given if applies else ())
+
+
 def remedy(finding: Finding, name: str) -> Remedy:
     (one,) = [each for each in finding.remedies if each.name == name]
     assert one.predicted_speedup is not None

@@ -42,6 +42,7 @@ def doctor(
     Example: [bold]headrace doctor[/bold]
     """
     rule_set = _rule_set(rules)
+    _check_alone(run, rule_set, backtest=backtest, ranks=ranks)
     if backtest:
         from headrace.cli.backtest_report import tell_backtest
         from headrace.records.run_folder import runs_folder
@@ -66,6 +67,15 @@ def doctor(
     from headrace.cli.doctor_report import print_diagnosis
 
     print_diagnosis(diagnosis)
+
+
+def _check_alone(run: str | None, rule_set: RuleSet, *, backtest: bool, ranks: int | None) -> None:
+    """Refuse what would be left unheard."""
+    asked = "--backtest" if backtest else "--ranks"
+    given = {"RUN": run is not None and backtest, "--ranks": ranks is not None and backtest}
+    given["--rules"] = rule_set != "headrace" and (backtest or ranks is not None)
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UsageError(f"{asked} says nothing of {name}: leave one of them out.")
 
 
 def _rule_set(name: str) -> RuleSet:

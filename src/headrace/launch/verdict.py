@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from headrace.core.errors import HeadraceError
+from headrace.core.files import write_whole
 from headrace.launch.told import tell
 from headrace.records.reading import open_records
 from headrace.records.run_folder import RunFolder
@@ -52,7 +53,7 @@ def _until_closed(folder: RunFolder, attempt: int) -> None:
 def _diagnosed(folder: RunFolder, attempt: int) -> Material:
     material = read_material(open_records(folder.path, attempt))
     text = json.dumps(material.diagnosis.to_json(), indent=2) + "\n"
-    (folder.path / "diagnosis.json").write_text(text, encoding="utf-8")
+    write_whole(folder.path / "diagnosis.json", text)
     return material
 
 

@@ -14,6 +14,7 @@ from headrace.records.schema import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 class Run:
@@ -135,6 +136,10 @@ class Run:
             {name: there[name].to_numpy() for name in names},
         )
         return there.reindex(places)  # no row has the number -1
+
+    def arrow(self, table: str) -> pa.Table:
+        """Return a table of docs/records.md as Arrow has it, such as "steps"; RecordsError."""
+        return self._records.table(table)
 
     def _frame(self, name: str) -> pd.DataFrame:
         return self._records.table(name).to_pandas()

@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
+from headrace.core.files import write_whole
 from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
@@ -158,9 +159,7 @@ class RunFolder:
             "name": self.path.name,
             "attempts": [asdict(attempt) for attempt in attempts],
         }
-        draft = self.path / f"{_FILE}.{os.getpid()}.tmp"
-        draft.write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self.path / _FILE)
+        write_whole(self.path / _FILE, json.dumps(run, indent=2) + "\n")
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:

@@ -274,8 +274,8 @@ HOSTS = Table(
 PROCESS_USAGE = Table(
     10,
     "process_usage",
-    "what a process that records used since it was looked at before, at every tick; in a long run"
-    " the mean of some ticks",
+    "what a process that records, or that such a one started, used since it was looked at before,"
+    " at every tick; in a long run the mean of some ticks",
     (
         Field("t_ns", "when it was looked at", joining="last"),
         Field("pid", "process id"),
@@ -285,7 +285,11 @@ PROCESS_USAGE = Table(
             "float",
             joining="mean",
         ),
-        Field("resident_bytes", "memory it holds, shared pages included", joining="whole-mean"),
+        Field(
+            "resident_bytes",
+            "memory it holds, with shared memory, without pages of files",
+            joining="whole-mean",
+        ),
         Field("threads", "its threads; 0: it has ended since", joining="whole-mean"),
         Field(
             "read_bytes",

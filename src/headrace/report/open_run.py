@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.observe.whatif.tables import ReadOnce, Tables
 from headrace.records import open_run as records
@@ -15,6 +15,9 @@ from headrace.report.figures.heatmap import heatmap
 from headrace.report.figures.phases import phases
 from headrace.report.figures.timeline import timeline
 from headrace.report.figures.waits import data_waits
+
+if TYPE_CHECKING:
+    from headrace.report.phase_table import PhaseTable
 
 
 class Run(records.Run):
@@ -31,9 +34,16 @@ class Run(records.Run):
         """Return a figure: the phases of every step over time, a row a rank."""
         return self._drawn(timeline, "No step was recorded.")
 
-    def phases_figure(self) -> Any:
-        """Return a figure: the mean training step of each rank, cut into phases."""
-        return self._drawn(phases, "No training step was recorded.")
+    @cached_property
+    def phases(self) -> PhaseTable:
+        """One row a phase of a step, as `records.Run.phases` says; called, a figure of them.
+
+        The figure is the mean training step of each rank, cut into phases.
+        """
+        from headrace.report.phase_table import PhaseTable
+
+        missing = "No training step was recorded."
+        return PhaseTable.of(super().phases, lambda: self._drawn(phases, missing))
 
     def data_waits(self) -> Any:
         """Return a figure: how many waits for a batch were how long."""

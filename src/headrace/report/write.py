@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from headrace.core.errors import UsageError
+from headrace.core.files import write_whole
 from headrace.records.reading import open_records
 from headrace.report.material import Material, read_material
 from headrace.report.page import page_of
@@ -46,14 +45,10 @@ def write_page(material: Material, output: str | Path) -> Path:
     path = Path(output).expanduser()
     if path.is_dir():
         path /= FILE
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(page, encoding="utf-8", newline="\n")
-        draft.replace(path)  # whole or not at all: a browser may be reading it
+        write_whole(path, page)  # a browser may be reading it
     except OSError as error:
-        with suppress(OSError):  # it may never have come into being
-            draft.unlink()
         raise UsageError(
             f"{path} cannot be written: {error}. Give another file with --output."
         ) from error

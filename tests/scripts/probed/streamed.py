@@ -13,7 +13,14 @@ def decode(sample):
     return torch.full((16,), 1.0), int(sample["cls"])
 
 
-dataset = webdataset.WebDataset([sys.argv[1]] * 2, shardshuffle=False).map(decode).batched(8)
+class Slowed:
+    def __call__(self, pair):
+        busy(0.001)
+        return pair
+
+
+dataset = webdataset.WebDataset([sys.argv[1]] * 2, shardshuffle=False)
+dataset = dataset.map(decode).map(Slowed()).batched(8)
 net = model()
 optimizer = torch.optim.AdamW(net.parameters())
 for x, y in webdataset.WebLoader(dataset, batch_size=None, num_workers=2):

@@ -10,9 +10,12 @@ from headrace.core.overrides import Override
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predicted
+from headrace.observe.whatif.measured import Work
 from headrace.observe.whatif.prediction import Change, Prediction, Simulator
 from headrace.observe.whatif.scaling import MOST_SPUN
 
+THREADED = 1.5
+"""Workers that use this over the CPU time of their main threads run several."""
 _UNLIKE = 0.5
 """Where the calmest twentieth of the batches took less than this share of the mean CPU time, what
 the others took beyond it is not for their samples. In reference case A it took 0.76 and 0.82 of the
@@ -32,7 +35,7 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
     if loader is None or loader.workers == 0 or simulator is None or work is None:
         return None
     applies = loader.kind == "torch"
-    calm = work.calm_share if work.calm_share < _UNLIKE else 1.0
+    calm = calm_share(work)
     # With more ranks than were measured its threads are taken to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
     prediction, taken = _fewer_threads(evidence, simulator, Change(threads=1), threads, calm)
@@ -47,6 +50,11 @@ def one_thread_a_worker(evidence: Evidence) -> Remedy | None:
         f"{taken}",
         (Override("worker_threads", 1),) if applies else (),
     )
+
+
+def calm_share(work: Work) -> float:
+    """Return the share of the workers' CPU time that is for samples, as calm batches tell, or 1."""
+    return work.calm_share if work.calm_share < _UNLIKE else 1.0
 
 
 def one_thread_a_rank(evidence: Evidence) -> Remedy | None:

@@ -37,6 +37,8 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
 critical)."""
 
+_OWN_LOADER_HAS = frozenset({"num_workers", "prefetch_factor"})
+"""Arguments of Headrace's loader that mean what they do in torch's."""
 _OTHERS = 0.5
 """Where others of the host use this share of its cores, they are what fills them."""
 _SOME, _MOST_OF_SYSTEM = 0.05, 0.5
@@ -82,8 +84,12 @@ class Loader:
 
     def overridden(self, name: str, value: float) -> tuple[Override, ...]:
         """Return what gives it another argument without editing the script; empty: nothing can."""
-        shared_out = self.style == "map" or name != "num_workers"  # a stream is iterated by each
-        if self.kind != "torch" or not self.place or not shared_out:
+        # A stream of torch's is iterated by each worker; Headrace's loader shares it out itself.
+        known = {
+            "torch": self.style == "map" or name != "num_workers",
+            "headrace": name in _OWN_LOADER_HAS,
+        }
+        if not known.get(self.kind, False) or not self.place:
             return ()
         return (Override(name, int(value), f"{Path(self.file).name}:{self.line}"),)
 

@@ -52,7 +52,6 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
     ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
-    ("slow-rank", "sync-bound"),
     ("slow-rank", "cpu-bound-worker"),
     ("device-sync", "step-outliers"),
     # A GPU is used little while the script waits, whatever for; `small-batch` counts all of that.
@@ -133,7 +132,11 @@ def _conditional(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[
     by_rule = {finding.rule: finding for finding in findings}
     worker, few = by_rule.get("cpu-bound-worker"), by_rule.get("too-few-workers")
     transfer, collate = by_rule.get("slow-transfer"), by_rule.get("slow-collate")
+    slow, sync = by_rule.get("slow-rank"), by_rule.get("sync-bound")
     pairs: list[tuple[str, str]] = []
+    # Sync counts as the rank has it that waits least; so what is much more is the network's.
+    if slow and sync and slow.seconds_lost >= _EXPLAINS * sync.seconds_lost:
+        pairs.append(("slow-rank", "sync-bound"))
     if worker is not None and few is not None:
         if _wants_workers_first(worker, few, evidence):
             pairs.append(("too-few-workers", "cpu-bound-worker"))

@@ -182,15 +182,21 @@ def seen_during(
     for sighting in sightings:
         if sighting.rank not in begin_ns:
             continue
-        begins, ends = sighting.rows["start_ns"], end_ns_of(sighting.rows)
-        # The first time that ends after a row's begin is the only one that matters.
-        first = np.searchsorted(end_ns[sighting.rank], begins)
-        starts = np.append(begin_ns[sighting.rank], np.iinfo(np.int64).max)
-        inside: Flags = starts[first] <= ends
-        near.append((sighting, inside, inside & (ends - begins <= _FINE_NS)))
+        inside = overlaps(sighting, begin_ns[sighting.rank], end_ns[sighting.rank])
+        lasted_ns = end_ns_of(sighting.rows) - sighting.rows["start_ns"]
+        near.append((sighting, inside, inside & (lasted_ns <= _FINE_NS)))
     by_second = any(fine.any() for _, _, fine in near)
     kept = [(sighting, fine if by_second else inside) for sighting, inside, fine in near]
     return [sighting.only(where) for sighting, where in kept if where.any()]
+
+
+def overlaps(sighting: Sighting, begin_ns: Ints, end_ns: Ints) -> Flags:
+    """Tell which rows of a sighting have part in any of some times, ascending and apart."""
+    # The first time that ends after a row's begin is the only one that matters.
+    first = np.searchsorted(end_ns, sighting.rows["start_ns"])
+    starts = np.append(begin_ns, np.iinfo(np.int64).max)
+    inside: Flags = starts[first] <= end_ns_of(sighting.rows)
+    return inside
 
 
 def hottest(

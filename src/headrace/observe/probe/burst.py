@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.observe.probe.session import SESSION
 
-STEPS = 4
+STEPS, FEWEST_STEPS = 4, 3
 MOST_BYTES = 200 * 2**20
 LONGEST_S = 10.0
 """A burst ends at the next batch after so long: evaluations have batches, and no training steps."""
@@ -98,6 +98,10 @@ class Burst:
             SESSION.event("trace-dropped", f"{path.name}: larger than {MOST_BYTES} bytes", size)
         else:
             SESSION.event("trace", str(path), size)
+            whole = max(STEPS - self._left - 1, 0)  # the last one counted was cut
+            if whole < FEWEST_STEPS:
+                said = f"{path.name}: fewer than {FEWEST_STEPS} whole steps"
+                SESSION.event("trace-short", said, whole)
 
     def forked(self) -> None:
         """Know of no burst in a forked child: what the parent traces is the parent's."""

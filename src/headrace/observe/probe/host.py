@@ -25,7 +25,7 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.observe.probe.system import SystemSampler
-from headrace.observe.probe.system_processes import ProcessUsage
+from headrace.observe.probe.system_processes import ProcessUsage, with_children
 from headrace.records.collector import Collector, fault_row
 from headrace.records.schema import EVENTS, HOSTS, PROCESS_USAGE
 from headrace.records.switch import Switch
@@ -108,7 +108,7 @@ class HostProcess:
 
     def _take_sample(self) -> None:
         self._collector.add_system(self._sampler.columns, self._sampler.sample())
-        usage = self._processes.rows(self._collector.take_pids())
+        usage = self._processes.rows(with_children(self._collector.take_pids()))
         if usage:
             self._collector.add(PROCESS_USAGE, usage)
 

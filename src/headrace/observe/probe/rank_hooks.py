@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+from collections.abc import Callable
 from multiprocessing import util
 from types import ModuleType
 from typing import Any
@@ -32,8 +33,8 @@ def hook_rank() -> None:
     COPIES_SEEN.hook(torch)
     SHARDED.on_host_wait, SHARDED.on_device_wait = RECORDER.host_waits, RECORDER.device_waits
     SHARDED.prepare()
-    optimizer.register_optimizer_step_pre_hook(RECORDER.optimizer_began)
-    optimizer.register_optimizer_step_post_hook(RECORDER.optimizer_ended)
+    optimizer.register_optimizer_step_pre_hook(_outside_graphs(torch, RECORDER.optimizer_began))
+    optimizer.register_optimizer_step_post_hook(_outside_graphs(torch, RECORDER.optimizer_ended))
     _hook_backward(torch)
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
     after_import("torch.nn.parallel.distributed", SYNC.hook)
@@ -46,6 +47,24 @@ def hook_rank() -> None:
 
 def _close_forked(recorder: RankRecorder) -> None:
     util.Finalize(recorder, recorder.close, exitpriority=_FIRST)
+
+
+def _outside_graphs(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
+    """Return a hook of optimizers that torch.compile leaves its graph for, and does not look into.
+
+    The step of each of torch's own optimizers ends the graph by itself. Others' may be part of one
+    that must not end: these steps are not seen.
+    """
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(hook)
+
+    def told(optimizer: Any, *_: Any) -> None:
+        if not is_compiling():
+            hook(optimizer)
+        elif type(optimizer).__module__.startswith("torch.optim"):
+            left_alone(optimizer)
+
+    return told
 
 
 def _hook_backward(torch: ModuleType) -> None:

@@ -41,6 +41,7 @@ class GradientSync:
 
         module.DistributedDataParallel.__init__ = __init__
 
+    @guarded
     def exposed_ns(self) -> int | None:
         """Return the exposed sync of the backward before the one that just ended, if measured."""
         measured = [found for model in self._models if (found := self._of(model)) is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from dataclasses import dataclass
@@ -121,15 +122,17 @@ class SystemSampler:
 
 _NO_COUNTERS = (NotImplementedError, ValueError, AssertionError, OSError)
 """What psutil raises where a host, such as a sandbox, has no such counters, or odd ones."""
+_NO_DISKS = ("loop", "zram", "ram")  # files, and memory
 
 
 def _disk_bytes() -> tuple[int, int] | None:
     """Return the bytes read from and written to disks; None where the host does not tell."""
     try:
-        disk = psutil.disk_io_counters(nowrap=False)
+        disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
     except _NO_COUNTERS:
         return None
-    return (disk.read_bytes, disk.write_bytes) if disk else (0, 0)
+    own = [disk for name, disk in disks.items() if is_disk(name)]
+    return sum(disk.read_bytes for disk in own), sum(disk.write_bytes for disk in own)
 
 
 def _net_bytes() -> tuple[int, int] | None:
@@ -139,10 +142,24 @@ def _net_bytes() -> tuple[int, int] | None:
     except _NO_COUNTERS:
         return None
     cards.pop("lo", None)  # what ranks of this host tell each other
-    return (
-        sum(card.bytes_recv for card in cards.values()),
-        sum(card.bytes_sent for card in cards.values()),
-    )
+    # A bond, a bridge or a tunnel tells again what goes through a card; a container has no card.
+    own = [card for name, card in cards.items() if is_card(name)] or list(cards.values())
+    return sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own)
+
+
+@functools.cache
+def is_disk(name: str, block: Path = Path("/sys/block")) -> bool:
+    """Whether that is a whole disk: no part of one, and nothing that lies on others."""
+    disk = block / name.replace("/", "!")
+    if not disk.exists() or name.startswith(_NO_DISKS):
+        return False
+    return not any((disk / "slaves").glob("*"))  # as volumes, RAID and encryption have
+
+
+@functools.cache
+def is_card(name: str, net: Path = Path("/sys/class/net")) -> bool:
+    """Whether that is a card, through which bytes leave the host."""
+    return (net / name / "device").exists()
 
 
 def _open(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What each process of a run uses: one read of /proc each a tick."""
+"""What each process of a run uses: a few reads of /proc each a tick."""
 
 from __future__ import annotations
 
@@ -112,6 +112,26 @@ class ProcessUsage:
             yield now_ns, pid, _percent(cpu, now_ns - self._before_ns), 0, _ENDED, -1
 
 
+def with_children(pids: Iterable[int]) -> set[int]:
+    """Return processes with all that these have started, and those in turn, and that live.
+
+    A pool of a script's own never trains, and so does not record; what it uses is the run's still.
+    Only what a main thread has started is found, as pools and loaders are.
+    """
+    found, new = set[int](), set(pids)
+    while new:
+        found |= new
+        new = {child for pid in new for child in _children(pid)} - found
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in proc.read(f"/proc/{pid}/task/{pid}/children").split()]
+    except OSError:  # it has ended, or this kernel does not tell
+        return []
+
+
 def _percent(cpu: float, span_ns: int) -> float:
     return 100e9 * cpu / _TICKS_PER_S / max(span_ns, 1)
 
@@ -135,9 +155,27 @@ def _look(pid: int) -> _Look | None:
         ended_cpu=int(fields[13]) + int(fields[14]),
         lived_ns=alive_ns,
         threads=int(fields[17]),
-        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        resident_bytes=_held_bytes(pid, int(fields[21]) * _PAGE_BYTES),
         read_bytes=_read_bytes(pid),
     )
+
+
+def _held_bytes(pid: int, resident: int) -> int:
+    """Return the memory that a process holds, without pages of files.
+
+    A file that is mapped and read through fills memory page by page, and the kernel takes it back
+    as it likes: that is a cache, and no growth.
+
+    Args:
+        pid: The process.
+        resident: What is held with those pages: the answer where the kernel tells no more.
+    """
+    try:
+        status = proc.read(f"/proc/{pid}/status")
+    except OSError:
+        return resident
+    _, there, rest = status.partition(b"\nRssFile:")
+    return max(resident - int(rest.split(maxsplit=1)[0]) * 1024, 0) if there else resident
 
 
 def _read_bytes(pid: int) -> int:

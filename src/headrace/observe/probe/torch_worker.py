@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.core.after_import import after_import
 from headrace.observe.probe.batches import BATCHES_MADE
+from headrace.observe.probe.hooks import prepare
 from headrace.observe.probe.loaders import LOADERS_SEEN, STARTING, samples_in
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.stacks import start_sampler, stop_sampler
@@ -56,6 +57,8 @@ def _worker_loop_of(loader: int) -> Any:
     """Return what a worker of that loader runs, in the worker's process."""
     from torch.utils.data._utils import worker
 
+    if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - likewise
+        prepare()  # the script has changed PYTHONPATH: nobody did so as the process began
     STARTING.set(loader)
     return worker._worker_loop  # noqa: SLF001 - likewise
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import re
 import time
 from collections import defaultdict
@@ -176,7 +177,10 @@ class TransformTimer:
         if len(held) > _MOST_HELD:  # that is data
             return
         for key, value in list(held.items() if type(held) is dict else enumerate(held)):
-            self._search_value(value, f"{where}[{key}]", undo, depth)
+            place = f"{where}[{key}]"
+            self._search_value(value, place, undo, depth)
+            if _is_stage(value):
+                self._search(value, place, undo, depth + 1)
 
     def _search_value(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
         if _is_function(value):
@@ -198,6 +202,8 @@ class TransformTimer:
             timed.append(each)
             if _is_transform(each):
                 self._wrap_object(each, place, undo, depth)
+            elif _is_stage(each):
+                self._search(each, place, undo, depth + 1)
         if any(_is_function(each) for each in chain):
             attributes[name] = type(chain)(timed)
             undo.append(partial(_restore, attributes, name, attributes[name], chain))
@@ -244,17 +250,33 @@ class TransformTimer:
 
     def wrapped(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return the function, timed under this name."""
+        return _Timed(self, function, name)
 
-        @functools.wraps(function)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent_ns = time.monotonic_ns() - began_ns
-                self.add(name, function, spent_ns, time.thread_time_ns() - cpu_ns)
 
-        return timed
+class _Timed:
+    """Stands for a function that a dataset holds; pickled, as for a pool, it is that function.
+
+    Args:
+        timer: Is told of calls.
+        function: The function.
+        name: Its name there.
+    """
+
+    def __init__(self, timer: TransformTimer, function: Callable[..., Any], name: str) -> None:
+        functools.update_wrapper(self, function)
+        self._headrace = timer, function, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        timer, function, name = self._headrace
+        began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent_ns = time.monotonic_ns() - began_ns
+            timer.add(name, function, spent_ns, time.thread_time_ns() - cpu_ns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.itemgetter(0), ((self._headrace[1],),)
 
 
 def _cost_of_a_call_ns() -> float:
@@ -303,6 +325,13 @@ def _is_transform(value: Any) -> bool:
     file, _ = place_of(value)
     known = _TRANSFORM_MODULE.search(type(value).__module__) is not None
     return bool(file) and (known or not is_library(file))
+
+
+def _is_stage(value: Any) -> bool:
+    """Whether it is a library's object that calls others: a stage of a WebDataset pipeline, say."""
+    if inspect.isclass(value) or not callable(value) or _is_transform(value):
+        return False
+    return hasattr(value, "__dict__") and not hasattr(type(value), "__getitem__")
 
 
 def _is_chain(values: Sequence[Any]) -> bool:

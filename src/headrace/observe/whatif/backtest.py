@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
+from headrace.core.files import write_whole
 
 FILE = "prediction.json"
 
@@ -54,7 +55,7 @@ class Checked:
 def keep(checked: Checked, run: Path) -> None:
     """Write a checked prediction into the folder of the run that checked it."""
     text = json.dumps(asdict(checked), indent=2) + "\n"
-    (run / FILE).write_text(text, encoding="utf-8")
+    write_whole(run / FILE, text)
 
 
 def read_checked(runs: Path) -> dict[Path, Checked]:

@@ -75,12 +75,12 @@ def read_host(tables: Tables, span_ns: tuple[int, int] | None = None) -> Host:
     system = columns(tables, "system")
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
-    run = _used_cores(usage, processes, span_ns, ("rank", "worker"))
+    run = _used_cores(usage, processes, span_ns)  # with what ranks started: pools of their own
     host = Host(
         cores=float(known.min()),
         ranks=max(-(-max(ranks, 1) // distinct), 1),
         busy_cores=busy,
-        rank_cores=_used_cores(usage, processes, span_ns, ("rank",)),
+        rank_cores=_used_cores(usage, processes, span_ns, "rank"),
         foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
         accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
     )
@@ -125,12 +125,12 @@ def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
 
 
 def _used_cores(
-    usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, roles: tuple[str, ...]
+    usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, role: str = ""
 ) -> float | None:
-    """Return the cores that the processes of some roles used together, on average over time."""
+    """Return the cores that the processes of a role, or all, used together, on average."""
     if length(usage) == 0 or length(processes) == 0:
         return None
-    wanted = set(processes["pid"][np.isin(processes["role"].astype(str), roles)].tolist())
+    wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
     ticks = usage["t_ns"]
     among = np.ones(len(ticks), dtype=np.bool_)
     if span_ns is not None:

@@ -59,6 +59,12 @@ class TrainSteps:
         """How long each step took."""
         return self.rows["wall_ns"].astype(np.float64)
 
+    def times_of(self, rank: int) -> tuple[Ints, Ints]:
+        """When each step of a rank began and ended, in ns, ascending."""
+        mine = self.rows["rank"] == rank
+        begins: Ints = self.rows["start_ns"][mine]
+        return begins, begins + self.rows["wall_ns"][mine]
+
     def phase_ns(self, phase: str) -> Floats:
         """Return how long each step spent in a phase of `schema.PHASES`."""
         return np.maximum(self.rows[f"{phase}_ns"].astype(np.float64), 0.0)

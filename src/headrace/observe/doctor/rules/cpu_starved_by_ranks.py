@@ -1,7 +1,8 @@
 """The ranks of a host together ask for more cores than it has; one alone would be fed.
 
 Fires where data wait is at least 5 % of step time, two or more ranks share a host whose cores are
-full, and the simulation of one rank alone on it waits for less than half of that.
+full, and the simulation of one rank alone on it waits for less than half of that. Where workers run
+several threads, those of a rank alone are taken to need what they need in the calmest batches.
 
 It is also foretold from a run of one rank that waits for less than 5 %: where the simulation of as
 many ranks as the host has accelerators (2, 4 or 8, but no more than cores, where it has none) waits
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headrace.observe.doctor.core_remedies import THREADED, calm_share
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.foretelling import (
     Foretelling,
@@ -37,7 +39,7 @@ def check(evidence: Evidence) -> Finding | None:
     host, simulator = evidence.host, evidence.simulator
     if not evidence.starved or simulator is None or not evidence.cores_full:
         return None
-    alone = simulator.predict(Change(ranks=1))
+    alone = simulator.predict(Change(ranks=1, spin_factor=_spun_less(evidence)))
     if alone.wait_share > simulator.wait_share() / 2:
         return None
     cause = making_cause(evidence, evidence.making)
@@ -58,6 +60,16 @@ def check(evidence: Evidence) -> Finding | None:
         cause=cause,
         remedies=feeding_remedies(evidence, cause),
     )
+
+
+def _spun_less(evidence: Evidence) -> float:
+    """Return how many times the CPU time the workers of one rank alone take, in which none spins.
+
+    Threads that wait for each other spin for as long as others have their cores. Where workers have
+    one thread each, batches that take more are larger ones.
+    """
+    work = evidence.work
+    return calm_share(work) if work is not None and work.threads >= THREADED else 1.0
 
 
 def _foretold(evidence: Evidence) -> Finding | None:

@@ -1,9 +1,9 @@
 """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
 
 Fires where a rank stands in such a line, outside of waiting for data, for at least 10 % of its
-time, and the device has time to spare (below 80 % utilisation, or not recorded): a busy device has
-to be waited for somewhere. Native methods leave no frame, so the source line is read where it is
-still at hand.
+time in training steps, and the device has time to spare (below 80 % utilisation, or not recorded):
+a busy device has to be waited for somewhere. Native methods leave no frame, so the source line is
+read where it is still at hand.
 
 By the device's own clock, where that is recorded, only that part of the wait counts in which the
 device was not still at what it had been given before. A loss that is printed after each step has
@@ -23,11 +23,12 @@ import numpy as np
 from headrace.observe.doctor.activity import is_device_sync
 from headrace.observe.doctor.evidence import SERIOUS, Evidence
 from headrace.observe.doctor.gpus import gpu_utilisation
-from headrace.observe.doctor.model import Finding, Remedy
+from headrace.observe.doctor.model import Finding
 from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.doctor.stacks import Sighting, hottest, overlaps
 from headrace.observe.whatif.device import DeviceSteps
 from headrace.observe.whatif.steps import TrainSteps
+from headrace.observe.whatif.tables import length
 from headrace.records.schema import PHASES
 
 RULE = "device-sync"
@@ -37,12 +38,13 @@ _COMPUTES = 0.5
 
 def check(evidence: Evidence) -> Finding | None:
     """Return the finding, where the rule fires."""
-    if not evidence.enough or not evidence.rank_seen:
+    seen = _while_training(evidence)
+    if not evidence.enough or not seen:
         return None
-    total = sum(sighting.wall_ns for sighting in evidence.rank_seen)
+    total = sum(sighting.wall_ns for sighting in seen)
     waits = [
         sighting
-        for sighting in evidence.rank_seen
+        for sighting in seen
         if sighting.phase not in {"data_wait", "backward"} and is_device_sync(sighting)
     ]
     place = hottest(waits, total)
@@ -59,10 +61,10 @@ def check(evidence: Evidence) -> Finding | None:
     seconds = share * evidence.steps.total_seconds
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
-    # Within a phase the device's clock does not tell work from waiting for the script.
-    bounds = (saved,) if device is None else (np.zeros_like(saved), saved)
-    gain = without(evidence, *bounds)
-    remedy: Remedy = predicted("sync", f"no waiting at {cause.place}", gain, how)
+    # Within a phase the device's clock does not tell work from waiting for the script; and where
+    # nothing is known of the device, it may have been at work all the while.
+    spared = known and device is None
+    gain = without(evidence, saved) if spared else without(evidence, np.zeros_like(saved), saved)
     return Finding(
         rule=RULE,
         severity=evidence.severity(seconds),
@@ -74,9 +76,19 @@ def check(evidence: Evidence) -> Finding | None:
             "gpu_utilisation": used,
         },
         cause=cause,
-        # Without a device's own clock the whole wait is the most that can go, not what will.
-        remedies=(remedy,) if known else (Remedy(name="sync", change="", how=how),),
+        remedies=(predicted("sync", f"no waiting at {cause.place}", gain, how),),
     )
+
+
+def _while_training(evidence: Evidence) -> list[Sighting]:
+    """Return what was seen of ranks in training steps: an evaluation may wait where it likes."""
+    times = {rank: evidence.steps.times_of(rank) for rank in evidence.steps.ranks}
+    seen = [
+        each.only(overlaps(each, *times[each.rank]))
+        for each in evidence.rank_seen
+        if each.rank in times
+    ]
+    return [each for each in seen if length(each.rows)]
 
 
 def _computes_there(evidence: Evidence, waits: Sequence[Sighting]) -> bool:

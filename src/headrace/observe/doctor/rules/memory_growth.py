@@ -2,7 +2,8 @@
 
 Fires where a straight line explains at least 90 % of the variance of memory in use over the second
 half of the steps, and it grows there by at least 64 MiB and 2 % of what is there: caches and
-allocators settle in the first half. What else runs on the host is not looked at.
+allocators settle in the first half. What else runs on the host is not looked at, nor are pages of
+files that are mapped: the kernel takes those back.
 
 No stack shows the line that keeps what others allocate, for keeping takes no time. The source of
 the functions that ran meanwhile shows which of them add to something and never empty it: the surest

@@ -138,11 +138,8 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
 
 def _cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
     slow = evidence.steps.of(outliers)
-    begin_ns = {rank: slow.rows["start_ns"][slow.rows["rank"] == rank] for rank in slow.ranks}
-    end_ns = {
-        rank: begins + slow.rows["wall_ns"][slow.rows["rank"] == rank]
-        for rank, begins in begin_ns.items()
-    }
+    begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
+    end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
     in_phase = [each for each in evidence.rank_seen if each.phase == phase]
     usual = {frame for each in evidence.rank_seen if each.phase != phase for frame in each.frames}
     seen = seen_during(in_phase, begin_ns, end_ns)
