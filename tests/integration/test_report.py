@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -159,6 +161,7 @@ def test_charts_for_notebooks(recorded: Path):
     assert (opened.steps.kind == "train").sum() == 80  # the tables are still there
     of_steps = opened.phases.query("kind == 'train'").groupby("phase").size().to_dict()
     assert of_steps == dict.fromkeys(PHASES, 80)
+    assert pickle.loads(pickle.dumps(opened.phases)).equals(pd.DataFrame(opened.phases))
     assert opened.arrow("steps").num_rows == len(opened.steps)
     for figure in (opened.heatmap(), opened.timeline(), opened.phases(),
                    opened.data_waits(), opened.flame()):  # fmt: skip

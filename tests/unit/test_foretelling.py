@@ -171,11 +171,11 @@ def test_one_rank_says_that_more_may_starve_of_such_threads():
 
 
 @pytest.mark.parametrize(
-    "run", [threaded(threads=1.2), threaded(cores=16), threaded(service_ms=8)],
+    "run", [threaded(threads=1.2), threaded(cores=16), threaded(service_ms=2)],
     ids=["one thread", "a core for each", "seldom at once"],
 )  # fmt: skip
 def test_threads_that_will_find_a_core_take_no_more_than_they_did(run: Run):
-    then = told_of(looked_at(run, rank_percent=8.0), 2).then
+    then = told_of(looked_at(run, rank_percent=2.0), 2).then
     assert then.spin_factor.high == 1.0
     assert then.wait_share.high < 0.05
 

@@ -124,6 +124,49 @@ def test_what_processes_start_is_theirs():
     assert not {child.pid, grandchild} & with_children([os.getpid()])
 
 
+WORKS_AND_WAITS = """
+import os, time
+while time.process_time() < 0.4:
+    pass
+print(os.getpid(), flush=True)
+input()
+"""
+BETWEEN = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+
+
+def started_between(then: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a process that starts one that works; return it, and the number of that one."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{BETWEEN}; {then}", WORKS_AND_WAITS],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdout is not None
+    return child, int(child.stdout.readline())
+
+
+def test_what_a_childs_child_used_is_told_once():
+    usage = ProcessUsage()
+    usage.rows([os.getpid()])
+    child, grandchild = started_between("child.wait()")
+    seen = usage.rows(with_children([os.getpid()]))
+    assert {child.pid, grandchild} <= {row[1] for row in seen}
+    seen_ns = seen[0][0]
+    child.communicate("\n")
+    ended = [row for row in usage.rows([os.getpid()]) if row[1] != os.getpid()]
+    assert sum(row[2] / 100 * (row[0] - seen_ns) / 1e9 for row in ended) < 0.2
+
+
+def test_a_process_whose_parent_has_ended_is_told_on():
+    usage = ProcessUsage()
+    usage.rows([os.getpid()])
+    child, grandchild = started_between("pass")
+    usage.rows([os.getpid(), child.pid, grandchild])
+    child.wait()
+    (row,) = [row for row in usage.rows([os.getpid()]) if row[1] == grandchild]
+    assert row[4] > 0  # it has threads: it lives
+    child.communicate("\n")
+
+
 def test_a_file_that_is_mapped_and_read_through_is_no_memory_that_is_held(tmp_path: Path):
     size = 192 << 20
     (tmp_path / "data.bin").write_bytes(bytes(size))

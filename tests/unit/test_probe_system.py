@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.system import SystemSampler, is_card, is_disk
+from headrace.observe.probe.system import SystemSampler, is_disk, own_cards
 from headrace.observe.probe.system_limits import limits
 from headrace.records import system
 
@@ -99,7 +99,17 @@ def test_what_lies_on_a_disk_is_not_counted_with_it(tmp_path: Path):
 
 
 def test_what_goes_through_a_card_is_not_counted_with_it(tmp_path: Path):
-    for name in ("eth0/device", "eth1/device", "bond0", "docker0", "veth1"):
-        (tmp_path / name).mkdir(parents=True)
-    named = ("eth0", "eth1", "bond0", "docker0", "veth1", "gone")
-    assert [name for name in named if is_card(name, tmp_path)] == ["eth0", "eth1"]
+    for name in ("eth0/device", "eth1/device", "bond0/lower_eth0", "docker0", "veth1", "tun0"):
+        (tmp_path / "net" / name).mkdir(parents=True)
+        put(tmp_path / "net" / Path(name).parts[0], type="65534" if name == "tun0" else "1")
+    named = ("eth0", "eth1", "bond0", "docker0", "veth1", "tun0", "gone")
+    routes = "Iface\tDestination\tGateway\n{}\t00000000\t0100000A\ndocker0\t000011AC\t00000000\n"
+    for default, cards in {
+        "bond0": ("eth0", "eth1"),  # its traffic is theirs
+        "tun0": ("eth0", "eth1"),
+        "veth1": ("eth0", "eth1", "veth1"),  # a pod with cards of its own beside
+    }.items():
+        (tmp_path / default).write_text(routes.format(default))
+        assert own_cards(named, tmp_path / "net", tmp_path / default) == cards
+    assert own_cards(("veth1", "tun0"), tmp_path / "net", tmp_path / "veth1") == ("veth1",)
+    assert own_cards(("veth1", "tun0"), tmp_path / "net", tmp_path / "gone") == ("veth1", "tun0")

@@ -228,6 +228,19 @@ def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_e
     assert "as in the calmest of the batches" in after.how
 
 
+@pytest.mark.parametrize(("workers", "rule"), [(1, "cpu-starved-by-ranks"), (2, None)])
+def test_threads_of_a_rank_alone_spin_only_where_they_have_no_cores(workers: int, rule: str | None):
+    run = Run(workers=workers, ranks=4, service_ms=60, cores=4, busy_cores=4, threads=3,
+              worker_cpu=1.0)  # fmt: skip
+    alike, calm = play(run), play(run)
+    for row in calm.rows["batches"][::5]:
+        row["cpu_ns"] //= 8
+        row["process_cpu_ns"] //= 8
+    assert RULES["cpu-starved-by-ranks"](gather(alike)) is None
+    told = RULES["cpu-starved-by-ranks"](gather(calm))
+    assert (told.rule if told is not None else None) == rule
+
+
 def test_too_many_workers_are_told_that_fewer_lose_nothing():
     run = Run(workers=12, service_ms=200, cores=2, busy_cores=2, worker_cpu=0.15)
     fewer = remedy(found(play(run), "oversubscribed-threads"), "workers")

@@ -21,6 +21,9 @@ class PhaseTable(pd.DataFrame):
         table._draw = draw
         return table
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pd.DataFrame, (pd.DataFrame(self),)
+
     def __call__(self) -> Any:
         """Return a figure: the mean training step of each rank, cut into phases."""
         return self._draw()

@@ -14,8 +14,6 @@ from headrace.observe.whatif.measured import Work
 from headrace.observe.whatif.prediction import Change, Prediction, Simulator
 from headrace.observe.whatif.scaling import MOST_SPUN
 
-THREADED = 1.5
-"""Workers that use this over the CPU time of their main threads run several."""
 _UNLIKE = 0.5
 """Where the calmest twentieth of the batches took less than this share of the mean CPU time, what
 the others took beyond it is not for their samples. In reference case A it took 0.76 and 0.82 of the

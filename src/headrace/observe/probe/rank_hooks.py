@@ -56,7 +56,11 @@ def _outside_graphs(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[
     that must not end: these steps are not seen.
     """
     is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(hook)
+
+    def unseen(optimizer: Any) -> None:  # torch marks it, as it could not mark a method
+        hook(optimizer)
+
+    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(unseen)
 
     def told(optimizer: Any, *_: Any) -> None:
         if not is_compiling():

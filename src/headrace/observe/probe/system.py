@@ -122,6 +122,7 @@ class SystemSampler:
 
 _NO_COUNTERS = (NotImplementedError, ValueError, AssertionError, OSError)
 """What psutil raises where a host, such as a sandbox, has no such counters, or odd ones."""
+_ETHERNET = 1  # ARPHRD_ETHER
 _NO_DISKS = ("loop", "zram", "ram")  # files, and memory
 
 
@@ -142,8 +143,7 @@ def _net_bytes() -> tuple[int, int] | None:
     except _NO_COUNTERS:
         return None
     cards.pop("lo", None)  # what ranks of this host tell each other
-    # A bond, a bridge or a tunnel tells again what goes through a card; a container has no card.
-    own = [card for name, card in cards.items() if is_card(name)] or list(cards.values())
+    own = [cards[name] for name in own_cards(tuple(cards))]
     return sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own)
 
 
@@ -156,10 +156,42 @@ def is_disk(name: str, block: Path = Path("/sys/block")) -> bool:
     return not any((disk / "slaves").glob("*"))  # as volumes, RAID and encryption have
 
 
-@functools.cache
-def is_card(name: str, net: Path = Path("/sys/class/net")) -> bool:
-    """Whether that is a card, through which bytes leave the host."""
-    return (net / name / "device").exists()
+@functools.lru_cache(maxsize=8)
+def own_cards(
+    names: tuple[str, ...],
+    net: Path = Path("/sys/class/net"),
+    routes: Path = Path("/proc/net/route"),
+) -> tuple[str, ...]:
+    """Return through which of the interfaces bytes leave the host; all, where nothing tells.
+
+    A bond, a bridge or a tunnel tells again what goes through a card. A container has no card: its
+    Ethernet is where its default route goes.
+    """
+    cards = [
+        name
+        for name in names
+        if (net / name / "device").exists()
+        or (name in _default_routes(routes) and _is_ethernet(net / name))
+    ]
+    return tuple(cards or names)
+
+
+def _default_routes(routes: Path) -> set[str]:
+    try:
+        lines = [line.split() for line in routes.read_text().splitlines()[1:]]
+    except OSError:
+        return set()
+    return {name for name, destination, *_ in lines if int(destination, 16) == 0}
+
+
+def _is_ethernet(interface: Path) -> bool:
+    """Whether it is Ethernet of its own, that lies on no other interface and on no program."""
+    try:
+        kind = int((interface / "type").read_text())
+    except (OSError, ValueError):
+        return False
+    lies_on = any(interface.glob("lower_*")) or (interface / "tun_flags").exists()
+    return kind == _ETHERNET and not lies_on
 
 
 def _open(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.observe.probe import proc
@@ -58,8 +58,14 @@ class ProcessUsage:
             pids: The processes; also those that are gone, or were before they were looked at.
         """
         began_ns, known = time.monotonic_ns(), set(pids)
+        # Whose parent has ended still is the run's, unless its number is another's by now.
+        pids = known | {pid for pid, _ in self._before}
         # Parents first: a child that ends meanwhile is not to be in what they were told, and alive.
-        looks = [look for pid in sorted(known) if (look := _look(pid)) is not None]
+        looks = [
+            look
+            for pid in sorted(pids)
+            if (look := _look(pid)) is not None and (pid in known or _is_in(self._before, look))
+        ]
         now = {(look.pid, look.born): look for look in looks}
         found = [self._row(look) for look in looks if self._before_ns]
         ended = self._ended_cpu(now)
@@ -90,8 +96,12 @@ class ProcessUsage:
         both = now.keys() & self._before.keys()
         ended = float(sum(now[one].ended_cpu - self._before[one].ended_cpu for one in both))
         parents = {pid for pid, _ in both}
-        for process, look in self._before.items():
-            if process not in now and look.parent in parents:
+        gone = {pid: look for (pid, born), look in self._before.items() if (pid, born) not in now}
+        for look in gone.values():
+            parent = look.parent
+            for _ in gone:  # what it used went up to the first that is still there
+                parent = gone[parent].parent if parent in gone else parent
+            if parent in parents:
                 ended -= look.cpu + look.ended_cpu
         return ended
 
@@ -112,6 +122,10 @@ class ProcessUsage:
             yield now_ns, pid, _percent(cpu, now_ns - self._before_ns), 0, _ENDED, -1
 
 
+def _is_in(looks: Mapping[_Process, _Look], look: _Look) -> bool:
+    return (look.pid, look.born) in looks
+
+
 def with_children(pids: Iterable[int]) -> set[int]:
     """Return processes with all that these have started, and those in turn, and that live.
 
@@ -128,7 +142,7 @@ def with_children(pids: Iterable[int]) -> set[int]:
 def _children(pid: int) -> list[int]:
     try:
         return [int(child) for child in proc.read(f"/proc/{pid}/task/{pid}/children").split()]
-    except OSError:  # it has ended, or this kernel does not tell
+    except (OSError, ValueError):  # it has ended, or this kernel does not tell
         return []
 
 
@@ -171,11 +185,10 @@ def _held_bytes(pid: int, resident: int) -> int:
         resident: What is held with those pages: the answer where the kernel tells no more.
     """
     try:
-        status = proc.read(f"/proc/{pid}/status")
-    except OSError:
+        _, _, rest = proc.read(f"/proc/{pid}/status").partition(b"\nRssFile:")
+        return max(resident - int(rest.split(maxsplit=1)[0]) * 1024, 0)
+    except (OSError, ValueError, IndexError):
         return resident
-    _, there, rest = status.partition(b"\nRssFile:")
-    return max(resident - int(rest.split(maxsplit=1)[0]) * 1024, 0) if there else resident
 
 
 def _read_bytes(pid: int) -> int:

@@ -31,7 +31,7 @@ loop: caches hold what the batch is made of, and code whose classes were changed
 _EFFORT = Effort(at_first=0, one_in=8, early_share=0.01, share=0.001, deep_share=0.01)
 _FLUSH_NS = 1_000_000_000
 _DEEPEST = 4  # datasets in datasets, Composes in Composes
-_MOST_PLACES = 64
+_MOST_PLACES, _MOST_SEARCHED = 64, 512
 _MOST_HELD = 32  # a longer list, or a larger dictionary, is data
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
@@ -154,9 +154,8 @@ class TransformTimer:
         attributes = getattr(owner, "__dict__", None)
         if depth > _DEEPEST or len(undo) >= _MOST_PLACES or type(attributes) is not dict:
             return
-        if id(attributes) in self._searched:  # by another way, as of a dataset that is there twice
+        if not self._is_new(attributes):
             return
-        self._searched.add(id(attributes))
         for name, value in list(attributes.items()):
             where = f"{path}.{name}"
             if type(value) in {list, tuple} and value and _is_chain(value):
@@ -179,8 +178,7 @@ class TransformTimer:
         for key, value in list(held.items() if type(held) is dict else enumerate(held)):
             place = f"{where}[{key}]"
             self._search_value(value, place, undo, depth)
-            if _is_stage(value):
-                self._search(value, place, undo, depth + 1)
+            self._search_stage(value, place, undo, depth)
 
     def _search_value(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
         if _is_function(value):
@@ -189,6 +187,26 @@ class TransformTimer:
             self._wrap_object(value, where, undo, depth)
         elif hasattr(type(value), "__getitem__") and not inspect.isclass(value):
             self._search(value, where, undo, depth + 1)
+
+    def _search_stage(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
+        """Search what a library's object calls: a stage of a WebDataset pipeline, say.
+
+        Functions stay there: the stages of an epoch are at work, and hold theirs already.
+        """
+        attributes = getattr(value, "__dict__", None)
+        if not _is_stage(value) or type(attributes) is not dict or not self._is_new(attributes):
+            return
+        for name, held in list(attributes.items()) if depth < _DEEPEST else ():
+            if type(held) in {list, tuple, dict}:
+                self._search_held(held, f"{where}.{name}", undo, depth + 1)
+            else:
+                self._search_value(held, f"{where}.{name}", undo, depth + 1)
+
+    def _is_new(self, attributes: dict[str, Any]) -> bool:
+        """Whether they were not searched yet: a dataset may be there twice; and there is time."""
+        known = id(attributes) in self._searched or len(self._searched) >= _MOST_SEARCHED
+        self._searched.add(id(attributes))
+        return not known
 
     def _search_chain(
         self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
@@ -202,8 +220,8 @@ class TransformTimer:
             timed.append(each)
             if _is_transform(each):
                 self._wrap_object(each, place, undo, depth)
-            elif _is_stage(each):
-                self._search(each, place, undo, depth + 1)
+            else:
+                self._search_stage(each, place, undo, depth)
         if any(_is_function(each) for each in chain):
             attributes[name] = type(chain)(timed)
             undo.append(partial(_restore, attributes, name, attributes[name], chain))
@@ -268,6 +286,8 @@ class _Timed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         timer, function, name = self._headrace
+        if not timer.active:  # a generator of the dataset holds it on
+            return function(*args, **kwargs)
         began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             return function(*args, **kwargs)
@@ -281,7 +301,9 @@ class _Timed:
 
 def _cost_of_a_call_ns() -> float:
     """Return what it takes to time a call, in nanoseconds."""
-    timed = TransformTimer().wrapped(lambda: None, "")
+    timer = TransformTimer()
+    timer.active = True
+    timed = timer.wrapped(lambda: None, "")
     timed()  # the first looks up where it is written
     began_ns = time.monotonic_ns()
     for _ in range(_TRIAL_CALLS):
@@ -328,10 +350,10 @@ def _is_transform(value: Any) -> bool:
 
 
 def _is_stage(value: Any) -> bool:
-    """Whether it is a library's object that calls others: a stage of a WebDataset pipeline, say."""
-    if inspect.isclass(value) or not callable(value) or _is_transform(value):
+    """Whether it is a library's object that may call others."""
+    if inspect.isclass(value) or inspect.isroutine(value) or not callable(value):
         return False
-    return hasattr(value, "__dict__") and not hasattr(type(value), "__getitem__")
+    return not _is_transform(value) and not hasattr(type(value), "__getitem__")
 
 
 def _is_chain(values: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.observe.whatif.prediction import Change, Simulator
-from headrace.observe.whatif.simulation import FREE, FULL
+from headrace.observe.whatif.simulation import FULL
 
 MOST_SPUN = 20.0
 """Threads that outnumber the cores take at most so many times the CPU time of their work.
@@ -30,6 +30,12 @@ times for elementwise operations on two cores, those of BLAS 6 to 8 times, and o
 millisecond 15 times; this is a third more."""
 THREADS = 1.5
 """Workers that use so many times the CPU time of their main threads have threads to spare."""
+_MORE_THREADS = 0.5
+"""So many threads more than cores are one more: their number is a ratio of CPU times."""
+_FREE = 0.1
+"""Threads that outnumber cores of which this share is used are taken to let each other be. They
+did not at 0.13, 0.2 and 0.46 in reference case A, with 12, 2.7 and 13 times the CPU time of one
+rank's: who finds the other's core taken holds on to its own, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +89,30 @@ def spinning(simulator: Simulator, ranks: int) -> Estimate:
         simulator: The measured pipeline.
         ranks: Ranks on the host.
     """
-    now, load, more = simulator.measured, simulator.load, ranks / simulator.measured.ranks
-    used_ns = float(load.demand_ns.mean() + load.consume_cpu_ns.mean())
-    busy = used_ns / (float(simulator.before.period_ns.mean()) * now.pipeline.cores)
-    outnumbered = now.pipeline.workers * load.threads * more > now.pipeline.cores
-    if more <= 1.0 or load.threads < THREADS or not outnumbered or busy * more <= FREE:
+    more = ranks / simulator.measured.ranks
+    if more <= 1.0 or not threads_crowd(simulator, more):
         return Estimate(1.0, 1.0, 1.0)
     # On full cores they spun when they were measured: at most as many times more of them wait.
-    most = more if busy >= FULL else MOST_SPUN
+    most = more if _busy(simulator) >= FULL else MOST_SPUN
     return Estimate(float(np.sqrt(most)), 1.0, most)
+
+
+def threads_crowd(simulator: Simulator, more: float = 1.0) -> bool:
+    """Tell whether workers' threads outnumber the cores, so that they may spin.
+
+    Args:
+        simulator: A pipeline.
+        more: So many times its ranks.
+    """
+    threads, pipeline = simulator.load.threads, simulator.measured.pipeline
+    outnumbered = pipeline.workers * threads * more > pipeline.cores + _MORE_THREADS
+    return threads >= THREADS and outnumbered and _busy(simulator) * more > _FREE
+
+
+def _busy(simulator: Simulator) -> float:
+    """Return the share of its cores that a pipeline uses."""
+    used_ns = float((simulator.load.demand_ns + simulator.load.consume_cpu_ns).mean())
+    return used_ns / (float(simulator.before.period_ns.mean()) * simulator.measured.pipeline.cores)
 
 
 def with_ranks(simulator: Simulator, ranks: int) -> Simulator:

@@ -2,7 +2,8 @@
 
 Fires where data wait is at least 5 % of step time, two or more ranks share a host whose cores are
 full, and the simulation of one rank alone on it waits for less than half of that. Where workers run
-several threads, those of a rank alone are taken to need what they need in the calmest batches.
+several threads, and those of one rank alone each have a core, its workers are taken to need what
+they need in the calmest batches: nobody waits there spinning.
 
 It is also foretold from a run of one rank that waits for less than 5 %: where the simulation of as
 many ranks as the host has accelerators (2, 4 or 8, but no more than cores, where it has none) waits
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.observe.doctor.core_remedies import THREADED, calm_share
+from headrace.observe.doctor.core_remedies import calm_share
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.foretelling import (
     Foretelling,
@@ -27,7 +28,8 @@ from headrace.observe.doctor.foretelling import (
 )
 from headrace.observe.doctor.model import Finding
 from headrace.observe.doctor.remedies import making_cause
-from headrace.observe.whatif.prediction import Change
+from headrace.observe.whatif.prediction import Change, Simulator
+from headrace.observe.whatif.scaling import THREADS, threads_crowd
 
 RULE = "cpu-starved-by-ranks"
 
@@ -39,7 +41,7 @@ def check(evidence: Evidence) -> Finding | None:
     host, simulator = evidence.host, evidence.simulator
     if not evidence.starved or simulator is None or not evidence.cores_full:
         return None
-    alone = simulator.predict(Change(ranks=1, spin_factor=_spun_less(evidence)))
+    alone = simulator.predict(_one_rank(evidence, simulator))
     if alone.wait_share > simulator.wait_share() / 2:
         return None
     cause = making_cause(evidence, evidence.making)
@@ -62,14 +64,17 @@ def check(evidence: Evidence) -> Finding | None:
     )
 
 
-def _spun_less(evidence: Evidence) -> float:
-    """Return how many times the CPU time the workers of one rank alone take, in which none spins.
+def _one_rank(evidence: Evidence, simulator: Simulator) -> Change:
+    """Return what makes a rank alone of them: its workers' threads may have no reason to spin.
 
-    Threads that wait for each other spin for as long as others have their cores. Where workers have
-    one thread each, batches that take more are larger ones.
+    They do so for as long as others have the cores that they wait for. Where workers have one
+    thread each, batches that take more are larger ones.
     """
-    work = evidence.work
-    return calm_share(work) if work is not None and work.threads >= THREADED else 1.0
+    alone, work = Change(ranks=1), evidence.work
+    if work is None or work.threads < THREADS:
+        return alone
+    calm = Change(ranks=1, spin_factor=calm_share(work))
+    return alone if threads_crowd(simulator.changed(calm)) else calm
 
 
 def _foretold(evidence: Evidence) -> Finding | None:

@@ -7,11 +7,12 @@ in each worker) or there are more than twice as many workers as cores.
 
 from __future__ import annotations
 
-from headrace.observe.doctor.core_remedies import THREADED, one_thread_a_worker
+from headrace.observe.doctor.core_remedies import one_thread_a_worker
 from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Finding, Remedy
 from headrace.observe.doctor.remedies import making_cause, predicted
 from headrace.observe.whatif.prediction import with_workers
+from headrace.observe.whatif.scaling import THREADS
 
 RULE = "oversubscribed-threads"
 _WORKERS_A_CORE = 2.0
@@ -23,7 +24,7 @@ def check(evidence: Evidence) -> Finding | None:
     if not evidence.starved or work is None or loader is None or not work.cpu_measured:
         return None
     crowded = loader.workers * evidence.host.ranks > _WORKERS_A_CORE * evidence.host.cores
-    threaded = work.threads >= THREADED and loader.workers > 0
+    threaded = work.threads >= THREADS and loader.workers > 0
     if not evidence.cores_full or not (crowded or threaded):
         return None
     seconds = evidence.flow_wait_seconds
