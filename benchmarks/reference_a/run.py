@@ -33,6 +33,7 @@ DOCS = HERE.parents[1] / "docs"
 SCRIPT = HERE / "segmentation.py"
 RANKS = 2
 LONGEST_S = 300
+RULE = "cpu-starved-by-ranks"
 CAUSES = {"distort", "use_all_cores", "StreetScenes.__getitem__"}
 """The functions at fault, and what calls them."""
 
@@ -109,10 +110,20 @@ def applied_in(folder: Path) -> str:
     return ",".join(json.loads(checked.read_text(encoding="utf-8"))["applied"])
 
 
+def findings_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what was said at the end of a run, worst first."""
+    diagnosis = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))
+    return list(diagnosis["findings"])
+
+
+def rules_of(folder: Path) -> list[str]:
+    """Return the rules that fired, worst first."""
+    return [finding["rule"] for finding in findings_of(folder)]
+
+
 def first_finding(folder: Path) -> dict[str, Any]:
     """Return the finding that is ranked first."""
-    findings = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8"))["findings"]
-    return findings[0] if findings else {}
+    return next(iter(findings_of(folder)), {})
 
 
 def wait_share(folder: Path) -> float:
@@ -156,6 +167,8 @@ def publish(
     }
     rows = [
         Row("tuned speed / as it is", [speedup], ">= 2"),
+        Row("one rank's own diagnosis foretells it", [float(RULE in rules_of(one))], ">= 1"),
+        Row(f"{RULE} comes first at two ranks", [float(rules_of(many)[:1] == [RULE])], ">= 1"),
         Row("the line is named at two ranks", [float(bool(right))], ">= 1"),
         Row("the wait at two ranks lies in the foretold interval",
             [float(foretold.holds(wait_share(many)))], ">= 1"),
