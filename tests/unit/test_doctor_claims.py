@@ -40,6 +40,15 @@ def test_cores_are_counted_although_each_process_is_looked_at_in_its_own_time():
     assert host.foreign_cores == pytest.approx(0.0, abs=0.05)
 
 
+@pytest.mark.parametrize("pool", [0, 2])
+def test_what_a_rank_has_started_beside_its_workers_is_no_others(pool: int):
+    tables = play(Run(workers=2, service_ms=50, cores=8, busy_cores=3.9))
+    shares = {100: 30.0, 1000: 80.0, 1001: 80.0} | {5000 + each: 100.0 for each in range(pool)}
+    host = read_host(with_usage(tables, shares, 4000))
+    assert host.rank_cores == pytest.approx(0.3, rel=0.02)
+    assert host.foreign_cores == pytest.approx(2.0 - pool, abs=0.05)
+
+
 def of_a_quota(machine_busy: float, *, looked: bool = True) -> Evidence:
     """Play a container that may use two of a machine's eight cores; its own processes use 1.5."""
     tables = play(Run(workers=2, service_ms=50, cores=8, busy_cores=machine_busy))

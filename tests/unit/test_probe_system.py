@@ -101,12 +101,15 @@ def test_what_lies_on_a_disk_is_not_counted_with_it(tmp_path: Path):
 def test_what_goes_through_a_card_is_not_counted_with_it(tmp_path: Path):
     for name in ("eth0/device", "eth1/device", "bond0/lower_eth0", "docker0", "veth1", "tun0"):
         (tmp_path / "net" / name).mkdir(parents=True)
-        put(tmp_path / "net" / Path(name).parts[0], type="65534" if name == "tun0" else "1")
+        folder = tmp_path / "net" / Path(name).parts[0]
+        other_end = "8" if name == "veth1" else "7"
+        put(folder, type="65534" if name == "tun0" else "1", ifindex="7", iflink=other_end)
     named = ("eth0", "eth1", "bond0", "docker0", "veth1", "tun0", "gone")
     routes = "Iface\tDestination\tGateway\n{}\t00000000\t0100000A\ndocker0\t000011AC\t00000000\n"
     for default, cards in {
         "bond0": ("eth0", "eth1"),  # its traffic is theirs
         "tun0": ("eth0", "eth1"),
+        "docker0": ("eth0", "eth1"),  # as an Open vSwitch's
         "veth1": ("eth0", "eth1", "veth1"),  # a pod with cards of its own beside
     }.items():
         (tmp_path / default).write_text(routes.format(default))

@@ -29,6 +29,7 @@ class _Counters:
     throttled_ns: int
     disk: tuple[int, int] | None
     net: tuple[int, int] | None
+    cards: tuple[str, ...]  # whose bytes these are
 
 
 class SystemSampler:
@@ -66,7 +67,8 @@ class SystemSampler:
         values |= self._memory()
         disk = _rates(now.disk, before.disk, elapsed_s)
         values["disk_read_bytes_per_s"], values["disk_write_bytes_per_s"] = disk
-        net = _rates(now.net, before.net, elapsed_s)
+        same = now.cards == before.cards  # else its bytes since it was made would be this tick's
+        net = _rates(now.net, before.net, elapsed_s) if same else (None, None)
         values["net_received_bytes_per_s"], values["net_sent_bytes_per_s"] = net
         throttled_ns = now.throttled_ns - before.throttled_ns
         values["cpu_throttled_percent"] = min(100.0, throttled_ns / elapsed_s / 1e7)
@@ -74,12 +76,14 @@ class SystemSampler:
         return [values[name] for name in self.columns]
 
     def _counters(self) -> _Counters:
+        cards, net = _net_bytes()
         return _Counters(
             t_ns=time.monotonic_ns(),
             cores=_core_times(os.pread(self._stat, 1 << 20, 0).decode()),
             throttled_ns=_throttled_ns(self.limits.cpu_stat),
             disk=_disk_bytes(),
-            net=_net_bytes(),
+            net=net,
+            cards=cards,
         )
 
     def _cpu(self, before: _Counters, now: _Counters) -> dict[str, float | None]:
@@ -136,15 +140,16 @@ def _disk_bytes() -> tuple[int, int] | None:
     return sum(disk.read_bytes for disk in own), sum(disk.write_bytes for disk in own)
 
 
-def _net_bytes() -> tuple[int, int] | None:
-    """Return the bytes received and sent by network; None where the host does not tell."""
+def _net_bytes() -> tuple[tuple[str, ...], tuple[int, int] | None]:
+    """Return by which cards, and the bytes received and sent; None where the host does not tell."""
     try:
         cards = psutil.net_io_counters(pernic=True, nowrap=False)
     except _NO_COUNTERS:
-        return None
+        return (), None
     cards.pop("lo", None)  # what ranks of this host tell each other
-    own = [cards[name] for name in own_cards(tuple(cards))]
-    return sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own)
+    names = own_cards(tuple(cards))
+    own = [cards[name] for name in names]
+    return names, (sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own))
 
 
 @functools.cache
@@ -179,19 +184,21 @@ def own_cards(
 def _default_routes(routes: Path) -> set[str]:
     try:
         lines = [line.split() for line in routes.read_text().splitlines()[1:]]
-    except OSError:
+        return {name for name, destination, *_ in lines if int(destination, 16) == 0}
+    except (OSError, ValueError):
         return set()
-    return {name for name, destination, *_ in lines if int(destination, 16) == 0}
 
 
 def _is_ethernet(interface: Path) -> bool:
-    """Whether it is Ethernet of its own, that lies on no other interface and on no program."""
+    """Whether it is Ethernet that leads out of a container, and lies on nothing else there."""
     try:
-        kind = int((interface / "type").read_text())
+        kind, number, other_end = (
+            int((interface / name).read_text()) for name in ("type", "ifindex", "iflink")
+        )
     except (OSError, ValueError):
         return False
-    lies_on = any(interface.glob("lower_*")) or (interface / "tun_flags").exists()
-    return kind == _ETHERNET and not lies_on
+    leads_out = number != other_end and not any(interface.glob("lower_*"))
+    return kind == _ETHERNET and leads_out
 
 
 def _open(path: Path) -> int:

@@ -100,7 +100,9 @@ class ProcessUsage:
         for look in gone.values():
             parent = look.parent
             for _ in gone:  # what it used went up to the first that is still there
-                parent = gone[parent].parent if parent in gone else parent
+                if parent not in gone:
+                    break
+                parent = gone[parent].parent
             if parent in parents:
                 ended -= look.cpu + look.ended_cpu
         return ended

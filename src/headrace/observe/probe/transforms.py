@@ -194,9 +194,11 @@ class TransformTimer:
         Functions stay there: the stages of an epoch are at work, and hold theirs already.
         """
         attributes = getattr(value, "__dict__", None)
-        if not _is_stage(value) or type(attributes) is not dict or not self._is_new(attributes):
+        if depth >= _DEEPEST or len(undo) >= _MOST_PLACES or type(attributes) is not dict:
             return
-        for name, held in list(attributes.items()) if depth < _DEEPEST else ():
+        if not _is_stage(value) or not self._is_new(attributes):
+            return
+        for name, held in list(attributes.items()):
             if type(held) in {list, tuple, dict}:
                 self._search_held(held, f"{where}.{name}", undo, depth + 1)
             else:
@@ -342,6 +344,8 @@ def _is_transform(value: Any) -> bool:
     """Whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
         return False
+    if type(value) is _Timed:  # the dataset took it from where it stood in, and keeps it
+        return False
     if inspect.isfunction(value):
         return True
     file, _ = place_of(value)
@@ -351,9 +355,10 @@ def _is_transform(value: Any) -> bool:
 
 def _is_stage(value: Any) -> bool:
     """Whether it is a library's object that may call others."""
-    if inspect.isclass(value) or inspect.isroutine(value) or not callable(value):
+    if inspect.isclass(value) or inspect.isroutine(value) or type(value) is _Timed:
         return False
-    return not _is_transform(value) and not hasattr(type(value), "__getitem__")
+    is_other = _is_transform(value) or hasattr(type(value), "__getitem__")
+    return callable(value) and not is_other
 
 
 def _is_chain(values: Sequence[Any]) -> bool:

@@ -30,8 +30,9 @@ times for elementwise operations on two cores, those of BLAS 6 to 8 times, and o
 millisecond 15 times; this is a third more."""
 THREADS = 1.5
 """Workers that use so many times the CPU time of their main threads have threads to spare."""
-_MORE_THREADS = 0.5
-"""So many threads more than cores are one more: their number is a ratio of CPU times."""
+_MORE_THREADS, _MORE_SHARE = 0.5, 0.05
+"""So many threads more than the host's cores outnumber them, or such a share, where that is more:
+their number is a ratio of CPU times."""
 _FREE = 0.1
 """Threads that outnumber cores of which this share is used are taken to let each other be. They
 did not at 0.13, 0.2 and 0.46 in reference case A, with 12, 2.7 and 13 times the CPU time of one
@@ -105,7 +106,8 @@ def threads_crowd(simulator: Simulator, more: float = 1.0) -> bool:
         more: So many times its ranks.
     """
     threads, pipeline = simulator.load.threads, simulator.measured.pipeline
-    outnumbered = pipeline.workers * threads * more > pipeline.cores + _MORE_THREADS
+    spare = max(_MORE_THREADS / simulator.measured.ranks, _MORE_SHARE * pipeline.cores)
+    outnumbered = pipeline.workers * threads * more > pipeline.cores + spare
     return threads >= THREADS and outnumbered and _busy(simulator) * more > _FREE
 
 
