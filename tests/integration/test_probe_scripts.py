@@ -120,8 +120,7 @@ def test_what_a_pool_of_the_scripts_own_takes_is_the_runs(tmp_path: Path):
     check(run)
     recorded = {row["pid"] for row in run.rows("processes")}
     usage = run.rows("process_usage")
-    used = {row["pid"]: row["cpu_percent"] for row in usage if row["pid"] not in recorded}
-    assert max(used.values(), default=0.0) > 0
+    assert any(row["cpu_percent"] > 0 for row in usage if row["pid"] not in recorded)
 
 
 def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(tmp_path: Path):
