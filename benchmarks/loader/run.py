@@ -71,10 +71,11 @@ which is 5 % of the CPU at best and not enough either. So 0.8 is out of reach he
 pixels stay the same bit for bit; `RandomResizedCrop(exact=False)` trades that for less.
 
 Both arms fill the cores, so throughput over torch's is the other side of the same ratio, and what
-torch's takes is what moves: in twelve earlier runs on this shared machine, of up to 7 rounds, the
-medians of CPU / torch were 0.80, 0.82, 0.82, 0.83, 0.85, 0.85, 0.87, 0.88, 0.88, 0.89, 0.91 and
-0.91, those of throughput / torch 1.35, 1.34, 1.25, 1.24, 1.24, 1.20, 1.16, 1.16, 1.15, 1.14, 1.13
-and 1.08; in the run with 1.13 the first round was slow as told above, most likely for that reason.
+torch's takes is what moves: in thirteen earlier runs on this shared machine, of up to 7 rounds, the
+medians of CPU / torch were 0.80, 0.82, 0.82, 0.83, 0.84, 0.85, 0.85, 0.87, 0.88, 0.88, 0.89, 0.91
+and 0.91, those of throughput / torch 1.35, 1.34, 1.25, 1.24, 1.24, 1.20, 1.20, 1.16, 1.16, 1.15,
+1.14, 1.13 and 1.08; in the run with 1.13 the first round was slow as told above, most likely for
+that reason.
 """
 Rounds = list[dict[str, dict[str, float]]]
 
