@@ -57,9 +57,9 @@ of it, as torch's are between worker and training process. The column beside it 
 there this loader takes more than torch's: it has five batches in memory (two in work, two
 ordered, one at hand), torch fewer when workers are slow.
 
-CPU is above its target in most runs. What cannot be less: two processes that decode whole images take 1.27 ms
-of CPU an image here, and cropping takes 0.145; a loader that took nothing for itself would be at
-0.83 of torch's CPU and 1.23 of its throughput over the same dataset. Decoding only the rows down
+CPU is above its target in most runs. What cannot be less: two processes that decode whole images
+take 1.27 ms of CPU an image here, and cropping takes 0.145; a loader that took nothing for itself
+would be at 0.83 of torch's CPU and 1.23 of its throughput over the same dataset. Decoding only the rows down
 to the crop's end lowers that floor to 0.73. 76 % of what our worker does is libjpeg's decoding, 8
 % resizing; the interpreter, reading, checksums, seeds and the copy into the slot are the rest.
 What helped: keeping freed memory (page faults gone), fewer rows decoded, an index without
@@ -67,15 +67,16 @@ pyarrow, a shorter way from index to batch. What did not: reading samples in gro
 files kept (0.5 %), huge pages. Slots that workers map instead of write would save 1.4 %, and cost
 the memory targets. Skipping the rows above a crop as well would need the place and state of the
 entropy code at each row, written down when packing: 0.78 of the rows decoded instead of 0.86,
-which is 5 % of the CPU at best and not enough either. So 0.8 is not reached for sure here as long as the
-pixels stay the same bit for bit; `RandomResizedCrop(exact=False)` trades that for less.
+which is 5 % of the CPU at best and not enough either. So 0.8 is not reached for sure
+here as long as the pixels stay the same bit for bit; `RandomResizedCrop(exact=False)`
+trades that for less.
 
 Both arms fill the cores, so throughput over torch's is the other side of the same ratio, and what
 torch's takes is what moves: in fourteen earlier runs on this shared machine, of up to 7 rounds, the
 medians of CPU / torch were 0.80, 0.80, 0.82, 0.82, 0.83, 0.84, 0.85, 0.85, 0.87, 0.88, 0.88, 0.89,
 0.91 and 0.91, those of throughput / torch 1.35, 1.34, 1.31, 1.25, 1.24, 1.24, 1.20, 1.20, 1.16,
-1.16, 1.15, 1.14, 1.13 and 1.08; in the run with 1.13 the first round was slow as told above, most likely for
-that reason.
+1.16, 1.15, 1.14, 1.13 and 1.08; in the run with 1.13 the first round was slow as told above, most
+likely for that reason.
 """
 Rounds = list[dict[str, dict[str, float]]]
 
