@@ -60,8 +60,9 @@ ordered, one at hand), torch fewer when workers are slow.
 CPU is above its target in most runs. What cannot be less: two processes that decode whole images
 take 1.27 ms of CPU an image here, and cropping takes 0.145; a loader that took nothing for itself
 would be at 0.83 of torch's CPU and 1.23 of its throughput over the same dataset. Decoding only
-the rows down to the crop's end lowers that floor to 0.73. 76 % of what our worker does is libjpeg's decoding, 8
-% resizing; the interpreter, reading, checksums, seeds and the copy into the slot are the rest.
+the rows down to the crop's end lowers that floor to 0.73. 76 % of what our worker does is
+libjpeg's decoding, 8 % resizing; the interpreter, reading, checksums, seeds and the copy into the
+slot are the rest.
 What helped: keeping freed memory (page faults gone), fewer rows decoded, an index without
 pyarrow, a shorter way from index to batch. What did not: reading samples in groups (2 %), open
 files kept (0.5 %), huge pages. Slots that workers map instead of write would save 1.4 %, and cost
