@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
+from headrace.core.tied import tied_command
 from headrace.launch.failure import (
     RankFailure,
     describe_end,
@@ -22,7 +23,6 @@ from headrace.launch.failure import (
 from headrace.launch.follow import Follower
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.own_flags import direct_job
-from headrace.launch.rank import rank_command
 from headrace.launch.scripts import check_script
 from headrace.launch.supervise import exit_code_of
 from headrace.launch.tee import Tee
@@ -258,7 +258,7 @@ def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: P
         f"import os, pathlib, sys; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))"
     )
     child = subprocess.Popen(
-        rank_command(sys.executable, [sys.executable, "-c", f"{script}; sys.exit(5)"])
+        tied_command(sys.executable, [sys.executable, "-c", f"{script}; sys.exit(5)"])
     )
     assert child.wait() == 5
     assert int(pid_file.read_text()) == child.pid
@@ -266,7 +266,7 @@ def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: P
 
 def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
     leftovers = Leftovers()
-    command = rank_command(
+    command = tied_command(
         sys.executable, ["sh", "-c", "read go"], told_through=leftovers.told_through
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as living:
@@ -278,7 +278,7 @@ def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
 
 def test_the_rank_wrapper_says_what_cannot_be_started():
     ended = subprocess.run(
-        rank_command(sys.executable, ["/no/such/program"]),
+        tied_command(sys.executable, ["/no/such/program"]),
         capture_output=True,
         text=True,
         check=False,

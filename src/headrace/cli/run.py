@@ -1,4 +1,4 @@
-"""`headrace run`: a training script on this host's devices."""
+"""`headrace run`: a training script on this host's devices, or on those of a cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,25 @@ _HELP = """Run a training script, unmodified, on this host's devices.
 
 Takes torchrun's own flags, in all their spellings, before the script; with none of them the
 script runs directly, in one process. Logs go to the run's folder. The exit code is the script's.
+With --engine ray, torchrun runs on every host of an instance group of a Ray cluster.
 
 Example: headrace run --nproc-per-node auto train.py --epochs 3
 """
+
+_Address = Annotated[
+    str | None,
+    typer.Option(
+        help="The Ray cluster: HOST:PORT, auto or ray://HOST:PORT. Without it, RAY_ADDRESS; "
+        "else one is started on this machine, its hosts emulated."
+    ),
+]
+_Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="An instance group: NAME=HOSTS, emulated NAME=HOSTS:cpus=8,gpus=1. The first one "
+        "trains."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +49,7 @@ def register(app: typer.Typer) -> None:
 
 def _run(
     context: typer.Context,
+    *,
     run_dir: Annotated[
         str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
     ] = None,
@@ -51,6 +68,18 @@ def _run(
             "pin_memory=on,prefetch_factor@train.py:40=4,worker_threads=1,rank_threads=1."
         ),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
+    ] = None,
+    address: _Address = None,
+    group: _Groups = None,
+    hosts_timeout: Annotated[
+        str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")
+    ] = None,
+    max_preemptions: Annotated[
+        str | None,
+        typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
+    ] = None,
 ) -> None:
     told = {
         "--run-dir": run_dir,
@@ -59,6 +88,11 @@ def _run(
         "--profile": profile,
         "--profile-interval": profile_interval,
         "--apply": apply,
+        "--engine": engine,
+        "--address": address,
+        "--hosts-timeout": hosts_timeout,
+        "--max-preemptions": max_preemptions,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
+    own += [f"--group={each}" for each in group or ()]
     sys.exit(run_job([*own, *context.args]))

@@ -72,6 +72,10 @@ LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, se
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
+RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
+RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
+RAY_AUTH_TOKEN = Variable("RAY_AUTH_TOKEN", "Ray's token itself (Ray)")
+RAY_AUTH_TOKEN_PATH = Variable("RAY_AUTH_TOKEN_PATH", "the file with Ray's token (Ray)")
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
@@ -156,6 +160,49 @@ def change(values: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+# What names places, devices and ways of one host; on another it would be wrong.
+_HOSTS_OWN_PREFIXES = (
+    "AIP_", "AWS_CONTAINER_", "CONDA_", "CUDA_", "DBUS_", "ECS_", "GPG_", "KUBERNETES_", "LC_",
+    "LD_", "NVIDIA_", "RAY_", "SLURM_", "SM_", "SSH_", "TORCHELASTIC_", "XDG_",
+)  # fmt: skip
+_HOSTS_OWN_NAMES = {
+    "CLUSTER_SPEC", "DISPLAY", "GLOO_SOCKET_IFNAME", "HOME", "HOSTNAME", "LANG", "LOGNAME", "MAIL",
+    "NCCL_SOCKET_IFNAME", "OLDPWD", "PATH", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL",
+    "TERM", "TF_CONFIG", "TMPDIR", "USER", "VIRTUAL_ENV", "_",
+}  # fmt: skip
+_OF_RAYS_WORKERS = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
+"""What Ray sets in a process of its own, whatever the host has."""
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def whole_environment() -> dict[str, str]:
+    """Return all variables of this process, for a program elsewhere on this machine."""
+    return dict(os.environ)
+
+
+def travelling_environment() -> dict[str, str]:
+    """Return the variables that mean the same on another host, for a program there."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _HOSTS_OWN_NAMES and not name.startswith(_HOSTS_OWN_PREFIXES)
+    }
+
+
+def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
+    """Return a program's environment, in a process that Ray started on the program's host.
+
+    Args:
+        sent: What the job's driver sent.
+        is_whole: That is all; otherwise it comes beside what the host has.
+    """
+    own = {} if is_whole else {
+        name: value for name, value in os.environ.items() if name not in _OF_RAYS_WORKERS
+    }  # fmt: skip
+    devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
+    return {**own, **sent, **devices}
 
 
 _FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)

@@ -15,7 +15,8 @@ from torch.distributed import run as torchrun
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.launch.rank import rank_command
+from headrace.core.tied import tied_command
+from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
 from headrace.launch.recording import JobOptions
 from headrace.launch.scripts import check_script
 
@@ -36,6 +37,8 @@ class TorchrunJob:
         keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
         shutdown_s: How long torchrun waits for ranks it asked to stop.
         options: What else was told: whether it is recorded, and so on.
+        cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
+            say who else takes part.
     """
 
     args: argparse.Namespace
@@ -44,6 +47,7 @@ class TorchrunJob:
     keeps_own_logs: bool
     shutdown_s: int
     options: JobOptions
+    cluster: ClusterOptions | None = None
 
 
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
@@ -60,6 +64,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     parser.add_argument("--profile", help="on or off: whether the run is recorded.")
     parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
     parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
+    add_cluster_flags(parser)
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
@@ -68,22 +73,27 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     ranks_here = _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
+    cluster = cluster_options(args, parser)
     return TorchrunJob(
         args=args,
         ranks_here=ranks_here,
-        world_size=ranks_here * _hosts(args.nnodes),
+        world_size=ranks_here * (cluster.training.hosts if cluster else _hosts(args.nnodes)),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         options=JobOptions.parse(args.profile, args.profile_interval, args.apply),
+        cluster=cluster,
     )
 
 
-def tie_ranks(args: argparse.Namespace, told_through: int | None = None) -> None:
+def tie_ranks(
+    args: argparse.Namespace, told_through: int | None = None, restarts: int | None = None
+) -> None:
     """Have torchrun start each rank so that it ends when torchrun does.
 
     Args:
         args: torchrun's, which are changed.
         told_through: The writing end of a pipe of this process, where each rank tells its pid.
+        restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """
     if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
         return
@@ -91,7 +101,9 @@ def tie_ranks(args: argparse.Namespace, told_through: int | None = None) -> None
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
-    program, *arguments = rank_command(sys.executable, script, told_through=told_through)
+    if restarts is not None:
+        script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
+    program, *arguments = tied_command(sys.executable, script, told_through=told_through)
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import LaunchError
+from headrace.core.tied import tied_command
 from headrace.launch.failure import describe_end
 from headrace.launch.own_flags import DirectJob, direct_job
-from headrace.launch.rank import rank_command
 from headrace.launch.recording import Recording
 from headrace.launch.scripts import check_script
 from headrace.launch.streams import open_stream, resize
@@ -61,7 +61,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         recording = Recording(folder, attempt, job.options)
         streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
         child = subprocess.Popen(
-            rank_command(sys.executable, script),
+            tied_command(sys.executable, script),
             stdout=streams[0].written,
             stderr=streams[1].written,
             env=env.child_environment(

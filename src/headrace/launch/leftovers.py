@@ -17,7 +17,7 @@ _READ_BYTES = 64 * 1024
 class Leftovers:
     """The process groups of the ranks of this host, each led by its rank.
 
-    A rank tells its pid before it becomes the script; see `become_rank`. So what it started is
+    A rank tells its pid before it becomes the script; see `core.tied`. So what it started is
     found after its death, while a daemon that has left its group stays untouched.
     """
 

@@ -18,20 +18,23 @@ class RunLogs(LogsSpecs):
     """Gives torchrun the log files of a run, and shows them on the terminal as they grow.
 
     Args:
-        folder: The attempt's logs folder. Later starts of the ranks by torchrun get `restart-1`,
-            ... below it.
-        world_size: With more than one rank every line shown says whose it is.
+        folder: The attempt's logs folder. Later starts of the ranks get `restart-1`, ... below it.
+        prefix: What each line shown begins with, in brackets, `{rank}` in the place of the rank;
+            None: nothing.
         shown: Local ranks to show; None shows all.
+        restarts: How often the ranks were started before.
     """
 
-    def __init__(self, folder: Path, *, world_size: int, shown: frozenset[int] | None) -> None:
+    def __init__(
+        self, folder: Path, *, prefix: str | None, shown: frozenset[int] | None, restarts: int = 0
+    ) -> None:
         super().__init__(log_dir=str(folder))
         self._folder = folder
-        self._world_size = world_size
+        self._prefix = prefix
         self._shown = shown
         self._follower = Follower()
         self._current = folder
-        self._starts = 0
+        self._starts = restarts
 
     @property
     def root_log_dir(self) -> str:
@@ -72,7 +75,7 @@ class RunLogs(LogsSpecs):
         return LogsDest(**files)
 
     def _show(self, rank: int) -> None:
-        prefix = f"[rank {rank}] " if self._world_size > 1 else ""
+        prefix = f"[{self._prefix.format(rank=rank)}] " if self._prefix else ""
         self._follower.follow(self.path(rank, "stdout"), prefix, sys.stdout.buffer)
         self._follower.follow(self.path(rank, "stderr"), prefix, sys.stderr.buffer)
 

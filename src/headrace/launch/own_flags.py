@@ -19,7 +19,15 @@ OWN_FLAGS = {
     "--profile-interval": "profile_interval",
     "--profile_interval": "profile_interval",
     "--apply": "apply",
+    "--engine": "engine",
+    "--address": "address",
+    "--group": "group",
+    "--hosts-timeout": "hosts_timeout",
+    "--hosts_timeout": "hosts_timeout",
+    "--max-preemptions": "max_preemptions",
+    "--max_preemptions": "max_preemptions",
 }
+_OF_CLUSTERS = {"engine", "address", "group", "hosts_timeout", "max_preemptions"}
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
 
@@ -47,7 +55,7 @@ class DirectJob:
 
 
 def direct_job(argv: Sequence[str]) -> DirectJob | None:
-    """Return the job of a command line without any flag of torchrun's, and None for others.
+    """Return the job of a command line without any flag of torchrun's or of a cluster's, else None.
 
     Args:
         argv: What follows `headrace run`.
@@ -65,6 +73,8 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     module = rest[0] in {"-m", "--module"}
     script = rest[1:] if module else rest
     if _torchrun_is_configured() or not script or script[0].startswith("-"):
+        return None
+    if own.keys() & _OF_CLUSTERS:
         return None
     return DirectJob(
         run_dir=own.get("run_dir"),

@@ -3,7 +3,8 @@
 `python -m headrace.launch.torchrun --parent PID --announce FD -- argv...` is started by
 `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
 exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
-where signal n stopped it, and else with 0.
+where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a cluster, and
+on each host of the cluster one runs as a member, for that host's ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,35 +30,42 @@ from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
+from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.logs import CleanStarts, RunLogs
+from headrace.launch.member import Member
 from headrace.launch.recording import Recording
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
-from headrace.records.run_folder import open_run_folder
+from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
+
+_CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job under torchrun and return the exit code."""
-    parent_pid, announce_fd, argv = int(arguments[1]), int(arguments[3]), arguments[5:]
-    die_with_parent(parent_pid)
+    end = arguments.index("--")
+    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    announce_fd, argv = int(told["--announce"]), arguments[end + 1 :]
+    die_with_parent(int(told["--parent"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         job = parse_torchrun_flags(argv)
-        logs, recording = _begin(job, argv, announce_fd)
-        try:
-            return _run(job, logs)
-        finally:
-            # How the job ended is known: a signal that comes now must not change that.
-            for stopping in STOPPING:
-                signal.signal(stopping, signal.SIG_IGN)
-            recording.finish()
+        if "--member" in told:
+            member = Member.from_json(told["--member"])
+            return _run_member(job, member, Path(told["--logs"]), announce_fd)
+        folder, attempt = _begin(job, argv, announce_fd)
+        if job.cluster is not None:
+            from headrace.launch.on_cluster import run_on_cluster
+
+            return run_on_cluster(job, job.cluster, argv, folder, attempt)
+        return _run_here(job, folder, attempt)
     except HeadraceError as error:
         tell(f"headrace: {error}\n")
         return error.exit_code
 
 
-def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Path, Recording]:
+def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[RunFolder, Attempt]:
     args = job.args
     folder = open_run_folder(
         run_dir=args.run_dir, name=args.name, script=args.training_script, runs_dir=args.runs_dir
@@ -69,25 +78,53 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Pat
     announcement = {
         "run_dir": str(folder.path),
         "attempt": attempt.number,
-        "shutdown_s": job.shutdown_s,
+        "shutdown_s": job.shutdown_s + (_CLUSTERS_EXTRA_S if job.cluster else 0),
     }
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
     env.RUN_DIR.set(str(folder.path))
+    tell(f"headrace: run folder {folder.path}\n")
+    return folder, attempt
+
+
+def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     recording = Recording(folder, attempt, job.options)
     env.change(recording.environment())
-    tell(f"headrace: run folder {folder.path}\n")
-    return Path(args.log_dir) if args.log_dir else folder.logs(attempt.number), recording
+    given = job.args.log_dir
+    try:
+        return _run(job, Path(given) if given else folder.logs(attempt.number), _report)
+    finally:
+        # How the job ended is known: a signal that comes now must not change that.
+        for stopping in STOPPING:
+            signal.signal(stopping, signal.SIG_IGN)
+        recording.finish()
 
 
-def _run(job: TorchrunJob, logs_folder: Path) -> int:
+def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) -> int:
+    """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
+    leave_when_asked()
+    member.apply(job.args)
+
+    def report(failure: _Failed) -> None:
+        told = {"first": asdict(failure.first), "message": failure.message}
+        os.write(announce_fd, json.dumps({"failure": told}).encode() + b"\n")
+
+    return _run(job, logs, report, member)
+
+
+def _run(
+    job: TorchrunJob,
+    logs_folder: Path,
+    report: Callable[[_Failed], None],
+    member: Member | None = None,
+) -> int:
     args = job.args
     args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
     _choose_threads(job)
     _keep_restarts_apart(args)
     _choose_local_rendezvous(args)
     leftovers = Leftovers()
-    tie_ranks(args, leftovers.told_through)
+    tie_ranks(args, leftovers.told_through, member.restarts if member else None)
     try:
         config, entrypoint, arguments = torchrun.config_from_args(args)
     except (ValueError, AssertionError, OSError) as error:
@@ -95,12 +132,18 @@ def _run(job: TorchrunJob, logs_folder: Path) -> int:
     logs = None
     if not job.keeps_own_logs:
         shown = frozenset(map(int, filter(None, args.local_ranks_filter.split(","))))
-        logs = RunLogs(logs_folder, world_size=job.world_size, shown=shown or None)
+        prefix = member.prefix if member else "rank {rank}" if job.world_size > 1 else None
+        restarts = member.restarts if member else 0
+        logs = RunLogs(logs_folder, prefix=prefix, shown=shown or None, restarts=restarts)
         config.logs_specs = logs
     try:
         _launch(config, entrypoint, arguments, leftovers)
     except ChildFailedError as error:
-        return _report(error, logs)
+        failed = _failed(error, logs)
+        if logs is not None:
+            logs.close()  # what the ranks said comes before what is said about them
+        report(failed)
+        return exit_code_of(failed.first.returncode)
     except SignalException as error:
         return 128 + error.sigval
     except (RuntimeError, ValueError, OSError) as error:
@@ -161,7 +204,17 @@ def _choose_local_rendezvous(args: argparse.Namespace) -> None:
         args.master_port = 29500
 
 
-def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    first: RankFailure
+    message: str
+
+
+def _report(failed: _Failed) -> None:
+    tell(failed.message)
+
+
+def _failed(error: ChildFailedError, logs: RunLogs | None) -> _Failed:
     first = first_failure(
         [
             RankFailure(
@@ -179,10 +232,7 @@ def _report(error: ChildFailedError, logs: RunLogs | None) -> int:
         log=logs.path(first.rank, "stderr") if logs else None,
         traceback=_recorded_traceback(error.failures[first.rank]),
     )
-    if logs is not None:
-        logs.close()  # what the ranks said comes before what is said about them
-    tell(message)
-    return exit_code_of(first.returncode)
+    return _Failed(first=first, message=message)
 
 
 def _recorded_traceback(failure: ProcessFailure) -> str | None:

@@ -1,9 +1,9 @@
-"""What torchrun starts in place of the script: ties the rank to its launcher, then becomes it.
+"""A program that ends when whoever started it does, such as a rank when torchrun has ended.
 
-`python -m headrace.launch.rank --parent PID [--tell FD] -- command...` asks for a parent-death
-signal and replaces itself by the command, so the script is `__main__` of its own interpreter and
-nothing of Headrace is in its tracebacks. The setting survives the exec. The parent is told the
-rank's pid through FD, a pipe that it holds.
+`python -m headrace.core.tied --parent PID [--tell FD] -- command...` asks for a parent-death signal
+and replaces itself by the command; so a script is `__main__` of its own interpreter and nothing of
+Headrace is in its tracebacks. The setting survives the exec. The parent is told the program's pid
+through FD, a pipe that it holds.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import NoReturn
 from headrace.core.lifetime import die_with_parent
 
 
-def rank_command(
+def tied_command(
     python: str, command: Sequence[str], *, told_through: int | None = None
 ) -> list[str]:
     """Return the command line that starts `command` tied to this process.
 
     Args:
         python: The interpreter that runs this file; needs Headrace, and nothing else.
-        command: What the rank is to become.
-        told_through: The writing end of a pipe of this process, where the rank tells its pid.
+        command: What is to run.
+        told_through: The writing end of a pipe of this process, where the program tells its pid.
     """
     # -P: a folder named headrace where the user stands must not be taken for ours.
-    own = [python, "-P", "-m", "headrace.launch.rank", "--parent", str(os.getpid())]
+    own = [python, "-P", "-m", "headrace.core.tied", "--parent", str(os.getpid())]
     tell = [] if told_through is None else ["--tell", str(told_through)]
     return [*own, *tell, "--", *command]
 
 
-def become_rank(arguments: Sequence[str]) -> NoReturn:
+def become(arguments: Sequence[str]) -> NoReturn:
     """Tie this process to its parent and exec the command; exits 127 where there is none."""
     end = arguments.index("--")
     told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
@@ -60,4 +60,4 @@ def _tell_pid(pipe: str) -> None:
 
 
 if __name__ == "__main__":
-    become_rank(sys.argv[1:])
+    become(sys.argv[1:])

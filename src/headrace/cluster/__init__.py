@@ -1,0 +1,1 @@
+"""Ray: the hosts of a job by instance group, and what runs on each of them."""

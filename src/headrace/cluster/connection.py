@@ -1,0 +1,159 @@
+"""This process as a driver of a Ray cluster, and the hosts that the cluster has."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+from headrace.cluster.groups import LABEL, Group
+from headrace.cluster.ray_import import import_ray
+from headrace.core.errors import LaunchError
+
+_CONNECT_S = 10.0
+_LOOK_EVERY_S = 0.5
+_TELL_EVERY_S = 10.0
+_STAYS = (".git", ".venv", "__pycache__", "runs")
+"""What does not travel with a folder, beside what its .gitignore names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A living host of the cluster.
+
+    Attributes:
+        node_id: Ray's number of it.
+        name: As it was named, or its address.
+        address: As other hosts reach it.
+        group: Its instance group; None where it has no label.
+        cpus: Cores that Ray gives out.
+        gpus: Devices that Ray gives out.
+    """
+
+    node_id: str
+    name: str
+    address: str
+    group: str | None
+    cpus: int
+    gpus: int
+
+
+@contextmanager
+def connected(address: str, *, folder: str | None = None) -> Iterator[ModuleType]:
+    """Connect this process to a cluster meanwhile; gives Ray.
+
+    Args:
+        address: HOST:PORT, `auto` for the cluster that this host is of, or ray://HOST:PORT.
+        folder: Travels with what this process starts on other hosts, which stands in a copy of it.
+
+    Raises:
+        UsageError: Ray is not installed.
+        LaunchError: There is no cluster, or it does not let this process in.
+    """
+    ray = import_ray()
+    _check_reachable(address)
+    travels = {"working_dir": folder, "excludes": list(_STAYS)} if folder else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=travels)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _no_cluster(address, error) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise LaunchError where nobody answers: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # Ray reads it: "auto", say
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> LaunchError:
+    return LaunchError(
+        f"There is no Ray cluster at {address} that can be used: {_first_line(error)}. Start one "
+        "(docs/clusters.md), leave out --address to try the job on this machine, or set "
+        "RAY_AUTH_TOKEN_PATH to the cluster's token."
+    )
+
+
+def living_hosts(ray: ModuleType) -> list[Host]:
+    """Return the hosts that the cluster has now."""
+    return [
+        Host(
+            node_id=node["NodeID"],
+            name=node.get("NodeName") or node["NodeManagerAddress"],
+            address=node["NodeManagerAddress"],
+            group=node.get("Labels", {}).get(LABEL),
+            cpus=int(node["Resources"].get("CPU", 0)),
+            gpus=int(node["Resources"].get("GPU", 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def wait_for_hosts(
+    ray: ModuleType,
+    groups: Sequence[Group],
+    *,
+    longest_s: float,
+    tell: Callable[[str], None],
+    is_over: Callable[[], bool],
+) -> list[Host]:
+    """Wait until every group has its hosts, and return the cluster's hosts.
+
+    Args:
+        ray: Connected.
+        groups: What the job wants.
+        longest_s: Longest wait, in seconds.
+        tell: Told every ten seconds who is missing.
+        is_over: Asked meanwhile whether to wait no more; what there is then is returned.
+
+    Raises:
+        LaunchError: A group has too few; it names them, and what there is.
+    """
+    deadline_s = time.monotonic() + longest_s
+    tell_s = time.monotonic() + _TELL_EVERY_S
+    while True:
+        hosts = living_hosts(ray)
+        missing = _missing(groups, hosts)
+        if not missing or is_over():
+            return hosts
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise LaunchError(
+                f"The cluster has too few hosts after {longest_s:.0f} s: {missing}. A host joins a "
+                f"group by `ray start --labels {LABEL}=GROUP` or `headrace cluster join`; "
+                f"what is there: {_there(hosts)}."
+            )
+        if now_s > tell_s:
+            tell(f"headrace: waiting for hosts: {missing}\n")
+            tell_s += _TELL_EVERY_S
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _missing(groups: Sequence[Group], hosts: Sequence[Host]) -> str:
+    found = {group.name: sum(host.group == group.name for host in hosts) for group in groups}
+    return ", ".join(
+        f"group {group.name} has {found[group.name]} of {group.hosts}"
+        for group in groups
+        if found[group.name] < group.hosts
+    )
+
+
+def _there(hosts: Sequence[Host]) -> str:
+    return ", ".join(f"{host.name} ({host.group or 'no group'})" for host in hosts) or "none"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,147 @@
+"""A Ray cluster on this machine alone: every host of every group is a Ray node of its own.
+
+So that a job with instance groups can be tried on a laptop. The hosts are emulated: they share the
+machine's cores, memory and network.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from headrace.cluster.groups import Group
+from headrace.cluster.node_process import NodeProcess, NodeShape
+from headrace.cluster.token import make_token_file
+from headrace.core import env
+from headrace.core.errors import LaunchError
+
+_ADDRESS = "127.0.0.1"
+_START_S = 120.0
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Ray's object stores lie
+_SHARE_OF_MEMORY = 0.1  # of what is free, for the object stores of all emulated hosts
+_LEAST_STORE_BYTES = 80 << 20  # Ray refuses less than 75 MiB
+_MOST_STORE_BYTES = 1 << 30
+
+
+class LocalCluster:
+    """Ray on this machine, one node for each host of each group.
+
+    Args:
+        groups: Their hosts; the first host of the first group is the head.
+        devices: Devices of this machine, which the hosts of the first group share.
+
+    Attributes:
+        address: What others connect to.
+        nodes: The nodes' processes by host name, such as `cpu-1`.
+
+    Raises:
+        LaunchError: Ray cannot be started.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, devices: int) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=_short_folder()))
+        self._variables = make_token_file(self._folder / "token")
+        env.change(self._variables)  # this process connects too
+        self.address = f"{_ADDRESS}:{_free_port()}"
+        self.nodes: dict[str, NodeProcess] = {}
+        shapes = _shapes(groups, devices)
+        deadline_s = time.monotonic() + _START_S
+        try:
+            self._start(shapes[0], self._head_flags())
+            self.nodes[shapes[0].name].wait_until_up(deadline_s)
+            for shape in shapes[1:]:
+                self.add(shape)
+            for node in self.nodes.values():
+                node.wait_until_up(deadline_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, shape: NodeShape) -> NodeProcess:
+        """Start one more host, and return it; it may not be up yet."""
+        return self._start(shape, [f"--address={self.address}"])
+
+    def close(self) -> None:
+        """End all hosts; the head last, as the others tell it that they leave."""
+        head, *others = self.nodes.values() if self.nodes else (None,)
+        for node in others:
+            node.ask_to_end()
+        for node in others:
+            node.end()
+        if head is not None:
+            head.ask_to_end()
+            head.end()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, shape: NodeShape, place: Sequence[str]) -> NodeProcess:
+        folder = self._folder / str(len(self.nodes))
+        node = NodeProcess(
+            shape, [*place, "--dashboard-agent-listen-port=0"], folder, self._variables
+        )
+        self.nodes[shape.name] = node
+        return node
+
+    def _head_flags(self) -> list[str]:
+        port = self.address.rpartition(":")[2]
+        flags = ["--head", f"--port={port}", "--include-dashboard=false"]
+        if find_spec("grpc") is not None:  # then Ray serves its client, always at the same port
+            flags.append(f"--ray-client-server-port={_free_port()}")
+        return flags
+
+
+def _shapes(groups: Sequence[Group], devices: int) -> list[NodeShape]:
+    hosts = sum(group.hosts for group in groups)
+    store_bytes = _store_bytes(hosts)
+    cores = len(os.sched_getaffinity(0))
+    return [
+        NodeShape(
+            group=group.name,
+            name=name,
+            address=_ADDRESS,
+            cpus=group.cpus or cores,
+            gpus=_devices_of(group, devices, is_first=group is groups[0]),
+            store_bytes=store_bytes,
+        )
+        for group in groups
+        for name in group.host_names()
+    ]
+
+
+def _devices_of(group: Group, devices: int, *, is_first: bool) -> int:
+    if group.gpus is not None:
+        return group.gpus
+    return devices // group.hosts if is_first else 0
+
+
+def _store_bytes(hosts: int) -> int:
+    free = psutil.virtual_memory().available
+    with suppress(OSError):  # a system without it: Ray then stores on disk
+        free = min(free, shutil.disk_usage(_SHARED_MEMORY).free)
+    share = int(free * _SHARE_OF_MEMORY) // hosts
+    if share < _LEAST_STORE_BYTES and free < hosts * _LEAST_STORE_BYTES:
+        raise LaunchError(
+            f"{_SHARED_MEMORY} has {free >> 20} MiB free, too little for the object stores of "
+            f"{hosts} emulated hosts ({_LEAST_STORE_BYTES >> 20} MiB each). Give it more (docker "
+            "run --shm-size=2g), or emulate fewer hosts."
+        )
+    return min(max(share, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
+
+
+def _short_folder() -> str | None:
+    """Return where temporary folders have short names: paths of sockets may not be long."""
+    return "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108 - made by mkdtemp
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_ADDRESS, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,48 @@
+"""Whether two processes see one machine and one file system."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MARK = ".headrace-mark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a process leaves for others to find.
+
+    Attributes:
+        boot: Names the machine, since it was started.
+        path: A file.
+        content: What is in it.
+    """
+
+    boot: str
+    path: str
+    content: str
+
+
+def leave_mark(folder: Path) -> Mark:
+    """Leave a mark in a folder of this machine; OSError where that cannot be written."""
+    path = folder / _MARK
+    content = secrets.token_hex(8)
+    path.write_text(content)
+    return Mark(boot=_boot(), path=str(path), content=content)
+
+
+def is_same_machine(mark: Mark) -> bool:
+    """Tell whether this process runs where the mark was left: a container beside it does not."""
+    try:
+        return mark.boot == _boot() and Path(mark.path).read_text() == mark.content
+    except OSError:
+        return False
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""

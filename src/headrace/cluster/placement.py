@@ -1,0 +1,130 @@
+"""An agent on each host of a group, held there for as long as the job lasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from headrace.cluster.agent import HostAgent, HostFacts
+from headrace.cluster.connection import Host, living_hosts
+from headrace.cluster.groups import LABEL, Group
+from headrace.cluster.machine import Mark
+from headrace.core.errors import LaunchError
+
+_CALLS_AT_ONCE = 4  # to one agent: while it waits for news, it can be told to stop
+_PLACE_S = 60.0
+_LOOK_S = 60.0
+_LEAVE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedAgent:
+    """An agent, and where it is.
+
+    Attributes:
+        actor: Ray's handle of the HostAgent.
+        host: Its host.
+        facts: What it found there.
+    """
+
+    actor: Any
+    host: Host
+    facts: HostFacts
+
+
+class Placement:
+    """The agents of one group, one a host.
+
+    Args:
+        ray: Connected.
+        group: The group; its hosts are there.
+        hosts: Those of the cluster.
+        mark: Left by this process.
+
+    Attributes:
+        agents: In the order of the hosts' addresses, the driver's own machine first.
+
+    Raises:
+        LaunchError: The hosts are taken by other jobs, or an agent does not start.
+    """
+
+    def __init__(self, ray: ModuleType, group: Group, hosts: Sequence[Host], mark: Mark) -> None:
+        from ray.util.placement_group import placement_group
+
+        self._ray = ray
+        devices = _devices_of(group, hosts)
+        self._group = placement_group(
+            [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts,
+            strategy="STRICT_SPREAD",
+            bundle_label_selector=[{LABEL: group.name}] * group.hosts,
+        )
+        self.agents: list[PlacedAgent] = []
+        try:
+            self._wait(group, devices)
+            actors = [self._agent(bundle, devices) for bundle in range(group.hosts)]
+            self.agents = self._placed(actors, mark)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the agents, and all that they have started."""
+        from ray.util.placement_group import remove_placement_group
+
+        with suppress(Exception):  # an agent, or the whole cluster, may be gone
+            leaving = [agent.actor.leave.remote() for agent in self.agents]
+            self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
+        with suppress(Exception):
+            remove_placement_group(self._group)
+
+    def _wait(self, group: Group, devices: int) -> None:
+        if not self._group.wait(timeout_seconds=_PLACE_S):
+            raise LaunchError(
+                f"Group {group.name} has {group.hosts} hosts, but not all of them have a core and "
+                f"{devices} devices free: another job is on them. Wait for its end, or take other "
+                "hosts."
+            )
+
+    def _agent(self, bundle: int, devices: int) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        strategy = PlacementGroupSchedulingStrategy(
+            placement_group=self._group, placement_group_bundle_index=bundle
+        )
+        return (
+            self._ray.remote(HostAgent)
+            .options(
+                num_cpus=1,
+                num_gpus=devices,
+                scheduling_strategy=strategy,
+                max_concurrency=_CALLS_AT_ONCE,
+            )
+            .remote()
+        )
+
+    def _placed(self, actors: Sequence[Any], mark: Mark) -> list[PlacedAgent]:
+        nodes = {host.node_id: host for host in living_hosts(self._ray)}
+        table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
+        hosts = [nodes[table[bundle]] for bundle in range(len(actors))]
+        asked = [
+            actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
+        ]
+        try:
+            found = self._ray.get(asked, timeout=_LOOK_S)
+        except self._ray.exceptions.RayError as error:
+            raise LaunchError(
+                f"No agent could be started on the hosts of the job: {error}. Headrace must be "
+                "installed there, in the version that is here: pip install 'headrace[ray]'."
+            ) from error
+        agents = [
+            PlacedAgent(actor=actor, host=host, facts=facts)
+            for actor, host, facts in zip(actors, hosts, found, strict=True)
+        ]
+        return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
+
+
+def _devices_of(group: Group, hosts: Sequence[Host]) -> int:
+    return min(host.gpus for host in hosts if host.group == group.name)

@@ -1,0 +1,94 @@
+"""The flags of `headrace run` that ask for a cluster: `--engine ray`, its groups, its limits."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from headrace.cluster.groups import Group, parse_groups
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.core.units import parse_seconds
+
+_ENGINES = ("local", "ray")
+_HOSTS_S = 600.0
+_USUAL_GROUP = "gpu"
+# The cluster says how many hosts there are, which is which, and where they meet.
+_THE_CLUSTERS_OWN = {
+    "nnodes": "--nnodes",
+    "node_rank": "--node-rank",
+    "rdzv_backend": "--rdzv-backend",
+    "rdzv_endpoint": "--rdzv-endpoint",
+    "rdzv_id": "--rdzv-id",
+    "standalone": "--standalone",
+    "master_addr": "--master-addr",
+    "master_port": "--master-port",
+    "local_addr": "--local-addr",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What a command line asks of a cluster.
+
+    Attributes:
+        address: Where it is; None: this machine, with its hosts emulated.
+        training: The group whose hosts run the ranks.
+        others: Other groups.
+        hosts_s: Longest wait for the hosts, in seconds.
+        max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
+    """
+
+    address: str | None
+    training: Group
+    others: tuple[Group, ...]
+    hosts_s: float
+    max_preemptions: int
+
+
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Have a parser know the flags."""
+    parser.add_argument("--engine", default="local", help="local, or ray: the hosts of a cluster.")
+    parser.add_argument("--address", help="The Ray cluster: HOST:PORT, auto, ray://HOST:PORT.")
+    parser.add_argument("--group", action="append", default=[], help="NAME=HOSTS[:cpus=N,gpus=N]")
+    parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
+    parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
+
+
+def cluster_options(
+    args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> ClusterOptions | None:
+    """Return what parsed flags ask of a cluster; None: they ask for none.
+
+    Args:
+        args: The flags.
+        parser: What parsed them.
+
+    Raises:
+        UsageError: Flags that exclude one another, or values that cannot be.
+    """
+    if args.engine not in _ENGINES:
+        raise UsageError(f"--engine {args.engine}: it is one of {', '.join(_ENGINES)}.")
+    groups = parse_groups(args.group)
+    if args.engine == "local":
+        for flag in ("address", "group", "hosts_timeout", "max_preemptions"):
+            if getattr(args, flag):
+                raise UsageError(
+                    f"--{flag.replace('_', '-')} is about a cluster: add --engine ray."
+                )
+        return None
+    for name, flag in _THE_CLUSTERS_OWN.items():
+        if getattr(args, name) != parser.get_default(name):
+            raise UsageError(
+                f"{flag} and --engine ray: the cluster decides that. How many hosts is told by "
+                "--group NAME=HOSTS."
+            )
+    if args.max_preemptions is not None and args.max_preemptions < -1:
+        raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
+    return ClusterOptions(
+        address=args.address or env.RAY_ADDRESS.get(),
+        training=groups[0] if groups else Group(name=_USUAL_GROUP, hosts=1),
+        others=groups[1:],
+        hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
+        max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
+    )

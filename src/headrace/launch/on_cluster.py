@@ -1,0 +1,223 @@
+"""A job on a cluster: this process is its driver, and torchrun runs on every host that trains.
+
+Ray places and watches over one agent a host; torchrun's ranks meet by the address of the first
+host. A rank that fails ends the ranks of all hosts; then all of them are started anew, as often as
+--max-restarts says. A host that is lost counts on its own: --max-preemptions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from headrace.cluster.agent import Program
+from headrace.cluster.connection import connected, living_hosts, wait_for_hosts
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
+from headrace.cluster.machine import leave_mark
+from headrace.cluster.placement import PlacedAgent, Placement
+from headrace.core import env
+from headrace.launch.cluster_flags import ClusterOptions
+from headrace.launch.failure import first_failure
+from headrace.launch.flags import TorchrunJob
+from headrace.launch.gang import Gang, HostEnd, StopRequest
+from headrace.launch.member import Member
+from headrace.launch.recording import Recording
+from headrace.launch.supervise import STOPPING, exit_code_of
+from headrace.launch.told import tell
+from headrace.launch.travelling import Luggage, pack_luggage
+from headrace.records.run_folder import Attempt, RunFolder
+
+_AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
+
+
+def run_on_cluster(
+    job: TorchrunJob, options: ClusterOptions, argv: Sequence[str], folder: RunFolder,
+    attempt: Attempt,
+) -> int:  # fmt: skip
+    """Run a job on the hosts of a cluster and return its exit code.
+
+    Args:
+        job: What torchrun's flags ask for.
+        options: What is asked of the cluster.
+        argv: The command line, as each host reads it again.
+        folder: The run's.
+        attempt: The attempt that begins.
+
+    Raises:
+        UsageError: Ray is not installed.
+        LaunchError: There is no such cluster, it lacks hosts, or no agent starts on them.
+    """
+    stop = StopRequest()
+    stop.heed([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    groups = [options.training, *options.others]
+    luggage = pack_luggage(job.args, argv)
+    with (
+        _address(options, groups) as address,
+        # On emulated hosts the ranks stand where this process does.
+        connected(address, folder=luggage.folder if options.address else None) as ray,
+    ):
+        stop.heed([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])  # Ray has its own ideas
+        starts = _Starts(ray, job, options, argv, luggage, folder, attempt)
+        return starts.run(stop)
+
+
+@contextmanager
+def _address(options: ClusterOptions, groups: Sequence[Group]) -> Iterator[str]:
+    if options.address is not None:
+        yield options.address
+        return
+    told = ", ".join(f"{group.name} {group.hosts}" for group in groups)
+    tell(f"headrace: a Ray cluster on this machine, hosts emulated: {told}\n")
+    cluster = LocalCluster(groups, devices=torch.accelerator.device_count())
+    try:
+        yield cluster.address
+    finally:
+        cluster.close()
+
+
+class _Starts:
+    """The starts of a job's ranks, until one ends well or nothing is left of the budgets."""
+
+    def __init__(
+        self, ray: ModuleType, job: TorchrunJob, options: ClusterOptions, argv: Sequence[str],
+        luggage: Luggage, folder: RunFolder, attempt: Attempt,
+    ) -> None:  # fmt: skip
+        self._ray = ray
+        self._job = job
+        self._options = options
+        self._argv = argv
+        self._luggage = luggage
+        self._folder = folder
+        self._attempt = attempt
+        self._restarts_left = int(job.args.max_restarts)
+        self._preemptions_left = options.max_preemptions
+        self._recording: Recording | None = None
+
+    def run(self, stop: StopRequest) -> int:
+        number = 0
+        try:
+            while True:
+                ends = self._start(number, stop)
+                if stop.number is not None:
+                    return 128 + stop.number
+                if all(end.returncode == 0 for end in ends):
+                    return 0
+                if not self._may_start_anew(ends):
+                    return _exit_code(ends)
+                number += 1
+        finally:
+            for stopping in STOPPING:
+                signal.signal(stopping, signal.SIG_IGN)
+            if self._recording is not None:
+                self._recording.finish()
+
+    def _start(self, number: int, stop: StopRequest) -> list[HostEnd]:
+        mark = leave_mark(self._folder.logs(self._attempt.number))
+        group = self._options.training
+        try:
+            hosts = wait_for_hosts(
+                self._ray, [group], longest_s=self._options.hosts_s, tell=tell,
+                is_over=lambda: stop.number is not None,
+            )  # fmt: skip
+            if stop.number is not None:
+                return []
+            placement = Placement(self._ray, group, hosts, mark)
+        finally:
+            Path(mark.path).unlink(missing_ok=True)
+        try:
+            agents = placement.agents
+            gang = Gang(
+                self._ray,
+                agents,
+                grace_s=float(self._job.shutdown_s) + _AGENTS_EXTRA_S,
+                logs=self._folder.logs(self._attempt.number),
+            )
+            return gang.run([self._program(agents, one, number) for one in agents], stop)
+        finally:
+            placement.close()
+
+    def _program(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> Program:
+        first, is_here = agents[0].facts, agent.facts.is_drivers
+        member = Member(
+            prefix=f"{agent.host.group}/{agent.host.name}:{{rank}}",
+            restarts=restarts,
+            hosts=len(agents),
+            number=agents.index(agent),
+            address=agent.facts.address,
+            master_address=first.address,
+            master_port=first.free_port,
+        )
+        logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
+        command = [
+            "{python}", "-u", "-P", "-m", "headrace.launch.torchrun",
+            "--parent", "{parent}", "--announce", "{announce}",
+            "--member", member.to_json(), "--logs", logs,
+            "--", *(self._argv if is_here else self._luggage.argv),
+        ]  # fmt: skip
+        return Program(
+            command=command,
+            folder=str(Path.cwd()) if is_here else None,
+            environment=self._environment(agents) if is_here else self._environment_elsewhere(),
+            is_whole=is_here,
+        )
+
+    def _environment_elsewhere(self) -> dict[str, str]:
+        """Return the variables of ranks on another machine."""
+        own = {**env.travelling_environment(), env.RUN_DIR.name: "{logs}"}
+        own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
+        return own
+
+    def _environment(self, agents: Sequence[PlacedAgent]) -> dict[str, str]:
+        """Return the variables of ranks on this machine, which are recorded together."""
+        if self._recording is None:
+            self._recording = Recording(self._folder, self._attempt, self._job.options)
+        own = {**env.whole_environment(), env.RUN_DIR.name: str(self._folder.path)}
+        own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
+        here = sum(agent.facts.is_drivers for agent in agents)
+        ranks = self._job.ranks_here * here
+        if ranks > 1:  # emulated hosts share the machine's cores
+            cores = len(os.sched_getaffinity(0))
+            own.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
+        for name, value in self._recording.environment().items():
+            if value is None:
+                own.pop(name, None)
+            else:
+                own[name] = value
+        return own
+
+    def _may_start_anew(self, ends: Sequence[HostEnd]) -> bool:
+        """Tell what has ended the ranks; return whether they are started once more."""
+        lost = [end.host for end in ends if end.returncode is None]
+        if lost:
+            there = {host.name for host in living_hosts(self._ray)}
+            gone = ", ".join(name for name in lost if name not in there) or ", ".join(lost)
+            if not self._preemptions_left:
+                tell(f"headrace: {gone}: lost, and no preemption is left (--max-preemptions)\n")
+                return False
+            self._preemptions_left -= 1
+            tell(f"headrace: {gone}: lost; all ranks start anew once there are enough hosts\n")
+            return True
+        failures = [end for end in ends if end.failure is not None]
+        if failures:
+            first = first_failure([end.failure for end in failures if end.failure is not None])
+            tell(next(end.message for end in failures if end.failure == first))
+        if not self._restarts_left:
+            return False
+        self._restarts_left -= 1
+        tell(f"headrace: all ranks start anew; {self._restarts_left} restarts are left\n")
+        return True
+
+
+def _exit_code(ends: Sequence[HostEnd]) -> int:
+    failures = [end.failure for end in ends if end.failure is not None]
+    if failures:
+        return exit_code_of(first_failure(failures).returncode)
+    codes = [end.returncode for end in ends if end.returncode]
+    return exit_code_of(codes[0]) if codes else 1

@@ -1,0 +1,179 @@
+"""`headrace run --engine ray`: real Ray nodes as hosts, real torchrun and gloo between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
+from headrace.cluster.node_process import NodeShape
+from headrace.records.reading import open_records
+from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
+
+TRAIN = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+total = torch.tensor([rank + 1.0])
+dist.all_reduce(total)
+print("rank", rank, "of", dist.get_world_size(), "sum", total.item(), "argv", sys.argv[1:],
+      "told", os.environ.get("TOLD"), flush=True)
+print("to stderr", file=sys.stderr, flush=True)
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=4):
+    model(batch).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+STAY = """
+import os, pathlib, signal
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+path = pathlib.Path(f"pid-{restart}-{rank}")
+path.with_name("new").write_text(f"{os.getpid()}\\n")
+path.with_name("new").rename(path)
+if restart == os.environ.get("LAST"):
+    raise SystemExit(0)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=0)
+    yield cluster
+    cluster.close()
+
+
+def test_ranks_of_two_hosts_train_together_and_are_recorded(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
+    ended = run(
+        tmp_path, *flags, "--nproc-per-node", "2", "--run-dir", "r", "train.py", "--lr", "3",
+        TOLD="of the driver",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for host in range(2):
+        for rank in (2 * host, 2 * host + 1):
+            said = f"rank {rank} of 4 sum 10.0 argv ['--lr', '3'] told of the driver"
+            assert f"[gpu/gpu-{host}:{rank}] {said}\n" in ended.stdout
+            assert f"[gpu/gpu-{host}:{rank}] to stderr\n" in ended.stderr
+            log = tmp_path / "r" / "logs" / "attempt-1" / f"rank-{rank}.stdout"
+            assert log.read_text() == f"{said}\n"
+    (attempt,) = attempts_of(tmp_path / "r")
+    assert (attempt["world_size"], attempt["exit_code"]) == (4, 0)
+    steps = open_records(tmp_path / "r").table("steps").to_pylist()
+    assert {row["rank"] for row in steps} == {0, 1, 2, 3}
+
+
+def test_a_failing_rank_stops_the_other_host_and_is_told(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(
+        STAY.replace("while True:", "if rank == '1':\n    raise ValueError('no')\nwhile True:")
+    )
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
+    ended = run(tmp_path, *flags, "--run-dir", "r", "train.py")
+    assert ended.returncode == 1
+    assert "headrace: rank 1 failed: exit code 1\n" in ended.stderr
+    assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is told
+    pids = pids_in(tmp_path, 2)
+    eventually(lambda: not any(map(alive, pids)), "the end of both ranks")
+
+
+def test_all_ranks_start_anew_and_keep_their_logs_apart(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "restart = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "print('restart', restart, flush=True)\n"
+        "sys.exit(0 if restart == '1' or os.environ['RANK'] == '0' else 7)\n"
+    )
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
+    ended = run(tmp_path, *flags, "--max-restarts", "3", "--run-dir", "r", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "rank 1 failed: exit code 7" in ended.stderr
+    assert "all ranks start anew; 2 restarts are left" in ended.stderr
+    logs = tmp_path / "r" / "logs" / "attempt-1"
+    assert (logs / "rank-0.stdout").read_text() == "restart 0\n"
+    assert (logs / "restart-1" / "rank-1.stdout").read_text() == "restart 1\n"
+
+
+def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
+    with started(tmp_path, *flags, "train.py") as job:
+        ranks = pids_in(tmp_path, 2)
+        everyone = descendants(job.pid)
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=60) == 130
+        eventually(lambda: not any(map(alive, [*ranks, *everyone])), "the end of all")
+
+
+def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
+    with started(tmp_path, *flags, "train.py") as job:
+        ranks = pids_in(tmp_path, 2)
+        job.kill()
+        eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
+
+
+def test_a_lost_host_has_the_ranks_start_anew_on_another(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    spare = cluster.add(NodeShape(group="spare", name="spare-0", address="127.0.0.1", cpus=1))
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "spare=1"]
+    os.environ["LAST"] = "1"
+    try:
+        with started(tmp_path, *flags, "train.py") as job:
+            pids_in(tmp_path, 1)
+            cluster.add(NodeShape(group="spare", name="spare-1", address="127.0.0.1", cpus=1))
+            spare.kill()
+            assert job.wait(timeout=120) == 0
+    finally:
+        del os.environ["LAST"]
+    assert "spare-0: lost; all ranks start anew" in (tmp_path / "terminal").read_text()
+
+
+def test_too_few_hosts_are_told_with_what_is_there(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "tpu=3"]
+    ended = run(tmp_path, *flags, "--hosts-timeout", "1s", "train.py")
+    assert ended.returncode == 1
+    assert "too few hosts after 1 s: group tpu has 0 of 3" in ended.stderr
+    assert "gpu-0 (gpu)" in ended.stderr
+
+
+def test_without_a_cluster_one_is_emulated_and_nothing_of_it_is_left(tmp_path: Path):
+    (tmp_path / "train.py").write_text(TRAIN)
+    before = set(Path("/tmp").glob("headrace-ray-*"))  # noqa: S108
+    ended = run(tmp_path, "--engine", "ray", "--run-dir", "r", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "[gpu/gpu-0:0] rank 0 of 1 sum 1.0" in ended.stdout
+    assert set(Path("/tmp").glob("headrace-ray-*")) <= before  # noqa: S108
+    mine = str(tmp_path)
+    left = [one for one in psutil.process_iter(["cmdline"]) if mine in str(one.info["cmdline"])]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--engine", "slurm"], "--engine slurm: it is one of local, ray"),
+        (["--group", "gpu=1"], "--group is about a cluster: add --engine ray"),
+        (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
+        (["--engine", "ray", "--group", "gpu"], "how many hosts"),
+        (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_wrong_flags_are_told_before_anything_starts(flags: list[str], said: str, tmp_path: Path):
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    ended = run(tmp_path, *flags, "train.py")
+    assert ended.returncode in {1, 2}
+    assert said in ended.stderr
+    assert "started" not in ended.stderr
