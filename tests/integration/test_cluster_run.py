@@ -16,6 +16,8 @@ from headrace.cluster.node_process import NodeShape
 from headrace.records.reading import open_records
 from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
 
+pytestmark = pytest.mark.xdist_group("cluster")  # all of them in one process: one cluster serves
+
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
