@@ -16,8 +16,6 @@ from headrace.cluster.node_process import NodeShape
 from headrace.records.reading import open_records
 from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
 
-pytestmark = pytest.mark.xdist_group("cluster")  # all of them in one process: one cluster serves
-
 TRAIN = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -49,7 +47,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=0)
+    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=[])
     yield cluster
     cluster.close()
 

@@ -20,15 +20,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from headrace.cluster.folder_tail import FolderTail, Growth
 from headrace.cluster.machine import Mark, is_same_machine
 from headrace.core import env
 
 _WAIT_S = 1.0  # how long `news` waits for some; a host that says nothing for long is lost
-_MOST_PIECES = 256  # of output that nobody has fetched; then the programs' pipes fill
-_PIECE_BYTES = 64 * 1024
+_MOST_PIECES = 4096  # lines of output that nobody has fetched; then the programs' pipes fill
+_LAST_WORDS_S = 5.0
 
 Source = Literal["stdout", "stderr"]
 
@@ -58,8 +58,8 @@ class Program:
         command: Its arguments; `{python}`, `{parent}` and `{announce}` stand for the host's Python,
             the agent's process id, and a descriptor for lines of JSON that the agent passes on.
         folder: Where it starts; None: where the agent is, with the copy of the job's folder.
-        environment: Its variables. In them and in arguments `{logs}` is a folder of the agent's,
-            whose files come with the news.
+        environment: Its variables. In them and in arguments `{folder}` is a folder of the agent's,
+            and `{logs}` one in it, where `rank-*` files come with the news.
         is_whole: They are all; otherwise they come beside those of the host.
     """
 
@@ -93,8 +93,10 @@ class HostAgent:
         self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MOST_PIECES)
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by: int | None = None
-        self._logs = Path(tempfile.mkdtemp(prefix="headrace-logs-"))
-        self._tail = FolderTail(self._logs)
+        self._starting = threading.Lock()
+        self._ended: int | None = None
+        self._folder: Path | None = None
+        self._tail: FolderTail | None = None
 
     def look(self, mark: Mark, address: str) -> HostFacts:
         """Return what there is to know of this host."""
@@ -109,9 +111,9 @@ class HostAgent:
         )
 
     def start(self, program: Program) -> None:
-        """Run a program; `news` tells of it. One at a time."""
-        self._said = queue.Queue(_MOST_PIECES)
-        self._process = None
+        """Run a program; `news` tells of it. Once."""
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+        self._tail = FolderTail(self._folder / "logs", "**/rank-*")
         # A thread that lives as long: the program ends with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
@@ -120,22 +122,24 @@ class HostAgent:
         news = News()
         for kind, value in self._pieces():
             if kind == "ended":
-                news.returncode = value
+                self._ended = value
             elif kind == "announced":
                 news.announced.append(json.loads(value))
             else:
                 news.output.append((kind, value))  # type: ignore[arg-type]  # kind is a Source
-        news.logs = self._tail.growth()
-        while news.returncode is not None and (more := self._tail.growth()):
-            news.logs += more
+        if self._tail is not None:
+            news.logs = self._tail.growth()
+        if not news.logs:  # else there may be more
+            news.returncode = self._ended
         return news
 
     def stop(self, number: int) -> None:
         """Send the program a signal: one that asks it to end, or SIGKILL for it and all its own."""
-        process = self._process
-        if process is None:
-            self._stopped_by = number  # it is only just being started
-            return
+        with self._starting:
+            process = self._process
+            if process is None:
+                self._stopped_by = number  # it is only just being started
+                return
         with suppress(ProcessLookupError):
             if number == signal.SIGKILL:
                 os.killpg(process.pid, number)
@@ -144,70 +148,81 @@ class HostAgent:
 
     def leave(self) -> None:
         """Remove what the agent keeps on its host's disk."""
-        shutil.rmtree(self._logs, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _pieces(self) -> Iterator[tuple[str, Any]]:
         with suppress(queue.Empty):
-            yield self._said.get(timeout=_WAIT_S)
+            yield self._said.get(timeout=0.0 if self._ended is not None else _WAIT_S)
             while True:
                 yield self._said.get_nowait()
 
     def _run(self, program: Program) -> None:
+        code = 1
+        try:
+            code = self._run_to_its_end(program)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear of the end
+            self._said.put(("stderr", f"headrace: {program.command[0]}: {error!r}\n".encode()))
+        finally:
+            self._said.put(("ended", code))
+
+    def _run_to_its_end(self, program: Program) -> int:
         reading, writing = os.pipe()
         standing = {
             "python": sys.executable,
             "parent": str(os.getpid()),
             "announce": str(writing),
-            "logs": str(self._logs),
+            "folder": str(self._folder),
+            "logs": f"{self._folder}/logs",
         }
         environment = {
             name: _filled(value, standing) for name, value in program.environment.items()
         }
-        try:
-            process = subprocess.Popen(
-                [_filled(argument, standing) for argument in program.command],
-                cwd=program.folder,
-                env=env.environment_below_ray(environment, is_whole=program.is_whole),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=[writing],
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(reading)
-            self._said.put(("stderr", f"headrace: {program.command[0]}: {error}\n".encode()))
-            self._said.put(("ended", 127))
-            return
-        finally:
-            os.close(writing)
-        self._process = process
+        with self._starting:
+            try:
+                process = subprocess.Popen(
+                    [_filled(argument, standing) for argument in program.command],
+                    cwd=program.folder,
+                    env=env.environment_below_ray(environment, is_whole=program.is_whole),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    pass_fds=[writing],
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writing)
+            self._process = process
         if self._stopped_by is not None:
             self.stop(self._stopped_by)
+        readers = self._readers(process, reading)
+        code = process.wait()
+        for reader in readers:  # what ranks left running may keep a pipe open
+            reader.join(_LAST_WORDS_S)
+        return code
+
+    def _readers(
+        self, process: subprocess.Popen[bytes], announcements: int
+    ) -> list[threading.Thread]:
         assert process.stdout is not None
         assert process.stderr is not None
+        sources = {
+            "stdout": process.stdout,
+            "stderr": process.stderr,
+            "announced": os.fdopen(announcements, "rb"),
+        }
         readers = [
             threading.Thread(target=self._read, args=[source, file], daemon=True)
-            for source, file in (
-                ("stdout", process.stdout.fileno()),
-                ("stderr", process.stderr.fileno()),
-            )
+            for source, file in sources.items()
         ]
         for reader in readers:
             reader.start()
-        self._read_announcements(reading)
-        for reader in readers:
-            reader.join()
-        self._said.put(("ended", process.wait()))
+        return readers
 
-    def _read(self, source: str, descriptor: int) -> None:
-        while piece := os.read(descriptor, _PIECE_BYTES):
-            self._said.put((source, piece))
-
-    def _read_announcements(self, descriptor: int) -> None:
-        with os.fdopen(descriptor, "rb") as lines:
-            for line in lines:
-                self._said.put(("announced", line))
+    def _read(self, source: str, lines: IO[bytes]) -> None:
+        # Whole lines: those of other hosts come between.
+        for line in lines:
+            self._said.put((source, line))
 
 
 def _filled(argument: str, standing: Mapping[str, str]) -> str:

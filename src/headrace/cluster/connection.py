@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -66,6 +68,18 @@ def connected(address: str, *, folder: str | None = None) -> Iterator[ModuleType
         ray.shutdown()
 
 
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Hold SIGTERM back while Ray replaces what it does, then have it do what it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 def _check_reachable(address: str) -> None:
     """Raise LaunchError where nobody answers: Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
@@ -81,7 +95,8 @@ def _no_cluster(address: str, error: Exception) -> LaunchError:
     return LaunchError(
         f"There is no Ray cluster at {address} that can be used: {_first_line(error)}. Start one "
         "(docs/clusters.md), leave out --address to try the job on this machine, or set "
-        "RAY_AUTH_TOKEN_PATH to the cluster's token."
+        "RAY_AUTH_TOKEN_PATH to the cluster's token. Where the folder that goes along is meant, "
+        "name what stays in .gitignore."
     )
 
 
@@ -108,6 +123,7 @@ def wait_for_hosts(
     longest_s: float,
     tell: Callable[[str], None],
     is_over: Callable[[], bool],
+    without: AbstractSet[str] = frozenset(),
 ) -> list[Host]:
     """Wait until every group has its hosts, and return the cluster's hosts.
 
@@ -117,6 +133,7 @@ def wait_for_hosts(
         longest_s: Longest wait, in seconds.
         tell: Told every ten seconds who is missing.
         is_over: Asked meanwhile whether to wait no more; what there is then is returned.
+        without: Ray's numbers of hosts that are lost, though the cluster may not know it yet.
 
     Raises:
         LaunchError: A group has too few; it names them, and what there is.
@@ -124,7 +141,7 @@ def wait_for_hosts(
     deadline_s = time.monotonic() + longest_s
     tell_s = time.monotonic() + _TELL_EVERY_S
     while True:
-        hosts = living_hosts(ray)
+        hosts = [host for host in living_hosts(ray) if host.node_id not in without]
         missing = _missing(groups, hosts)
         if not missing or is_over():
             return hosts
@@ -132,7 +149,7 @@ def wait_for_hosts(
         if now_s > deadline_s:
             raise LaunchError(
                 f"The cluster has too few hosts after {longest_s:.0f} s: {missing}. A host joins a "
-                f"group by `ray start --labels {LABEL}=GROUP` or `headrace cluster join`; "
+                f"group by `ray start --labels {LABEL}=GROUP`; "
                 f"what is there: {_there(hosts)}."
             )
         if now_s > tell_s:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_MOST_BYTES = 1 << 20  # of one file at a time: what is left comes with the next look
+_MOST_BYTES = 8 << 20  # at a time: what is left comes with the next look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,26 +30,35 @@ class FolderTail:
 
     Args:
         folder: It need not exist yet.
+        pattern: What files are looked at, such as `**/rank-*`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pattern: str) -> None:
         self._folder = folder
+        self._pattern = pattern
         self._seen: dict[Path, int] = {}
 
     def growth(self) -> list[Growth]:
-        """Return what is new since the last call; a big file's comes in pieces."""
-        grown = []
-        for path in sorted(self._folder.rglob("*")):
-            seen = self._seen.get(path, 0)
-            if not path.is_file() or (path in self._seen and path.stat().st_size <= seen):
-                continue
-            with path.open("rb") as file:
-                file.seek(seen)
-                content = file.read(_MOST_BYTES)
-            self._seen[path] = seen + len(content)
-            relative = path.relative_to(self._folder).as_posix()
-            grown.append(Growth(path=relative, start=seen, content=content))
+        """Return what is new since the last call, some megabytes at most; the rest comes later."""
+        grown: list[Growth] = []
+        for path in sorted(self._folder.glob(self._pattern)):
+            left = _MOST_BYTES - sum(len(growth.content) for growth in grown)
+            with suppress(OSError):  # it went away as it was looked at
+                grown += self._growth_of(path, left)
         return grown
+
+    def _growth_of(self, path: Path, most_bytes: int) -> list[Growth]:
+        seen = self._seen.get(path, 0)
+        if not path.is_file() or (path in self._seen and path.stat().st_size <= seen):
+            return []
+        with path.open("rb") as file:
+            file.seek(seen)
+            content = file.read(most_bytes)
+        if not content and path in self._seen:
+            return []
+        self._seen[path] = seen + len(content)
+        relative = path.relative_to(self._folder).as_posix()
+        return [Growth(path=relative, start=seen, content=content)]
 
 
 def grow(folder: Path, growths: Sequence[Growth]) -> None:

@@ -26,6 +26,7 @@ from headrace.core.errors import LaunchError
 
 _ADDRESS = "127.0.0.1"
 _START_S = 120.0
+_PORTS = ("dashboard-agent-listen-port", "min-worker-port", "max-worker-port")
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Ray's object stores lie
 _SHARE_OF_MEMORY = 0.1  # of what is free, for the object stores of all emulated hosts
 _LEAST_STORE_BYTES = 80 << 20  # Ray refuses less than 75 MiB
@@ -37,7 +38,8 @@ class LocalCluster:
 
     Args:
         groups: Their hosts; the first host of the first group is the head.
-        devices: Devices of this machine, which the hosts of the first group share.
+        devices: Names of this machine's devices; the hosts of the first group share them, each
+            with its own.
 
     Attributes:
         address: What others connect to.
@@ -47,13 +49,15 @@ class LocalCluster:
         LaunchError: Ray cannot be started.
     """
 
-    def __init__(self, groups: Sequence[Group], *, devices: int) -> None:
+    def __init__(self, groups: Sequence[Group], *, devices: Sequence[str]) -> None:
+        shapes = _shapes(groups, len(devices))
+        self._devices = list(devices)  # that no host has yet
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=_short_folder()))
         self._variables = make_token_file(self._folder / "token")
+        self._before = env.values_of(self._variables)
         env.change(self._variables)  # this process connects too
         self.address = f"{_ADDRESS}:{_free_port()}"
         self.nodes: dict[str, NodeProcess] = {}
-        shapes = _shapes(groups, devices)
         deadline_s = time.monotonic() + _START_S
         try:
             self._start(shapes[0], self._head_flags())
@@ -81,12 +85,17 @@ class LocalCluster:
             head.ask_to_end()
             head.end()
         shutil.rmtree(self._folder, ignore_errors=True)
+        env.change(self._before)
 
     def _start(self, shape: NodeShape, place: Sequence[str]) -> NodeProcess:
         folder = self._folder / str(len(self.nodes))
-        node = NodeProcess(
-            shape, [*place, "--dashboard-agent-listen-port=0"], folder, self._variables
-        )
+        variables = self._variables
+        if shape.gpus and len(self._devices) >= shape.gpus:
+            own, self._devices = self._devices[: shape.gpus], self._devices[shape.gpus :]
+            variables = {**variables, **env.device_variables(own)}
+        # Ports at will: by default every node hands out the same ones to its workers.
+        ports = [f"--{each}=0" for each in _PORTS]
+        node = NodeProcess(shape, [*place, *ports], folder, variables)
         self.nodes[shape.name] = node
         return node
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -18,6 +19,10 @@ _CALLS_AT_ONCE = 4  # to one agent: while it waits for news, it can be told to s
 _PLACE_S = 60.0
 _LOOK_S = 60.0
 _LEAVE_S = 5.0
+
+
+class NotPlacedError(LaunchError):
+    """Not all hosts can be had at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +48,25 @@ class Placement:
         group: The group; its hosts are there.
         hosts: Those of the cluster.
         mark: Left by this process.
+        is_over: Asked meanwhile whether to wait no more.
 
     Attributes:
         agents: In the order of the hosts' addresses, the driver's own machine first.
 
     Raises:
-        LaunchError: The hosts are taken by other jobs, or an agent does not start.
+        NotPlacedError: The hosts are taken by other jobs, or one has gone.
+        LaunchError: An agent does not start.
     """
 
-    def __init__(self, ray: ModuleType, group: Group, hosts: Sequence[Host], mark: Mark) -> None:
+    def __init__(
+        self,
+        ray: ModuleType,
+        group: Group,
+        hosts: Sequence[Host],
+        mark: Mark,
+        *,
+        is_over: Callable[[], bool],
+    ) -> None:
         from ray.util.placement_group import placement_group
 
         self._ray = ray
@@ -61,11 +76,11 @@ class Placement:
             strategy="STRICT_SPREAD",
             bundle_label_selector=[{LABEL: group.name}] * group.hosts,
         )
-        self.agents: list[PlacedAgent] = []
+        self._actors: list[Any] = []
         try:
-            self._wait(group, devices)
-            actors = [self._agent(bundle, devices) for bundle in range(group.hosts)]
-            self.agents = self._placed(actors, mark)
+            self._wait(group, devices, is_over)
+            self._actors = [self._agent(bundle, devices) for bundle in range(group.hosts)]
+            self.agents = self._placed(mark)
         except BaseException:
             self.close()
             raise
@@ -75,14 +90,17 @@ class Placement:
         from ray.util.placement_group import remove_placement_group
 
         with suppress(Exception):  # an agent, or the whole cluster, may be gone
-            leaving = [agent.actor.leave.remote() for agent in self.agents]
+            leaving = [actor.leave.remote() for actor in self._actors]
             self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
         with suppress(Exception):
             remove_placement_group(self._group)
 
-    def _wait(self, group: Group, devices: int) -> None:
-        if not self._group.wait(timeout_seconds=_PLACE_S):
-            raise LaunchError(
+    def _wait(self, group: Group, devices: int, is_over: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + _PLACE_S
+        while not self._group.wait(timeout_seconds=1):
+            if time.monotonic() < deadline_s and not is_over():
+                continue
+            raise NotPlacedError(
                 f"Group {group.name} has {group.hosts} hosts, but not all of them have a core and "
                 f"{devices} devices free: another job is on them. Wait for its end, or take other "
                 "hosts."
@@ -105,15 +123,19 @@ class Placement:
             .remote()
         )
 
-    def _placed(self, actors: Sequence[Any], mark: Mark) -> list[PlacedAgent]:
+    def _placed(self, mark: Mark) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
-        hosts = [nodes[table[bundle]] for bundle in range(len(actors))]
-        asked = [
-            actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
-        ]
+        actors = self._actors
         try:
+            hosts = [nodes[table[bundle]] for bundle in range(len(actors))]
+            asked = [
+                actor.look.remote(mark, host.address)
+                for actor, host in zip(actors, hosts, strict=True)
+            ]
             found = self._ray.get(asked, timeout=_LOOK_S)
+        except KeyError as error:
+            raise NotPlacedError("A host went away as agents were being placed.") from error
         except self._ray.exceptions.RayError as error:
             raise LaunchError(
                 f"No agent could be started on the hosts of the job: {error}. Headrace must be "

@@ -6,7 +6,7 @@ No other file touches `os.environ`; a test holds this.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -164,17 +164,30 @@ def change(values: Mapping[str, str | None]) -> None:
 
 # What names places, devices and ways of one host; on another it would be wrong.
 _HOSTS_OWN_PREFIXES = (
-    "AIP_", "AWS_CONTAINER_", "CONDA_", "CUDA_", "DBUS_", "ECS_", "GPG_", "KUBERNETES_", "LC_",
-    "LD_", "NVIDIA_", "RAY_", "SLURM_", "SM_", "SSH_", "TORCHELASTIC_", "XDG_",
+    "AIP_", "AWS_CONTAINER_", "CONDA_", "DBUS_", "ECS_", "GPG_", "KUBERNETES_", "LC_", "LD_",
+    "NVIDIA_DRIVER_", "PET_", "RAY_", "SLURM_", "SM_", "SSH_", "TORCHELASTIC_", "XDG_",
 )  # fmt: skip
 _HOSTS_OWN_NAMES = {
-    "CLUSTER_SPEC", "DISPLAY", "GLOO_SOCKET_IFNAME", "HOME", "HOSTNAME", "LANG", "LOGNAME", "MAIL",
-    "NCCL_SOCKET_IFNAME", "OLDPWD", "PATH", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL",
+    "CLUSTER_SPEC", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "DISPLAY",
+    "GLOO_SOCKET_IFNAME", "HOME", "HOSTNAME", "LANG", "LOGNAME", "MAIL", "NCCL_SOCKET_IFNAME",
+    "NVIDIA_VISIBLE_DEVICES", "OLDPWD", "PATH", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL",
     "TERM", "TF_CONFIG", "TMPDIR", "USER", "VIRTUAL_ENV", "_",
 }  # fmt: skip
 _OF_RAYS_WORKERS = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
 """What Ray sets in a process of its own, whatever the host has."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_devices(count: int) -> list[str]:
+    """Return the names of this process's devices, of which there are `count`."""
+    told = os.environ.get(_DEVICES)
+    named = told.split(",") if told else [str(number) for number in range(count)]
+    return named[:count]
+
+
+def device_variables(names: Sequence[str]) -> dict[str, str | None]:
+    """Return the variables by which a process sees these devices alone."""
+    return {_DEVICES: ",".join(names)}
 
 
 def whole_environment() -> dict[str, str]:
@@ -203,6 +216,11 @@ def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[st
     }  # fmt: skip
     devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
     return {**own, **sent, **devices}
+
+
+def values_of(names: Iterable[str]) -> dict[str, str | None]:
+    """Return what variables are set to, None for those that are not, for `change` to set again."""
+    return {name: os.environ.get(name) for name in names}
 
 
 _FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)

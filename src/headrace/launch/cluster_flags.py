@@ -24,6 +24,7 @@ _THE_CLUSTERS_OWN = {
     "master_addr": "--master-addr",
     "master_port": "--master-port",
     "local_addr": "--local-addr",
+    "log_dir": "--log-dir",  # it is the run's folder
 }
 
 

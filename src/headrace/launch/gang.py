@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 from headrace.cluster.agent import News, Program
 from headrace.cluster.folder_tail import grow
 from headrace.cluster.placement import PlacedAgent
 from headrace.launch.failure import RankFailure
+from headrace.launch.showing import Shown
 from headrace.launch.told import tell
 
 _LOOK_EVERY_S = 0.1
-_TERMINALS: dict[str, BinaryIO] = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
+_SILENT_S = 60.0  # an agent that lives answers within a second or two
+_SILENT_AFTER_KILL_S = 10.0
+_OTHERS_S = 1.5  # ranks that fall over because another did tell so themselves meanwhile
 
 
 class StopRequest:
@@ -31,7 +33,7 @@ class StopRequest:
 
     number: int | None = None
 
-    def heed(self, numbers: Sequence[signal.Signals]) -> None:
+    def heed(self, numbers: Iterable[signal.Signals]) -> None:
         """Note such signals from now on, in place of what they do; ignored ones stay ignored."""
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -46,16 +48,23 @@ class HostEnd:
     """How the ranks of one host ended.
 
     Attributes:
-        host: The host's name.
-        returncode: Of what ran them, -n for signal n; None: the host was lost.
+        agent: The host's.
+        returncode: Of what ran them, -n for signal n; None: nobody could tell any more.
+        reason: Why nobody could.
         failure: Their first failure, where one failed by itself.
         message: What the host says about that.
     """
 
-    host: str
+    agent: PlacedAgent
     returncode: int | None
+    reason: str = ""
     failure: RankFailure | None = None
     message: str = ""
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self.agent.host.name
 
 
 class Gang:
@@ -76,68 +85,88 @@ class Gang:
         self._grace_s = grace_s
         self._logs = logs
         self._announced: dict[str, dict[str, Any]] = {}
+        self._heard_s: dict[str, float] = {}
         self._ends: list[HostEnd] = []
-        self._asked_to_stop = False
-        self._deadline_s: float | None = None
+        self._waiting: dict[Any, PlacedAgent] = {}
+        self._stop_s: float | None = None  # when the others are asked to stop
+        self._kill_s: float | None = None
+        self._silent_s = _SILENT_S
 
     def run(self, programs: Sequence[Program], stop: StopRequest) -> list[HostEnd]:
         """Run a program on each host until all have ended, and return how, first end first."""
-        for agent, program in zip(self._agents, programs, strict=True):
-            agent.actor.start.remote(program)
-        waiting = {agent.actor.news.remote(): agent for agent in self._agents}
-        while waiting:
-            ready, _ = self._ray.wait(list(waiting), num_returns=1, timeout=_LOOK_EVERY_S)
-            for reference in ready:
-                agent = waiting.pop(reference)
-                if self._take_in(agent, reference):
-                    waiting[agent.actor.news.remote()] = agent
-            if stop.number is not None or any(end.returncode != 0 for end in self._ends):
-                self._stop(list(waiting.values()), stop.number or signal.SIGTERM)
+        shown = Shown()
+        try:
+            for agent, program in zip(self._agents, programs, strict=True):
+                agent.actor.start.remote(program)
+                self._heard_s[agent.host.node_id] = time.monotonic()
+                self._ask(agent)
+            while self._waiting:
+                self._look(shown)
+                self._stop_where_needed(stop)
+        finally:
+            shown.close()
         return self._ends
 
-    def _take_in(self, agent: PlacedAgent, reference: Any) -> bool:
-        """Show what a host has said; return whether there will be more."""
-        name = agent.host.name
-        try:
-            news: News = self._ray.get(reference)
-        except self._ray.exceptions.RayError:
-            self._ends.append(HostEnd(host=name, returncode=None))
-            return False
+    def _ask(self, agent: PlacedAgent) -> None:
+        self._waiting[agent.actor.news.remote()] = agent
+
+    def _look(self, shown: Shown) -> None:
+        ready, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=_LOOK_EVERY_S)
+        for reference in ready:
+            agent = self._waiting.pop(reference)
+            try:
+                news: News = self._ray.get(reference)
+            except self._ray.exceptions.ActorUnavailableError:  # for a moment, perhaps
+                self._ask(agent)
+            except (self._ray.exceptions.RayError, ConnectionError) as error:
+                self._ends.append(HostEnd(agent=agent, returncode=None, reason=str(error)))
+            else:
+                self._heard_s[agent.host.node_id] = time.monotonic()
+                self._take_in(agent, news, shown)
+        now_s = time.monotonic()
+        for reference, agent in list(self._waiting.items()):
+            if now_s - self._heard_s[agent.host.node_id] > self._silent_s:
+                del self._waiting[reference]
+                reason = f"nothing was heard of it for {self._silent_s:.0f} s"
+                self._ends.append(HostEnd(agent=agent, returncode=None, reason=reason))
+
+    def _take_in(self, agent: PlacedAgent, news: News, shown: Shown) -> None:
         for source, text in news.output:
-            with suppress(OSError, ValueError):  # nobody reads any more: the logs have it
-                _TERMINALS[source].write(text)
-                _TERMINALS[source].flush()
+            shown.show(source, text)
         with suppress(OSError):  # a full disk: what is shown is all there is
             grow(self._logs, news.logs)
         for announced in news.announced:
-            self._announced[name] = announced
+            self._announced[agent.host.node_id] = announced
         if news.returncode is None:
-            return True
-        self._ends.append(self._end(name, news.returncode))
-        return False
-
-    def _end(self, host: str, returncode: int) -> HostEnd:
-        told = self._announced.get(host, {}).get("failure")
-        return HostEnd(
-            host=host,
-            returncode=returncode,
-            failure=RankFailure(**told["first"]) if told else None,
-            message=told["message"] if told else "",
+            self._ask(agent)
+            return
+        told = self._announced.get(agent.host.node_id, {}).get("failure")
+        self._ends.append(
+            HostEnd(
+                agent=agent,
+                returncode=news.returncode,
+                failure=RankFailure(**told["first"]) if told else None,
+                # The logs of a host elsewhere are here by now.
+                message=told["message"].replace(told["logs"], str(self._logs)) if told else "",
+            )
         )
 
-    def _stop(self, agents: Sequence[PlacedAgent], number: int) -> None:
-        """Ask the ranks that still run to stop; after the grace, kill them."""
+    def _stop_where_needed(self, stop: StopRequest) -> None:
+        """Ask ranks that still run to stop, where they are to; after the grace, kill them."""
         now_s = time.monotonic()
-        if not self._asked_to_stop:
-            self._asked_to_stop = True
-            self._deadline_s = now_s + self._grace_s
-            self._send(agents, number)
-        elif self._deadline_s is not None and now_s > self._deadline_s:
-            self._deadline_s = None
-            names = ", ".join(agent.host.name for agent in agents)
+        failed = any(end.returncode != 0 for end in self._ends)
+        if self._kill_s is None and (failed or stop.number is not None):
+            self._stop_s = self._stop_s or now_s + _OTHERS_S
+            if now_s >= self._stop_s or stop.number is not None:
+                self._kill_s = now_s + self._grace_s
+                self._send(stop.number or signal.SIGTERM)
+        elif self._kill_s is not None and now_s > self._kill_s:
+            self._kill_s = float("inf")
+            self._silent_s = _SILENT_AFTER_KILL_S
+            names = ", ".join(agent.host.name for agent in self._waiting.values())
             tell(f"headrace: {names} did not stop within {self._grace_s:.0f} s and is killed\n")
-            self._send(agents, signal.SIGKILL)
+            self._send(signal.SIGKILL)
 
-    def _send(self, agents: Sequence[PlacedAgent], number: int) -> None:
-        for agent in agents:
+    def _send(self, number: int) -> None:
+        for agent in self._waiting.values():
             agent.actor.stop.remote(int(number))

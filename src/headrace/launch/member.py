@@ -52,3 +52,6 @@ class Member:
         args.master_addr = self.master_address
         args.master_port = self.master_port
         args.max_restarts = 0
+        # What PET_* variables of the host may say.
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
+        args.standalone = False

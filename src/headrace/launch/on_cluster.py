@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +22,9 @@ from headrace.cluster.connection import connected, living_hosts, wait_for_hosts
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.machine import leave_mark
-from headrace.cluster.placement import PlacedAgent, Placement
+from headrace.cluster.placement import NotPlacedError, PlacedAgent, Placement
 from headrace.core import env
+from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions
 from headrace.launch.failure import first_failure
 from headrace.launch.flags import TorchrunJob
@@ -34,6 +36,8 @@ from headrace.launch.told import tell
 from headrace.launch.travelling import Luggage, pack_luggage
 from headrace.records.run_folder import Attempt, RunFolder
 
+_GONE_S = 30.0  # Ray looks for lost hosts every few seconds, several times
+_LOOK_EVERY_S = 0.5
 _AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
 
 
@@ -55,7 +59,7 @@ def run_on_cluster(
         LaunchError: There is no such cluster, it lacks hosts, or no agent starts on them.
     """
     stop = StopRequest()
-    stop.heed([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    stop.heed(STOPPING)
     groups = [options.training, *options.others]
     luggage = pack_luggage(job.args, argv)
     with (
@@ -63,7 +67,7 @@ def run_on_cluster(
         # On emulated hosts the ranks stand where this process does.
         connected(address, folder=luggage.folder if options.address else None) as ray,
     ):
-        stop.heed([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])  # Ray has its own ideas
+        stop.heed(STOPPING)  # Ray has its own ideas
         starts = _Starts(ray, job, options, argv, luggage, folder, attempt)
         return starts.run(stop)
 
@@ -75,7 +79,7 @@ def _address(options: ClusterOptions, groups: Sequence[Group]) -> Iterator[str]:
         return
     told = ", ".join(f"{group.name} {group.hosts}" for group in groups)
     tell(f"headrace: a Ray cluster on this machine, hosts emulated: {told}\n")
-    cluster = LocalCluster(groups, devices=torch.accelerator.device_count())
+    cluster = LocalCluster(groups, devices=env.visible_devices(torch.accelerator.device_count()))
     try:
         yield cluster.address
     finally:
@@ -98,6 +102,7 @@ class _Starts:
         self._attempt = attempt
         self._restarts_left = int(job.args.max_restarts)
         self._preemptions_left = options.max_preemptions
+        self._lost: set[str] = set()  # hosts, by Ray's number
         self._recording: Recording | None = None
 
     def run(self, stop: StopRequest) -> int:
@@ -119,18 +124,9 @@ class _Starts:
                 self._recording.finish()
 
     def _start(self, number: int, stop: StopRequest) -> list[HostEnd]:
-        mark = leave_mark(self._folder.logs(self._attempt.number))
-        group = self._options.training
-        try:
-            hosts = wait_for_hosts(
-                self._ray, [group], longest_s=self._options.hosts_s, tell=tell,
-                is_over=lambda: stop.number is not None,
-            )  # fmt: skip
-            if stop.number is not None:
-                return []
-            placement = Placement(self._ray, group, hosts, mark)
-        finally:
-            Path(mark.path).unlink(missing_ok=True)
+        placement = self._placed(stop)
+        if placement is None:
+            return []
         try:
             agents = placement.agents
             gang = Gang(
@@ -142,6 +138,33 @@ class _Starts:
             return gang.run([self._program(agents, one, number) for one in agents], stop)
         finally:
             placement.close()
+
+    def _placed(self, stop: StopRequest) -> Placement | None:
+        """Return agents on all hosts, as soon as there are enough; None where the job is over."""
+        group, options = self._options.training, self._options
+        deadline_s = time.monotonic() + options.hosts_s
+        mark = leave_mark(self._folder.logs(self._attempt.number))
+        try:
+            while stop.number is None:
+                left_s = max(0.0, deadline_s - time.monotonic())
+                hosts = wait_for_hosts(
+                    self._ray, [group], longest_s=left_s, tell=tell, without=self._lost,
+                    is_over=lambda: stop.number is not None,
+                )  # fmt: skip
+                if stop.number is not None:
+                    break
+                try:
+                    return Placement(
+                        self._ray, group, hosts, mark, is_over=lambda: stop.number is not None
+                    )
+                except NotPlacedError as error:
+                    # A host may have gone a moment ago, or another job be about to end.
+                    if time.monotonic() > deadline_s and stop.number is None:
+                        raise
+                    tell(f"headrace: {error} Trying again.\n")
+        finally:
+            Path(mark.path).unlink(missing_ok=True)
+        return None
 
     def _program(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> Program:
         first, is_here = agents[0].facts, agent.facts.is_drivers
@@ -170,7 +193,7 @@ class _Starts:
 
     def _environment_elsewhere(self) -> dict[str, str]:
         """Return the variables of ranks on another machine."""
-        own = {**env.travelling_environment(), env.RUN_DIR.name: "{logs}"}
+        own = {**env.travelling_environment(), env.RUN_DIR.name: "{folder}"}
         own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
         return own
 
@@ -194,30 +217,53 @@ class _Starts:
 
     def _may_start_anew(self, ends: Sequence[HostEnd]) -> bool:
         """Tell what has ended the ranks; return whether they are started once more."""
-        lost = [end.host for end in ends if end.returncode is None]
+        unheard = [end for end in ends if end.returncode is None]
+        lost = self._gone([end.agent for end in unheard])
         if lost:
-            there = {host.name for host in living_hosts(self._ray)}
-            gone = ", ".join(name for name in lost if name not in there) or ", ".join(lost)
+            self._lost |= {agent.host.node_id for agent in lost}
+            names = ", ".join(agent.host.name for agent in lost)
             if not self._preemptions_left:
-                tell(f"headrace: {gone}: lost, and no preemption is left (--max-preemptions)\n")
+                tell(f"headrace: {names}: lost, and no preemption is left (--max-preemptions)\n")
                 return False
             self._preemptions_left -= 1
-            tell(f"headrace: {gone}: lost; all ranks start anew once there are enough hosts\n")
+            tell(f"headrace: {names}: lost; all ranks start anew once there are enough hosts\n")
             return True
-        failures = [end for end in ends if end.failure is not None]
-        if failures:
-            first = first_failure([end.failure for end in failures if end.failure is not None])
-            tell(next(end.message for end in failures if end.failure == first))
+        for end in unheard:
+            tell(
+                f"headrace: {end.host}: its agent failed, though the host lives; often memory ran "
+                f"out: {end.reason}\n"
+            )
+        first = _first_failure(ends)
+        if first is not None:
+            tell(first.message)
         if not self._restarts_left:
             return False
         self._restarts_left -= 1
         tell(f"headrace: all ranks start anew; {self._restarts_left} restarts are left\n")
         return True
 
+    def _gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
+        """Return those whose hosts are gone; the cluster takes its time to say so."""
+        deadline_s = time.monotonic() + _GONE_S
+        while agents:
+            there = {host.node_id for host in living_hosts(self._ray)}
+            gone = [agent for agent in agents if agent.host.node_id not in there]
+            if gone or time.monotonic() > deadline_s:
+                return gone
+            time.sleep(_LOOK_EVERY_S)
+        return []
+
+
+def _first_failure(ends: Sequence[HostEnd]) -> HostEnd | None:
+    failures = {end.failure: end for end in ends if end.failure is not None}
+    return failures[first_failure(list(failures))] if failures else None
+
 
 def _exit_code(ends: Sequence[HostEnd]) -> int:
-    failures = [end.failure for end in ends if end.failure is not None]
-    if failures:
-        return exit_code_of(first_failure(failures).returncode)
+    first = _first_failure(ends)
+    if first is not None and first.failure is not None:
+        return exit_code_of(first.failure.returncode)
+    if any(end.returncode is None for end in ends):
+        return LaunchError.exit_code
     codes = [end.returncode for end in ends if end.returncode]
-    return exit_code_of(codes[0]) if codes else 1
+    return exit_code_of(codes[0]) if codes else LaunchError.exit_code

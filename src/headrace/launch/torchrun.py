@@ -94,19 +94,23 @@ def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     try:
         return _run(job, Path(given) if given else folder.logs(attempt.number), _report)
     finally:
-        # How the job ended is known: a signal that comes now must not change that.
-        for stopping in STOPPING:
-            signal.signal(stopping, signal.SIG_IGN)
+        _ignore_signals()  # how the job ended is known: one that comes now must not change that
         recording.finish()
+
+
+def _ignore_signals() -> None:
+    for stopping in STOPPING:
+        signal.signal(stopping, signal.SIG_IGN)
 
 
 def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
     leave_when_asked()
     member.apply(job.args)
+    logs.mkdir(parents=True, exist_ok=True)
 
     def report(failure: _Failed) -> None:
-        told = {"first": asdict(failure.first), "message": failure.message}
+        told = {"first": asdict(failure.first), "message": failure.message, "logs": str(logs)}
         os.write(announce_fd, json.dumps({"failure": told}).encode() + b"\n")
 
     return _run(job, logs, report, member)
@@ -139,6 +143,7 @@ def _run(
     try:
         _launch(config, entrypoint, arguments, leftovers)
     except ChildFailedError as error:
+        _ignore_signals()  # what failed is to be told, whatever comes
         failed = _failed(error, logs)
         if logs is not None:
             logs.close()  # what the ranks said comes before what is said about them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,16 @@ def pack_luggage(args: argparse.Namespace, argv: Sequence[str]) -> Luggage:
         argv: What they were parsed from.
     """
     here = Path.cwd()
-    before = argv[: len(argv) - len(args.training_script_args) - 1]
+    # From the end: the script's own arguments may hold its name, or "--".
+    place = (
+        len(argv)
+        - 1
+        - list(reversed(argv)).index(args.training_script, len(args.training_script_args))
+    )
+    before, after = argv[:place], argv[place + 1 :]
     if args.module or args.no_python:
         return Luggage(folder=str(here), argv=tuple(argv))
-    script = Path(args.training_script).absolute()
+    script = Path(os.path.normpath(Path(args.training_script).absolute()))
     folder = here if script.is_relative_to(here) else script.parent
     name = str(script.relative_to(folder))
-    return Luggage(folder=str(folder), argv=(*before, name, *args.training_script_args))
+    return Luggage(folder=str(folder), argv=(*before, name, *after))

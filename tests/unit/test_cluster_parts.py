@@ -1,0 +1,115 @@
+"""Parts of a job on a cluster that need no cluster: what travels, how logs grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.connection import connected
+from headrace.cluster.folder_tail import FolderTail, grow
+from headrace.cluster.machine import is_same_machine, leave_mark
+from headrace.core import env
+from headrace.core.errors import LaunchError
+from headrace.launch.flags import parse_torchrun_flags
+from headrace.launch.member import Member
+from headrace.launch.travelling import pack_luggage
+
+
+def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
+    folder, copy = tmp_path / "logs", tmp_path / "copy"
+    tail = FolderTail(folder, "**/rank-*")
+    assert tail.growth() == []
+    (folder / "restart-1").mkdir(parents=True)
+    first, second = folder / "rank-0.stdout", folder / "restart-1" / "rank-1.stderr"
+    first.write_bytes(b"one\xff\n")
+    (folder / "other").write_bytes(b"not a rank's")
+    second.touch()
+    grow(copy, tail.growth())
+    with first.open("ab") as file:
+        file.write(b"x" * (9 << 20))
+    while growths := tail.growth():
+        assert sum(len(growth.content) for growth in growths) <= 8 << 20
+        grow(copy, growths)
+    copied = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*.std*")}
+    assert copied == {Path("rank-0.stdout"): first.read_bytes(),
+                      Path("restart-1/rank-1.stderr"): b""}  # fmt: skip
+
+
+def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
+    mark = leave_mark(tmp_path)
+    assert is_same_machine(mark)
+    Path(mark.path).write_text("another's")
+    assert not is_same_machine(mark)
+    Path(mark.path).unlink()
+    assert not is_same_machine(mark)
+
+
+@pytest.mark.parametrize(
+    ("given", "folder", "read"),
+    [
+        (["train.py", "a"], ".", ["train.py", "a"]),
+        (["src/train.py", "--", "train.py"], ".", ["src/train.py", "--", "train.py"]),
+        (["../elsewhere/train.py", "train.py"], "../elsewhere", ["train.py", "train.py"]),
+        (["-m", "package.train", "b"], ".", ["-m", "package.train", "b"]),
+    ],
+)
+def test_what_goes_along_and_how_the_script_is_named_there(
+    given: list[str], folder: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here = tmp_path / "here"
+    for path in (here / "train.py", here / "src/train.py", tmp_path / "elsewhere/train.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    monkeypatch.chdir(here)
+    argv = ["--engine", "ray", "--nproc-per-node", "2", *given]
+    luggage = pack_luggage(parse_torchrun_flags(argv).args, argv)
+    assert Path(luggage.folder) == (here / folder).resolve()
+    assert luggage.argv == ("--engine", "ray", "--nproc-per-node", "2", *read)
+
+
+def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PET_STANDALONE", "1")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "elsewhere:1")
+    job = parse_torchrun_flags(["--max-restarts", "3", "train.py"])
+    member = Member(prefix="gpu/a:{rank}", restarts=2, hosts=2, number=1, address="10.0.0.2",
+                    master_address="10.0.0.1", master_port=29400)  # fmt: skip
+    Member.from_json(member.to_json()).apply(job.args)
+    assert (job.args.nnodes, job.args.node_rank, job.args.max_restarts) == ("2", 1, 0)
+    assert (job.args.standalone, job.args.rdzv_endpoint) == (False, "")
+    assert (job.args.master_addr, job.args.master_port) == ("10.0.0.1", 29400)
+
+
+def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOLD", "yes")
+    monkeypatch.setenv("LD_PRELOAD", "here.so")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    travels = env.travelling_environment()
+    assert travels["TOLD"] == "yes"
+    assert travels["CUDA_LAUNCH_BLOCKING"] == "1"
+    assert not travels.keys() & {"PATH", "HOME", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it
+    below = env.environment_below_ray(travels, is_whole=False)
+    assert below["TOLD"] == "yes"
+    assert below["CUDA_VISIBLE_DEVICES"] == "3"
+    assert below["PATH"]
+    assert "OMP_NUM_THREADS" not in env.environment_below_ray({"A": "b"}, is_whole=True)
+
+
+def test_devices_by_their_names(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert env.visible_devices(2) == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5")
+    assert env.visible_devices(2) == ["4", "GPU-5"]
+    assert env.visible_devices(0) == []
+
+
+def test_nobody_at_an_address():
+    with pytest.raises(LaunchError, match=r"no Ray cluster at 127\.0\.0\.1:1 that can be used"), \
+         connected("127.0.0.1:1"):  # fmt: skip
+        pass
