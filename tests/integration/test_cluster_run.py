@@ -36,8 +36,9 @@ STAY = """
 import os, pathlib, signal
 rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 path = pathlib.Path(f"pid-{restart}-{rank}")
-path.with_name("new").write_text(f"{os.getpid()}\\n")
-path.with_name("new").rename(path)
+new = path.with_name(f"new-{rank}")
+new.write_text(f"{os.getpid()}\\n")
+new.rename(path)
 if restart == os.environ.get("LAST"):
     raise SystemExit(0)
 while True:

@@ -33,6 +33,10 @@ class StopRequest:
 
     number: int | None = None
 
+    def is_asked(self) -> bool:
+        """Whether somebody has asked."""
+        return self.number is not None
+
     def heed(self, numbers: Iterable[signal.Signals]) -> None:
         """Note such signals from now on, in place of what they do; ignored ones stay ignored."""
         for number in numbers:
@@ -155,9 +159,9 @@ class Gang:
         """Ask ranks that still run to stop, where they are to; after the grace, kill them."""
         now_s = time.monotonic()
         failed = any(end.returncode != 0 for end in self._ends)
-        if self._kill_s is None and (failed or stop.number is not None):
+        if self._kill_s is None and (failed or stop.is_asked()):
             self._stop_s = self._stop_s or now_s + _OTHERS_S
-            if now_s >= self._stop_s or stop.number is not None:
+            if now_s >= self._stop_s or stop.is_asked():
                 self._kill_s = now_s + self._grace_s
                 self._send(stop.number or signal.SIGTERM)
         elif self._kill_s is not None and now_s > self._kill_s:

@@ -145,21 +145,19 @@ class _Starts:
         deadline_s = time.monotonic() + options.hosts_s
         mark = leave_mark(self._folder.logs(self._attempt.number))
         try:
-            while stop.number is None:
+            while not stop.is_asked():
                 left_s = max(0.0, deadline_s - time.monotonic())
                 hosts = wait_for_hosts(
                     self._ray, [group], longest_s=left_s, tell=tell, without=self._lost,
-                    is_over=lambda: stop.number is not None,
+                    is_over=stop.is_asked,
                 )  # fmt: skip
-                if stop.number is not None:
+                if stop.is_asked():
                     break
                 try:
-                    return Placement(
-                        self._ray, group, hosts, mark, is_over=lambda: stop.number is not None
-                    )
+                    return Placement(self._ray, group, hosts, mark, is_over=stop.is_asked)
                 except NotPlacedError as error:
                     # A host may have gone a moment ago, or another job be about to end.
-                    if time.monotonic() > deadline_s and stop.number is None:
+                    if time.monotonic() > deadline_s and not stop.is_asked():
                         raise
                     tell(f"headrace: {error} Trying again.\n")
         finally:
