@@ -39,13 +39,11 @@ class HostFacts:
 
     Attributes:
         address: As other hosts reach it.
-        hostname: What the host calls itself.
         is_drivers: It is the machine, with the file system, of whoever asked for the agent.
         free_port: A port that was free.
     """
 
     address: str
-    hostname: str
     is_drivers: bool
     free_port: int
 
@@ -105,7 +103,6 @@ class HostAgent:
             free_port = int(probe.getsockname()[1])
         return HostFacts(
             address=address,
-            hostname=socket.gethostname(),
             is_drivers=is_same_machine(mark),
             free_port=free_port,
         )

@@ -61,6 +61,8 @@ def run_on_cluster(
     stop = StopRequest()
     stop.heed(STOPPING)
     groups = [options.training, *options.others]
+    for group in options.others:
+        tell(f"headrace: group {group.name}: its hosts have no part in a job yet\n")
     luggage = pack_luggage(job.args, argv)
     with (
         _address(options, groups) as address,
