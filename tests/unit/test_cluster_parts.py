@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cluster.connection import connected
 from headrace.cluster.folder_tail import FolderTail, grow
-from headrace.cluster.machine import is_same_machine, leave_mark
+from headrace.cluster.machine import is_same_machine, marked
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.flags import parse_torchrun_flags
@@ -37,11 +37,11 @@ def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
 
 
 def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
-    mark = leave_mark(tmp_path)
-    assert is_same_machine(mark)
-    Path(mark.path).write_text("another's")
-    assert not is_same_machine(mark)
-    Path(mark.path).unlink()
+    with marked(tmp_path) as mark:
+        assert is_same_machine(mark)
+        Path(mark.path).write_text("another's")
+        assert not is_same_machine(mark)
+    assert not Path(mark.path).exists()
     assert not is_same_machine(mark)
 
 

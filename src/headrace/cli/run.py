@@ -73,6 +73,10 @@ def _run(
     ] = None,
     address: _Address = None,
     group: _Groups = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(help="The group whose hosts make batches, too: --group cpu=2 --offload cpu."),
+    ] = None,
     hosts_timeout: Annotated[
         str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")
     ] = None,
@@ -90,6 +94,7 @@ def _run(
         "--apply": apply,
         "--engine": engine,
         "--address": address,
+        "--offload": offload,
         "--hosts-timeout": hosts_timeout,
         "--max-preemptions": max_preemptions,
     }

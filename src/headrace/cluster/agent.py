@@ -25,6 +25,7 @@ from typing import IO, Any, Literal
 from headrace.cluster.folder_tail import FolderTail, Growth
 from headrace.cluster.machine import Mark, is_same_machine
 from headrace.core import env
+from headrace.core.places import SITE
 
 _WAIT_S = 1.0  # how long `news` waits for some; a host that says nothing for long is lost
 _MOST_PIECES = 4096  # lines of output that nobody has fetched; then the programs' pipes fill
@@ -41,11 +42,13 @@ class HostFacts:
         address: As other hosts reach it.
         is_drivers: It is the machine, with the file system, of whoever asked for the agent.
         free_port: A port that was free.
+        folder: Where the agent stands: the copy of the job's folder.
     """
 
     address: str
     is_drivers: bool
     free_port: int
+    folder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +58,20 @@ class Program:
     Attributes:
         command: Its arguments; `{python}`, `{parent}` and `{announce}` stand for the host's Python,
             the agent's process id, and a descriptor for lines of JSON that the agent passes on.
+            `{NAME}` stands for the file of that name among `files`.
         folder: Where it starts; None: where the agent is, with the copy of the job's folder.
         environment: Its variables. In them and in arguments `{folder}` is a folder of the agent's,
-            and `{logs}` one in it, where `rank-*` files come with the news.
+            and `{logs}` one in it, where `rank-*` files come with the news; `{site}` is the
+            variable PYTHONPATH with what has scripts begin as Headrace wants it.
         is_whole: They are all; otherwise they come beside those of the host.
+        files: Content of files that it finds, by their names; `keep` writes them anew.
     """
 
     command: Sequence[str]
     folder: str | None
     environment: Mapping[str, str]
     is_whole: bool
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,12 +112,21 @@ class HostAgent:
             address=address,
             is_drivers=is_same_machine(mark),
             free_port=free_port,
+            folder=str(Path.cwd()),
         )
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Write one of the program's files anew; it is whole at any moment."""
+        path = self._own_folder() / name
+        draft = path.with_name(f"{name}.draft")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        draft.replace(path)
 
     def start(self, program: Program) -> None:
         """Run a program; `news` tells of it. Once."""
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-        self._tail = FolderTail(self._folder / "logs", "**/rank-*")
+        self._tail = FolderTail(self._own_folder() / "logs", "**/rank-*")
         # A thread that lives as long: the program ends with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
@@ -143,6 +159,12 @@ class HostAgent:
             else:
                 process.send_signal(number)
 
+    def _own_folder(self) -> Path:
+        with self._starting:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
+            return self._folder
+
     def leave(self) -> None:
         """Remove what the agent keeps on its host's disk."""
         if self._folder is not None:
@@ -164,6 +186,8 @@ class HostAgent:
             self._said.put(("ended", code))
 
     def _run_to_its_end(self, program: Program) -> int:
+        for name, content in program.files.items():
+            self.keep(name, content)
         reading, writing = os.pipe()
         standing = {
             "python": sys.executable,
@@ -171,6 +195,8 @@ class HostAgent:
             "announce": str(writing),
             "folder": str(self._folder),
             "logs": f"{self._folder}/logs",
+            "site": env.path_with(SITE),
+            **{name: f"{self._folder}/{name}" for name in program.files},
         }
         environment = {
             name: _filled(value, standing) for name, value in program.environment.items()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +27,16 @@ class Mark:
     content: str
 
 
-def leave_mark(folder: Path) -> Mark:
-    """Leave a mark in a folder of this machine; OSError where that cannot be written."""
+@contextmanager
+def marked(folder: Path) -> Iterator[Mark]:
+    """Leave a mark in a folder of this machine meanwhile; OSError where that cannot be written."""
     path = folder / _MARK
     content = secrets.token_hex(8)
     path.write_text(content)
-    return Mark(boot=_boot(), path=str(path), content=content)
+    try:
+        yield Mark(boot=_boot(), path=str(path), content=content)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def is_same_machine(mark: Mark) -> bool:

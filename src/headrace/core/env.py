@@ -71,6 +71,11 @@ ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace r
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
+OFFLOAD = Variable(
+    "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
+)
+NOT_BELOW_A_RANK: dict[str, str | None] = {OFFLOAD.name: None}
+"""What a rank's own side processes are not told, being no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
@@ -151,6 +156,12 @@ def connection_variables() -> tuple[tuple[str, str], ...]:
 def thread_variables(count: int) -> dict[str, str | None]:
     """Return the variables by which libraries that are yet to be loaded use so many threads."""
     return {each.name: str(count) for each in (OMP_NUM_THREADS, *OTHER_THREADS)}
+
+
+def path_with(entry: str) -> str:
+    """Return this process's PYTHONPATH with an entry in front."""
+    others = PYTHONPATH.get()
+    return f"{entry}:{others}" if others else entry
 
 
 def change(values: Mapping[str, str | None]) -> None:

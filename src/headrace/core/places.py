@@ -8,6 +8,8 @@ from pathlib import Path
 
 PACKAGE = f"{Path(__file__).parents[1]}/"
 """The folder of this package."""
+SITE = f"{PACKAGE}enter/site"
+"""What comes first in PYTHONPATH, so that scripts begin with what Headrace prepares."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d?[^/]*/|^<")
 
 

@@ -11,6 +11,10 @@ def begin() -> None:
         from headrace.enter.overrides import prepare_overrides
 
         prepare_overrides()
+    if env.OFFLOAD.get():
+        from headrace.enter.offload import prepare_offload
+
+        prepare_offload()
     if env.RECORDS_DIR.get():
         from headrace.observe.probe.hooks import prepare
 

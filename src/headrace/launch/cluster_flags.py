@@ -36,6 +36,7 @@ class ClusterOptions:
         address: Where it is; None: this machine, with its hosts emulated.
         training: The group whose hosts run the ranks.
         others: Other groups.
+        offload: The group whose hosts make batches, too; None: none.
         hosts_s: Longest wait for the hosts, in seconds.
         max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
     """
@@ -43,6 +44,7 @@ class ClusterOptions:
     address: str | None
     training: Group
     others: tuple[Group, ...]
+    offload: str | None
     hosts_s: float
     max_preemptions: int
 
@@ -52,6 +54,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="local", help="local, or ray: the hosts of a cluster.")
     parser.add_argument("--address", help="The Ray cluster: HOST:PORT, auto, ray://HOST:PORT.")
     parser.add_argument("--group", action="append", default=[], help="NAME=HOSTS[:cpus=N,gpus=N]")
+    parser.add_argument("--offload", help="The group whose hosts make batches, too.")
     parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
     parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
 
@@ -72,7 +75,7 @@ def cluster_options(
         raise UsageError(f"--engine {args.engine}: it is one of {', '.join(_ENGINES)}.")
     groups = parse_groups(args.group)
     if args.engine == "local":
-        for flag in ("address", "group", "hosts_timeout", "max_preemptions"):
+        for flag in ("address", "group", "offload", "hosts_timeout", "max_preemptions"):
             if getattr(args, flag):
                 raise UsageError(
                     f"--{flag.replace('_', '-')} is about a cluster: add --engine ray."
@@ -86,10 +89,31 @@ def cluster_options(
             )
     if args.max_preemptions is not None and args.max_preemptions < -1:
         raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
+    address = args.address or env.RAY_ADDRESS.get()
+    training = groups[0] if groups else Group(name=_USUAL_GROUP, hosts=1)
+    _check_offload(args.offload, training, groups, address)
     return ClusterOptions(
-        address=args.address or env.RAY_ADDRESS.get(),
-        training=groups[0] if groups else Group(name=_USUAL_GROUP, hosts=1),
+        address=address,
+        training=training,
         others=groups[1:],
+        offload=args.offload,
         hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
         max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
     )
+
+
+def _check_offload(
+    name: str | None, training: Group, groups: tuple[Group, ...], address: str | None
+) -> None:
+    if name is None:
+        return
+    if name == training.name:
+        raise UsageError(
+            f"--offload {name}: that group trains, being the first --group. Name another one, "
+            f"such as --group gpu=1 --group {name}=2 --offload {name}."
+        )
+    if address is None and name not in {group.name for group in groups}:
+        raise UsageError(
+            f"--offload {name}: hosts are emulated here, and none is of that group. Add --group "
+            f"{name}=1:cpus=4, say, or name the cluster by --address."
+        )

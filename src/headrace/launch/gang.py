@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,15 +79,20 @@ class Gang:
         agents: One a host.
         grace_s: How long ranks that were asked to stop may take.
         logs: Where the logs go that hosts keep for themselves.
+        shown: Shows what hosts say.
+        meanwhile: Called often while the ranks run.
     """
 
     def __init__(
-        self, ray: ModuleType, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path
-    ) -> None:
+        self, ray: ModuleType, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
+        shown: Shown, meanwhile: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._ray = ray
         self._agents = agents
         self._grace_s = grace_s
         self._logs = logs
+        self._shown = shown
+        self._meanwhile = meanwhile
         self._announced: dict[str, dict[str, Any]] = {}
         self._heard_s: dict[str, float] = {}
         self._ends: list[HostEnd] = []
@@ -98,23 +103,20 @@ class Gang:
 
     def run(self, programs: Sequence[Program], stop: StopRequest) -> list[HostEnd]:
         """Run a program on each host until all have ended, and return how, first end first."""
-        shown = Shown()
-        try:
-            for agent, program in zip(self._agents, programs, strict=True):
-                agent.actor.start.remote(program)
-                self._heard_s[agent.host.node_id] = time.monotonic()
-                self._ask(agent)
-            while self._waiting:
-                self._look(shown)
-                self._stop_where_needed(stop)
-        finally:
-            shown.close()
+        for agent, program in zip(self._agents, programs, strict=True):
+            agent.actor.start.remote(program)
+            self._heard_s[agent.host.node_id] = time.monotonic()
+            self._ask(agent)
+        while self._waiting:
+            self._look()
+            self._stop_where_needed(stop)
+            self._meanwhile()
         return self._ends
 
     def _ask(self, agent: PlacedAgent) -> None:
         self._waiting[agent.actor.news.remote()] = agent
 
-    def _look(self, shown: Shown) -> None:
+    def _look(self) -> None:
         ready, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=_LOOK_EVERY_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
@@ -126,7 +128,7 @@ class Gang:
                 self._ends.append(HostEnd(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._heard_s[agent.host.node_id] = time.monotonic()
-                self._take_in(agent, news, shown)
+                self._take_in(agent, news)
         now_s = time.monotonic()
         for reference, agent in list(self._waiting.items()):
             if now_s - self._heard_s[agent.host.node_id] > self._silent_s:
@@ -134,9 +136,9 @@ class Gang:
                 reason = f"nothing was heard of it for {self._silent_s:.0f} s"
                 self._ends.append(HostEnd(agent=agent, returncode=None, reason=reason))
 
-    def _take_in(self, agent: PlacedAgent, news: News, shown: Shown) -> None:
+    def _take_in(self, agent: PlacedAgent, news: News) -> None:
         for source, text in news.output:
-            shown.show(source, text)
+            self._shown.show(source, text)
         with suppress(OSError):  # a full disk: what is shown is all there is
             grow(self._logs, news.logs)
         for announced in news.announced:

@@ -21,7 +21,7 @@ from headrace.cluster.agent import Program
 from headrace.cluster.connection import connected, living_hosts, wait_for_hosts
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
-from headrace.cluster.machine import leave_mark
+from headrace.cluster.machine import Mark, marked
 from headrace.cluster.placement import NotPlacedError, PlacedAgent, Placement
 from headrace.core import env
 from headrace.core.errors import LaunchError
@@ -30,7 +30,9 @@ from headrace.launch.failure import first_failure
 from headrace.launch.flags import TorchrunJob
 from headrace.launch.gang import Gang, HostEnd, StopRequest
 from headrace.launch.member import Member
+from headrace.launch.offloading import Offloading
 from headrace.launch.recording import Recording
+from headrace.launch.showing import Shown
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
 from headrace.launch.travelling import Luggage, pack_luggage
@@ -62,7 +64,9 @@ def run_on_cluster(
     stop.heed(STOPPING)
     groups = [options.training, *options.others]
     for group in options.others:
-        tell(f"headrace: group {group.name}: its hosts have no part in a job yet\n")
+        if group.name != options.offload:
+            tell(f"headrace: group {group.name}: its hosts have no part in this job; --offload "
+                 f"{group.name} would have them make batches\n")  # fmt: skip
     luggage = pack_luggage(job.args, argv)
     with (
         _address(options, groups) as address,
@@ -71,7 +75,8 @@ def run_on_cluster(
     ):
         stop.heed(STOPPING)  # Ray has its own ideas
         starts = _Starts(ray, job, options, argv, luggage, folder, attempt)
-        return starts.run(stop)
+        with marked(folder.logs(attempt.number)) as mark:
+            return starts.run(stop, mark)
 
 
 @contextmanager
@@ -106,12 +111,18 @@ class _Starts:
         self._preemptions_left = options.max_preemptions
         self._lost: set[str] = set()  # hosts, by Ray's number
         self._recording: Recording | None = None
+        self._shown = Shown()
+        self._offloading: Offloading | None = None
 
-    def run(self, stop: StopRequest) -> int:
+    def run(self, stop: StopRequest, mark: Mark) -> int:
         number = 0
         try:
+            if self._options.offload is not None:
+                self._offloading = Offloading(
+                    self._ray, self._options.offload, self._luggage, mark, self._shown
+                )
             while True:
-                ends = self._start(number, stop)
+                ends = self._start(number, stop, mark)
                 if stop.number is not None:
                     return 128 + stop.number
                 if all(end.returncode == 0 for end in ends):
@@ -122,48 +133,55 @@ class _Starts:
         finally:
             for stopping in STOPPING:
                 signal.signal(stopping, signal.SIG_IGN)
+            if self._offloading is not None:
+                self._offloading.close()
+            self._shown.close()
             if self._recording is not None:
                 self._recording.finish()
 
-    def _start(self, number: int, stop: StopRequest) -> list[HostEnd]:
-        placement = self._placed(stop)
+    def _start(self, number: int, stop: StopRequest, mark: Mark) -> list[HostEnd]:
+        placement = self._placed(stop, mark)
         if placement is None:
             return []
         try:
             agents = placement.agents
+            if self._offloading is not None:
+                self._offloading.serve(agents)
             gang = Gang(
                 self._ray,
                 agents,
                 grace_s=float(self._job.shutdown_s) + _AGENTS_EXTRA_S,
                 logs=self._folder.logs(self._attempt.number),
+                shown=self._shown,
+                meanwhile=self._tend,
             )
             return gang.run([self._program(agents, one, number) for one in agents], stop)
         finally:
             placement.close()
 
-    def _placed(self, stop: StopRequest) -> Placement | None:
+    def _tend(self) -> None:
+        if self._offloading is not None:
+            self._offloading.tend()
+
+    def _placed(self, stop: StopRequest, mark: Mark) -> Placement | None:
         """Return agents on all hosts, as soon as there are enough; None where the job is over."""
         group, options = self._options.training, self._options
         deadline_s = time.monotonic() + options.hosts_s
-        mark = leave_mark(self._folder.logs(self._attempt.number))
-        try:
-            while not stop.is_asked():
-                left_s = max(0.0, deadline_s - time.monotonic())
-                hosts = wait_for_hosts(
-                    self._ray, [group], longest_s=left_s, tell=tell, without=self._lost,
-                    is_over=stop.is_asked,
-                )  # fmt: skip
-                if stop.is_asked():
-                    break
-                try:
-                    return Placement(self._ray, group, hosts, mark, is_over=stop.is_asked)
-                except NotPlacedError as error:
-                    # A host may have gone a moment ago, or another job be about to end.
-                    if time.monotonic() > deadline_s and not stop.is_asked():
-                        raise
-                    tell(f"headrace: {error} Trying again.\n")
-        finally:
-            Path(mark.path).unlink(missing_ok=True)
+        while not stop.is_asked():
+            left_s = max(0.0, deadline_s - time.monotonic())
+            hosts = wait_for_hosts(
+                self._ray, [group], longest_s=left_s, tell=tell, without=self._lost,
+                is_over=stop.is_asked,
+            )  # fmt: skip
+            if stop.is_asked():
+                break
+            try:
+                return Placement(self._ray, group, hosts, mark, is_over=stop.is_asked)
+            except NotPlacedError as error:
+                # A host may have gone a moment ago, or another job be about to end.
+                if time.monotonic() > deadline_s and not stop.is_asked():
+                    raise
+                tell(f"headrace: {error} Trying again.\n")
         return None
 
     def _program(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> Program:
@@ -189,12 +207,15 @@ class _Starts:
             folder=str(Path.cwd()) if is_here else None,
             environment=self._environment(agents) if is_here else self._environment_elsewhere(),
             is_whole=is_here,
+            files=self._offloading.files_of(agent) if self._offloading is not None else {},
         )
 
     def _environment_elsewhere(self) -> dict[str, str]:
         """Return the variables of ranks on another machine."""
         own = {**env.travelling_environment(), env.RUN_DIR.name: "{folder}"}
         own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
+        if self._offloading is not None:
+            own |= self._offloading.variables(is_here=False)
         return own
 
     def _environment(self, agents: Sequence[PlacedAgent]) -> dict[str, str]:
@@ -213,6 +234,8 @@ class _Starts:
                 own.pop(name, None)
             else:
                 own[name] = value
+        if self._offloading is not None:
+            own |= self._offloading.variables(is_here=True)
         return own
 
     def _may_start_anew(self, ends: Sequence[HostEnd]) -> bool:

@@ -22,12 +22,13 @@ OWN_FLAGS = {
     "--engine": "engine",
     "--address": "address",
     "--group": "group",
+    "--offload": "offload",
     "--hosts-timeout": "hosts_timeout",
     "--hosts_timeout": "hosts_timeout",
     "--max-preemptions": "max_preemptions",
     "--max_preemptions": "max_preemptions",
 }
-_OF_CLUSTERS = {"engine", "address", "group", "hosts_timeout", "max_preemptions"}
+_OF_CLUSTERS = {"engine", "address", "group", "offload", "hosts_timeout", "max_preemptions"}
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.overrides import APPLIED, RANK_THREADS, Override, parse_overrides, threads_in
-from headrace.core.places import PACKAGE
+from headrace.core.places import SITE
 from headrace.core.units import parse_seconds
 from headrace.launch.collecting import Collecting
 from headrace.launch.told import tell
@@ -24,7 +23,6 @@ from headrace.records.run_folder import Attempt, RunFolder
 from headrace.records.switch import make_switch
 
 Profile = Literal["on", "off", "deep"]
-_SITE = Path(PACKAGE) / "enter" / "site"
 _USUAL_INTERVAL_S = 0.5
 _DEEP_S = 365 * 24 * 3600.0  # as long as the run lasts
 _SHORTEST_S, _LONGEST_S = 0.1, 60.0
@@ -103,8 +101,7 @@ class Recording:
         if threads is not None:
             found |= env.thread_variables(threads)
         if self._collecting is not None or self._overrides:
-            others = env.PYTHONPATH.get()
-            found[env.PYTHONPATH.name] = f"{_SITE}:{others}" if others else str(_SITE)
+            found[env.PYTHONPATH.name] = env.path_with(SITE)
         return found
 
     def finish(self) -> None:

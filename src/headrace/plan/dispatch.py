@@ -49,7 +49,7 @@ class Dispatch:
             first, or it was delivered), so that its slot can be freed; None where it counts.
         """
         ticket = self._open.pop(number)
-        if ticket.batch < self.next_delivery or ticket.batch in self._finished:
+        if not self.is_needed(ticket.batch):
             return ticket
         self._finished[ticket.batch] = ticket
         return None
@@ -91,6 +91,15 @@ class Dispatch:
     def settled(self) -> bool:
         """Whether every ticket came to an end."""
         return not self._open and not self._finished
+
+    @property
+    def open_count(self) -> int:
+        """How many tickets are neither finished nor given up."""
+        return len(self._open)
+
+    def is_needed(self, batch: int) -> bool:
+        """Whether a batch is still to be made: no ticket for it has finished."""
+        return batch >= self.next_delivery and batch not in self._finished
 
     def open_numbers(self) -> set[int]:
         """Return the numbers of the tickets that are neither finished nor given up."""

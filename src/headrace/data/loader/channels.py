@@ -43,6 +43,8 @@ class Answer(IntEnum):
     MADE = 0
     FAILED = 1
     EXHAUSTED = 2
+    RETURNED = 3  # by a helper: others are to make it
+    ROOM = 4  # of a helper: how many tickets it can have, in the place of a ticket's number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,14 @@
-"""What the loader asks of whoever makes its batches. Three answer: inline, processes, Ray."""
+"""What the loader asks of whoever makes its batches: inline, in processes, with others' help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from headrace.data.loader.channels import TicketMessage
+from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Order, Recipe
 
 
@@ -64,6 +66,48 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End all workers and free all memory that no batch uses."""
+
+
+class Helper(Protocol):
+    """Makes batches for an executor beside its own workers, in the same slots.
+
+    It answers where workers do: with what they say, with RETURNED for a ticket that others are to
+    see to, and with ROOM whenever it can have more or fewer tickets.
+
+    Attributes:
+        most_open: The most tickets that it will ever have room for.
+        most_bytes: The most memory that batches made ahead may take, in bytes.
+    """
+
+    most_open: int
+    most_bytes: int
+
+    def connect(self, slots: Sequence[int], answers: int) -> None:
+        """Get ready; once, before anything else.
+
+        Args:
+            slots: Descriptors of the slots' files.
+            answers: That of the socket which takes answers.
+        """
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can be asked for anything."""
+
+    def start(self, content: bytes) -> None:
+        """Make batches of the recipe in `content` from now on."""
+
+    def send(self, ticket: TicketMessage) -> None:
+        """Take a ticket."""
+
+    def forget(self) -> None:
+        """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""
+
+    def tell_failure(self, failure: Failure, worker: int) -> None:
+        """Note that one of its workers failed in a batch which could be made here."""
+
+    def close(self) -> None:
+        """End all that works for it."""
 
 
 _TURNS: WeakKeyDictionary[Executor, object] = WeakKeyDictionary()

@@ -24,7 +24,7 @@ from headrace.data.loader.arguments import (
     resolve_workers,
 )
 from headrace.data.loader.device import DeviceFeed
-from headrace.data.loader.executor import Executor, take_turn
+from headrace.data.loader.executor import Executor, Helper, take_turn
 from headrace.data.loader.inline import InlineExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
@@ -362,15 +362,16 @@ class DataLoader:
         self.__dict__.update(state)
         self._closer = weakref.finalize(self, _close_all, self._idle)
 
-    def _new_executor(self) -> Executor:
-        if self.num_workers == 0:
+    def _new_executor(self, helper: Helper | None = None) -> Executor:
+        if self.num_workers == 0 and helper is None:
             return InlineExecutor(self.world.rank)
         return ProcessExecutor(
-            self.num_workers,
+            max(self.num_workers, 1),
             self.prefetch_batches,
             rank=self.world.rank,
             iterable=self.iterable,
             modules=modules_of(self.dataset, self.collate_fn),
+            helper=helper,
         )
 
 

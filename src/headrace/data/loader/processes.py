@@ -6,17 +6,19 @@ import pickle
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.data.loader.away import TicketsAway
 from headrace.data.loader.channels import HELD, Answer, AnswerMessage, TicketMessage
-from headrace.data.loader.executor import Made
+from headrace.data.loader.executor import Helper, Made
 from headrace.data.loader.failures import Failure, describe_sample, sample_at
 from headrace.data.loader.making import Order, Recipe
 from headrace.data.loader.slots import SlotPool
-from headrace.data.loader.workforce import Workforce
+from headrace.data.loader.workforce import Workforce, pickled_recipe
 from headrace.plan.dispatch import Dispatch, Ticket
 
 # Slots beyond those at work. A script holds the batch at hand while it asks for the next, and may
@@ -35,6 +37,7 @@ class ProcessExecutor:
         rank: The rank they work for, for messages.
         iterable: The dataset is iterated: each worker has orders of its own.
         modules: What dataset and transforms are defined in, to be imported early.
+        helper: Takes what the workers have no hands for; map-style datasets alone.
 
     Attributes:
         workers: How many worker processes make batches.
@@ -48,15 +51,19 @@ class ProcessExecutor:
         rank: int,
         iterable: bool,
         modules: Sequence[str] = (),
+        helper: Helper | None = None,
     ) -> None:
         self.workers = workers
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
-        self._slots = SlotPool(self._depth + _SPARE_SLOTS)
+        self._away = TicketsAway(helper)
+        self._slots = SlotPool(self._away.slots_for(self._depth) + _SPARE_SLOTS)
         self._queues = workers if iterable else 1
         self._force = Workforce(
             workers, self._slots.descriptors, rank=rank, queues=self._queues, modules=modules
         )
+        if helper is not None:
+            helper.connect(self._slots.descriptors, self._force.answers.fileno())
         self._clean = True
         self._recipe: Recipe | None = None
         self._reset()
@@ -71,18 +78,29 @@ class ProcessExecutor:
 
     def start(self, recipe: Recipe) -> None:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
+        content = pickled_recipe(recipe)
         if not self._clean or recipe.iterable:  # an iterable's workers start each epoch anew
+            self._away.forget()
             self._force.end_workers()
             self._slots.reclaim()
         self._reset()
         self._recipe = recipe
         self._clean = False
-        self._force.start(recipe)
+        self._away.start(content)
+        self._force.start(content, str(Path.cwd()))
 
     def has_room(self) -> bool:
         """Whether another order can be taken now."""
         under_way = self._submitted - self._dispatch.next_delivery
-        return under_way < self._depth and self._slots.free_count() > 0
+        return (
+            under_way < self._away.most_under_way(self._depth)
+            and (self._has_room_here or self._away.has_room)
+            and self._slots.free_count() > 0
+        )
+
+    @property
+    def _has_room_here(self) -> bool:
+        return self._dispatch.open_count - len(self._away.numbers) < self._depth
 
     def submit(self, order: Order) -> None:
         """Take the order of the next batch; only when there is room."""
@@ -91,14 +109,22 @@ class ProcessExecutor:
         batch = self._submitted
         self._submitted += 1
         self._orders[batch] = order
-        self._send(self._dispatch.issue(batch, slot))
+        is_for_here = self._has_room_here
+        message = self._written(self._dispatch.issue(batch, slot))
+        if is_for_here:
+            self._force.send(message, batch % self._queues)
+        else:
+            self._away.send(message)
 
     def _send(self, ticket: Ticket) -> None:
+        self._force.send(self._written(ticket), ticket.batch % self._queues)
+
+    def _written(self, ticket: Ticket) -> TicketMessage:
+        """Write a ticket's order to its slot; return what tells of it."""
         payload = _pickled(self._orders[ticket.batch])
         self._slots.write(ticket.slot, payload)
         first = ticket.batch == 0
-        message = TicketMessage(ticket.number, ticket.slot, len(payload), goes_first=first)
-        self._force.send(message, ticket.batch % self._queues)
+        return TicketMessage(ticket.number, ticket.slot, len(payload), goes_first=first)
 
     def next_made(self, timeout_s: float) -> Made:
         """Return the next batch in order; raises as `Executor` says."""
@@ -115,10 +141,25 @@ class ProcessExecutor:
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
         for answer in answers:
-            self._deaths_in_a_row = 0
-            self._note(answer)
+            if self._away.note(answer):
+                self._note_from_away(answer)
+            else:
+                self._deaths_in_a_row = 0
+                self._note(answer)
         if deaths:
             self._replace_dead(deaths)
+
+    def _note_from_away(self, answer: AnswerMessage) -> None:
+        if answer.answer is Answer.MADE:
+            self._note(answer)
+        elif answer.answer is Answer.FAILED:
+            content = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
+            (ticket,) = self._dispatch.forget({answer.number})
+            failure = Failure.from_bytes(content)
+            self._away.note_failure(ticket.batch, failure, answer.worker)
+            self._send_again([ticket])
+        elif answer.answer is Answer.RETURNED:
+            self._send_again(self._dispatch.forget({answer.number}))
 
     def _note(self, answer: AnswerMessage) -> None:
         superfluous = self._dispatch.finish(answer.number)
@@ -138,6 +179,7 @@ class ProcessExecutor:
             self._slots.give(answer.slot)
             where = f"rank {self._rank}, worker {answer.worker}"
             raise Failure.from_bytes(structure).in_caller(where)
+        self._away.note_made_here(ticket.batch)
         content, bad, samples = self._received(answer.slot, structure)
         return Made(batch=ticket.batch, content=content, bad=tuple(bad), samples=samples)
 
@@ -167,14 +209,16 @@ class ProcessExecutor:
         assert self._recipe is not None
         if self._recipe.iterable:
             return  # each of its workers has a queue of its own, and a dead one ends the iteration
+        self._send_again(self._dispatch.forget(self._away.lost()))
         held = set().union(*self._force.tickets_held().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._force.none_waiting())
         self._take_in(*self._force.wait(0))
-        unseen &= self._dispatch.open_numbers()
+        here = self._dispatch.open_numbers() - self._away.numbers
+        unseen &= here
         if unseen & self._missing:
             self._force.end_workers()
             self._force.start_workers()
-            self._send_again(self._dispatch.forget(self._dispatch.open_numbers()))
+            self._send_again(self._dispatch.forget(here))
             unseen = set()
         self._missing = unseen
 
@@ -204,6 +248,11 @@ class ProcessExecutor:
         batch = self._dispatch.next_delivery
         held = self._force.tickets_held()
         for ticket in self._dispatch.tickets_for(batch):
+            if ticket.number in self._away.numbers:
+                return LoaderTimeoutError(
+                    f"rank {self._rank}: batch {batch} did not arrive from the auxiliary hosts "
+                    f"within {timeout_s:g} s. Raise timeout_s if the work really takes that long."
+                )
             for worker, numbers in held.items():
                 if ticket.number in numbers:
                     return LoaderTimeoutError(
@@ -234,6 +283,7 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """End all workers and free all memory that no batch uses."""
+        self._away.close()
         self._force.close()
         self._slots.close()
 

@@ -7,13 +7,8 @@ import hashlib
 import os
 import select
 import socket
-import subprocess
-import sys
-import weakref
 from collections import deque
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -21,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import env
-from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.errors import LoaderError
 from headrace.data.loader.channels import (
     HELD,
     NOBODY,
@@ -35,11 +30,12 @@ from headrace.data.loader.channels import (
 )
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Recipe
+from headrace.data.loader.side_process import SideProcess
 
 _START_DEADLINE_S = 120.0
-_BOOT = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from headrace.data.loader.forkserver import main; main({control}, {ends!r}, {modules!r})"
+_MAY_LAST = (
+    "It imports the modules that dataset and transforms are defined in: look for slow work at "
+    "import time."
 )
 _WORKER_ENVIRONMENT = {
     # One thread each: workers are as many as there are cores, and pools of threads cost memory.
@@ -52,27 +48,6 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
 }
 
-_LIVE: weakref.WeakSet[Workforce] = weakref.WeakSet()
-
-
-def _leave_all() -> None:
-    for workforce in list(_LIVE):
-        workforce.leave_in_forked_child()
-
-
-os.register_at_fork(after_in_child=_leave_all)
-
-
-class _Control(Connection):
-    """A connection that closes its descriptor once.
-
-    That of the standard library closes it as it dies, and again where whoever dies after it, of
-    objects that keep each other, tells it to: by then it may be another file's.
-    """
-
-    def __del__(self) -> None:
-        self.close()
-
 
 class Workforce:
     """The worker processes of one loader, and the channels to them.
@@ -83,9 +58,11 @@ class Workforce:
         rank: The rank they work for, for messages.
         queues: Ticket sockets: 1, or one a worker.
         modules: What the recipe will need; imported at once, while the script does other things.
+        path: Where workers look for modules; by default where this process does.
 
     Attributes:
         count: How many workers there are.
+        answers: Sending end of the answer socket, for others who answer as workers do.
         board: int64[workers, 3]: the tickets that each worker holds and its progress.
     """
 
@@ -97,15 +74,15 @@ class Workforce:
         rank: int,
         queues: int,
         modules: Sequence[str] = (),
+        path: Sequence[str] | None = None,
     ) -> None:
         self.count = count
         self._rank = rank
-        self._owner = os.getpid()
         self._recipe_sent = b""  # its digest
         self._running = False
         self._imported = False
         self._tickets = [socket_pair() for _ in range(queues)]
-        worker_answers, self._answers = socket_pair()
+        self.answers, self._answers = socket_pair()
         self._answers.setblocking(False)
         self._unsent: list[deque[bytes]] = [deque() for _ in range(queues)]
         board_descriptor = new_board(count)
@@ -113,41 +90,34 @@ class Workforce:
         self._gate = Gate.new()
         ends = Ends(
             tickets=[receiver.fileno() for _, receiver in self._tickets],
-            answers=worker_answers.fileno(),
+            answers=self.answers.fileno(),
             board=board_descriptor,
             gate=self._gate.fileno(),
             slots=slot_descriptors,
             workers=count,
         )
-        self._start_server(ends, modules)
-        worker_answers.close()
+        self._server = SideProcess(
+            f"rank {rank}: the workers' forkserver",
+            "headrace.data.loader.forkserver:main",
+            [ends.to_json(), list(modules)],
+            descriptors=ends.descriptors(),
+            # The user's word holds.
+            environment={**_WORKER_ENVIRONMENT, **env.child_environment(env.NOT_BELOW_A_RANK)},
+            path=path,
+        )
         os.close(board_descriptor)
 
-    def _start_server(self, ends: Ends, modules: Sequence[str]) -> None:
-        ours, theirs = socket.socketpair()
-        path = [str(Path.cwd()) if entry == "" else entry for entry in sys.path]
-        code = _BOOT.format(
-            control=theirs.fileno(), ends=ends.to_json(), path=path, modules=list(modules)
-        )
-        environment = {**_WORKER_ENVIRONMENT, **env.child_environment()}  # the user's word holds
-        self._server = subprocess.Popen(
-            [sys.executable, "-P", "-c", code],
-            pass_fds=[theirs.fileno(), *ends.descriptors()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-        theirs.close()
-        self._control = _Control(ours.detach())
-        _LIVE.add(self)
+    def start(self, content: bytes, folder: str) -> None:
+        """Have all workers run with a recipe; workers that already do are kept.
 
-    def start(self, recipe: Recipe) -> None:
-        """Have all workers run with `recipe`; workers that already do are kept.
+        Args:
+            content: The recipe, as `pickled_recipe` returns it.
+            folder: The workers' working folder.
 
         Raises:
-            LoaderError: The recipe cannot be pickled, or cannot be unpickled over there.
+            LoaderError: The recipe cannot be unpickled over there.
         """
         self._gate.shut()
-        content, folder = _pickled(recipe), str(Path.cwd())
         digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._recipe_sent:
             return
@@ -188,16 +158,23 @@ class Workforce:
                     sender.send(unsent[0], socket.MSG_DONTWAIT)
                     unsent.popleft()
 
-    def wait(self, timeout_s: float) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
+    def wait(
+        self, timeout_s: float, also: Sequence[int] = ()
+    ) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
         """Wait for news.
+
+        Args:
+            timeout_s: Longest wait, in seconds.
+            also: Descriptors that end the wait, too, once they can be read.
 
         Returns:
             Answers, and (worker, exit status) of workers that died; both empty after the timeout.
         """
         self._pump()
-        _wait_readable([self._answers.fileno(), self._control.fileno()], timeout_s)
+        control = self._server.control
+        _wait_readable([self._answers.fileno(), control.fileno(), *also], timeout_s)
         deaths: list[tuple[int, int]] = []
-        while self._control.poll(0):
+        while control.poll(0):
             report = self._report()
             deaths.append((report[1], report[2]))
         # Answers last: what a worker said before it died must be read with its death.
@@ -233,54 +210,25 @@ class Workforce:
     @property
     def usable(self) -> bool:
         """Whether the forkserver lives and was started by this process, not by its parent."""
-        return os.getpid() == self._owner and self._server.poll() is None
+        return self._server.lives
 
     def close(self) -> None:
         """End the workers and the forkserver."""
-        if os.getpid() != self._owner:
+        if not self._server.is_own:
             return  # a forked child of the training process: the workers are not its own
-        _LIVE.discard(self)
-        self._control.close()  # the forkserver ends at the end of this connection, as after a kill
         for sender, receiver in self._tickets:
             sender.close()
             receiver.close()
+        self.answers.close()
         self._answers.close()
         self._gate.close()
-        try:
-            self._server.wait(timeout=5)
-        except subprocess.TimeoutExpired:  # it is in the middle of importing the user's modules
-            self._server.kill()
-            self._server.wait()
-
-    def leave_in_forked_child(self) -> None:
-        """Close the connection in a forked child, or the forkserver would outlive the parent."""
-        self._control.close()
+        self._server.close()
 
     def _request(self, *request: Any) -> None:
-        try:
-            self._control.send(request)
-        except (BrokenPipeError, ConnectionResetError):
-            raise self._ended() from None
+        self._server.request(*request)
 
     def _report(self) -> tuple[Any, ...]:
-        try:
-            if not self._control.poll(_START_DEADLINE_S):
-                raise LoaderTimeoutError(
-                    f"rank {self._rank}: the workers' forkserver (process {self._server.pid}) did "
-                    f"not answer within {_START_DEADLINE_S:.0f} s. It imports the modules that "
-                    f"dataset and transforms are defined in: look for slow work at import time."
-                )
-            report: tuple[Any, ...] = self._control.recv()
-        except (EOFError, ConnectionResetError):
-            raise self._ended() from None
-        return report
-
-    def _ended(self) -> LoaderError:
-        status = self._server.wait(timeout=10)
-        return LoaderError(
-            f"rank {self._rank}: the workers' forkserver ended with exit status {status}. "
-            f"Its last words are above; a status of -9 often means that memory ran out."
-        )
+        return self._server.report(_START_DEADLINE_S, _MAY_LAST)
 
     def _read_answers(self) -> list[AnswerMessage]:
         answers: list[AnswerMessage] = []
@@ -294,7 +242,8 @@ class Workforce:
             answers.append(AnswerMessage.unpack(message))
 
 
-def _pickled(recipe: Recipe) -> bytes:
+def pickled_recipe(recipe: Recipe) -> bytes:
+    """Return a recipe as it is sent; raises LoaderError, naming the part that cannot be."""
     try:
         content: bytes = cloudpickle.dumps(recipe)
     except Exception as error:

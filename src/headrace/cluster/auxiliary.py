@@ -1,0 +1,202 @@
+"""Stations on the hosts of an instance group: they make batches for ranks elsewhere.
+
+Hosts come and go while a job runs; each that is there has a station, and ranks hear of it by a
+file. Nothing here waits: a host that hangs holds up nobody.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from headrace.cluster.agent import HostAgent, HostFacts, News, Program
+from headrace.cluster.connection import Host, living_hosts
+from headrace.cluster.machine import Mark
+from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
+
+_LOOK_EVERY_S = 1.0
+_AGAIN_S = 5.0  # before a station that ended is started anew
+_CALLS_AT_ONCE = 4
+_LEAVE_S = 5.0
+_KEY = "key"
+STATION = (
+    "{python}", "-u", "-P", "-m", "headrace.cluster.offload.station",
+    "--parent", "{parent}", "--announce", "{announce}", "--key", f"{{{_KEY}}}",
+)  # fmt: skip
+
+Show = Callable[[str, bytes], None]
+ProgramOf = Callable[[HostFacts, tuple[str, ...], dict[str, bytes]], Program]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Station:
+    host: Host
+    actor: Any
+    looking: Any  # reference of the agent's first look; None once it has looked
+    news: Any = None
+    port: int | None = None
+    address: str = ""
+    ended_s: float | None = None
+
+
+class Auxiliaries:
+    """The stations of one job.
+
+    Args:
+        ray: Connected.
+        group: The instance group's name.
+        mark: Left by this process.
+        program_of: Returns what runs a command on a host, by the host's facts, the command and
+            its files.
+        show: Takes what stations say.
+        tell: Takes lines for the user.
+
+    Attributes:
+        version: Another number whenever other hosts are there.
+    """
+
+    def __init__(
+        self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
+        show: Show, tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._ray = ray
+        self._group = group
+        self._mark = mark
+        self._program_of = program_of
+        self._show = show
+        self._tell = tell
+        self._key = secrets.token_bytes(32)
+        self._stations: dict[str, _Station] = {}  # by Ray's number of the host
+        self._left: dict[str, float] = {}  # when a host was given up, likewise
+        self._look_s = 0.0
+        self._cores = 0
+        self.version = 0
+        self.tend()
+
+    def file_for(self, folder: str) -> bytes:
+        """Return the hosts file of ranks whose job folder is `folder`."""
+        hosts = tuple(
+            AuxiliaryHost(name=each.host.name, address=each.address, port=each.port)
+            for each in self._stations.values()
+            if each.port is not None
+        )
+        return HostsFile(
+            key=self._key.hex(), folder=folder, cores=self._cores, hosts=hosts
+        ).to_bytes()
+
+    def tend(self) -> None:
+        """Look after hosts and stations, a moment at most; to be called often."""
+        now_s = time.monotonic()
+        if now_s >= self._look_s:
+            self._look_s = now_s + _LOOK_EVERY_S
+            self._look_at_hosts(now_s)
+        for station in list(self._stations.values()):
+            try:
+                self._attend(station, now_s)
+            except self._ray.exceptions.ActorUnavailableError:
+                station.news = station.actor.news.remote()
+            except (self._ray.exceptions.RayError, ConnectionError) as error:
+                self._lose(station, now_s, str(error))
+
+    def close(self) -> None:
+        """End all stations."""
+        actors = [station.actor for station in self._stations.values()]
+        self._stations.clear()
+        with suppress(Exception):  # hosts, or the whole cluster, may be gone
+            leaving = [actor.leave.remote() for actor in actors]
+            if leaving:
+                self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
+            for actor in actors:
+                self._ray.kill(actor)
+
+    def _look_at_hosts(self, now_s: float) -> None:
+        hosts = {
+            host.node_id: host for host in living_hosts(self._ray) if host.group == self._group
+        }
+        self._cores = sum(max(host.cpus, 1) for host in hosts.values())
+        for node_id in self._stations.keys() - hosts.keys():
+            self._lose(self._stations[node_id], now_s, "the host is gone")
+        for node_id, host in hosts.items():
+            is_due = now_s - self._left.get(node_id, -_AGAIN_S) >= _AGAIN_S
+            if node_id not in self._stations and is_due:
+                self._stations[node_id] = self._placed(host)
+
+    def _placed(self, host: Host) -> _Station:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        actor = (
+            self._ray.remote(HostAgent)
+            .options(
+                num_cpus=max(host.cpus, 1),  # all of them: whoever else wants some waits
+                scheduling_strategy=NodeAffinitySchedulingStrategy(host.node_id, soft=False),
+                max_concurrency=_CALLS_AT_ONCE,
+            )
+            .remote()
+        )
+        return _Station(host=host, actor=actor, looking=actor.look.remote(self._mark, host.address))
+
+    def _attend(self, station: _Station, now_s: float) -> None:
+        if station.looking is not None:
+            if self._is_ready(station.looking):
+                self._start(station, self._ray.get(station.looking))
+        elif station.ended_s is not None:
+            if now_s - station.ended_s >= _AGAIN_S:
+                self._lose(station, now_s, "")  # its agent starts one program, once
+        elif self._is_ready(station.news):
+            self._take_in(station, self._ray.get(station.news), now_s)
+
+    def _is_ready(self, reference: Any) -> bool:
+        ready, _ = self._ray.wait([reference], timeout=0)
+        return bool(ready)
+
+    def _start(self, station: _Station, facts: HostFacts) -> None:
+        cores = str(max(station.host.cpus, 1))
+        command = (*STATION, "--address", facts.address, "--cores", cores)
+        station.looking, station.address = None, facts.address
+        program = self._program_of(facts, command, {_KEY: self._key})
+        station.actor.start.remote(program)
+        station.news = station.actor.news.remote()
+
+    def _take_in(self, station: _Station, news: News, now_s: float) -> None:
+        prefix = f"[{station.host.group}/{station.host.name}] ".encode()
+        for source, text in news.output:
+            self._show(source, prefix + text)
+        for announced in news.announced:
+            station.port = int(announced["port"])
+            self.version += 1
+            cores = max(station.host.cpus, 1)
+            self._tell(f"headrace: {station.host.name} makes batches, on {cores} cores\n")
+        if news.returncode is None:
+            station.news = station.actor.news.remote()
+            return
+        self._tell(
+            f"headrace: {station.host.name}: what makes batches there ended with "
+            f"{news.returncode}; it is started anew\n"
+        )
+        station.ended_s = now_s
+        self._forget_port(station)
+
+    def _lose(self, station: _Station, now_s: float, why: str) -> None:
+        node_id = station.host.node_id
+        if why:
+            self._tell(f"headrace: auxiliary host {station.host.name} is lost: {_short(why)}\n")
+        self._stations.pop(node_id, None)
+        self._left[node_id] = now_s
+        self._forget_port(station)
+        with suppress(Exception):  # it is gone with its host
+            self._ray.kill(station.actor)
+
+    def _forget_port(self, station: _Station) -> None:
+        if station.port is not None:
+            station.port = None
+            self.version += 1
+
+
+def _short(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[0] if lines else "nobody knows why"

@@ -1,0 +1,1 @@
+"""Batches made on auxiliary hosts, over a socket: the station there, the receiver here."""

@@ -1,0 +1,225 @@
+"""Which auxiliary host is asked for which batch. Pure bookkeeping: no sockets; told the time.
+
+Tickets come in order and are asked for in order, a few in a row from one host, so that what a host
+has read for one batch helps with the next. A host that has taken much longer than usual over a
+batch is not waited for: another worker is asked as well, and whichever comes first counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_LATE_TIMES = 2.0  # as long as nine of ten take
+_LATE_MORE_S = 0.1
+_LATE_FROM = 5  # durations known
+_KNOWN = 64
+_MOST_ASKS = 3  # at once for one ticket
+_AGAIN_ONE_IN = 8  # of the asks under way
+_RUNS = 5  # a run is this part of what a host may have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One host is asked for one ticket.
+
+    Attributes:
+        number: Counts asks.
+        ticket: The ticket.
+        host: The host.
+        since_s: When.
+    """
+
+    number: int
+    ticket: int
+    host: str
+    since_s: float
+
+
+@dataclass(slots=True)
+class _Ticket:
+    asks: set[int] = field(default_factory=set)
+    arriving: int | None = None  # the ask whose batch is being received
+
+
+@dataclass(slots=True)
+class _Host:
+    orders: int  # that it may have
+    out: set[int] = field(default_factory=set)
+    took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KNOWN))
+
+    @property
+    def free(self) -> int:
+        return self.orders - len(self.out)
+
+    @property
+    def late_s(self) -> float:
+        """How long it may take over a batch before another is asked."""
+        if len(self.took_s) < _LATE_FROM:
+            return float("inf")
+        usual_s = sorted(self.took_s)[int(0.9 * (len(self.took_s) - 1))]
+        return _LATE_TIMES * usual_s + _LATE_MORE_S
+
+
+class Dealer:
+    """The tickets of one loader, and the hosts that may be asked for them."""
+
+    def __init__(self) -> None:
+        self._next_ask = 0
+        self._waiting: deque[int] = deque()
+        self._tickets: dict[int, _Ticket] = {}
+        self._asks: dict[int, Ask] = {}
+        self._hosts: dict[str, _Host] = {}
+
+    @property
+    def room(self) -> int:
+        """How many tickets it can have: what hosts take, and as many again to wait."""
+        return 2 * sum(host.orders for host in self._hosts.values())
+
+    def wanted_of(self, host: str) -> int:
+        """Return how many batches it would have a host make, if only that could."""
+        known = self._hosts.get(host)
+        return (len(known.out) if known else 0) + len(self._waiting)
+
+    def add(self, ticket: int) -> None:
+        """Take a ticket."""
+        self._tickets[ticket] = _Ticket()
+        self._waiting.append(ticket)
+
+    def set_orders(self, host: str, orders: int) -> None:
+        """Note how many orders a host may have; it may be new."""
+        known = self._hosts.setdefault(host, _Host(orders))
+        known.orders = orders
+
+    def lose(self, host: str) -> None:
+        """Ask a host no more; what it had is asked for elsewhere, before anything else."""
+        known = self._hosts.pop(host, None)
+        lost = sorted(known.out, reverse=True) if known else []
+        for number in lost:
+            ask = self._asks.pop(number)
+            ticket = self._tickets.get(ask.ticket)
+            if ticket is None:
+                continue
+            ticket.asks.discard(number)
+            if ticket.arriving == number:
+                ticket.arriving = None
+            if not ticket.asks and ask.ticket not in self._waiting:
+                self._waiting.appendleft(ask.ticket)
+
+    def deal(self, now_s: float) -> list[Ask]:
+        """Return what to ask now, and of whom."""
+        self._look_for_late(now_s)
+        asks: list[Ask] = []
+        while self._waiting:
+            ticket = self._waiting[0]
+            host = self._choose(self._tickets[ticket])
+            if host is None:
+                return asks
+            for _ in range(self._run(host)):
+                asks.append(self._ask(self._waiting.popleft(), host, now_s))
+                if not self._waiting or self._has_been_asked(self._waiting[0], host):
+                    break
+        return asks
+
+    def _run(self, host: str) -> int:
+        known = self._hosts[host]
+        return max(1, min(known.free, known.orders // _RUNS))
+
+    def _has_been_asked(self, ticket: int, host: str) -> bool:
+        return any(self._asks[each].host == host for each in self._tickets[ticket].asks)
+
+    def _choose(self, ticket: _Ticket) -> str | None:
+        """Return who is asked for a ticket: whoever has most room, and was not asked already."""
+        asked = {self._asks[each].host for each in ticket.asks}
+        free = {name: host for name, host in self._hosts.items() if host.free > 0}
+        if not asked:  # wait for room for a whole run, but never until a host idles
+            free = {name: host for name, host in free.items() if host.free >= host.orders // _RUNS}
+        return max(
+            free,
+            key=lambda name: (name not in asked, free[name].free / free[name].orders, name),
+            default=None,
+        )
+
+    def _ask(self, ticket: int, host: str, now_s: float) -> Ask:
+        ask = Ask(number=self._next_ask, ticket=ticket, host=host, since_s=now_s)
+        self._next_ask += 1
+        self._asks[ask.number] = ask
+        self._tickets[ticket].asks.add(ask.number)
+        self._hosts[host].out.add(ask.number)
+        return ask
+
+    def _look_for_late(self, now_s: float) -> None:
+        again = sum(len(ticket.asks) > 1 for ticket in self._tickets.values())
+        again += sum(bool(self._tickets[each].asks) for each in self._waiting)
+        most = max(1, len(self._asks) // _AGAIN_ONE_IN)
+        for number, ticket in self._tickets.items():
+            if again >= most:
+                return
+            if self._is_late(ticket, now_s) and number not in self._waiting:
+                self._waiting.appendleft(number)
+                again += 1
+
+    def _is_late(self, ticket: _Ticket, now_s: float) -> bool:
+        if not ticket.asks or ticket.arriving is not None or len(ticket.asks) >= _MOST_ASKS:
+            return False
+        asks = [self._asks[each] for each in ticket.asks]
+        return all(now_s - ask.since_s > self._hosts[ask.host].late_s for ask in asks)
+
+    def begins(self, number: int, host: str) -> int | None:
+        """Note that an ask's batch begins to arrive; return its ticket, None: nobody needs it."""
+        ask = self._known(number, host)
+        ticket = self._tickets.get(ask.ticket) if ask else None
+        if ask is None or ticket is None or ticket.arriving is not None:
+            return None
+        ticket.arriving = number
+        if ask.ticket in self._waiting:  # it was late
+            self._waiting.remove(ask.ticket)
+        return ask.ticket
+
+    def arrived(self, number: int, host: str, now_s: float) -> int | None:
+        """Note that an ask's batch has arrived; return its ticket, where this one counts."""
+        ask = self._known(number, host)
+        if ask is None:
+            return None
+        del self._asks[number]
+        self._hosts[host].out.discard(number)
+        self._hosts[host].took_s.append(now_s - ask.since_s)
+        ticket = self._tickets.get(ask.ticket)
+        if ticket is None:
+            return None
+        ticket.asks.discard(number)
+        if ticket.arriving != number:
+            return None
+        del self._tickets[ask.ticket]
+        return ask.ticket
+
+    def returned(self, number: int, host: str) -> None:
+        """Note that a host will not make an ask's batch: another is asked, where it is needed."""
+        ask = self._known(number, host)
+        if ask is None:
+            return
+        del self._asks[number]
+        self._hosts[host].out.discard(number)
+        ticket = self._tickets.get(ask.ticket)
+        if ticket is not None:
+            ticket.asks.discard(number)
+            if not ticket.asks and ask.ticket not in self._waiting:
+                self._waiting.appendleft(ask.ticket)
+
+    def _known(self, number: int, host: str) -> Ask | None:
+        ask = self._asks.get(number)
+        return ask if ask is not None and ask.host == host else None
+
+    def give_back(self) -> list[int]:
+        """Return the tickets that nobody can be asked for, and take them no longer."""
+        if self._hosts:
+            return []
+        back = sorted(self._tickets)
+        self._tickets.clear()
+        self._waiting.clear()
+        return back
+
+    def forget(self) -> None:
+        """Take no tickets any longer; what is asked for is received, and thrown away."""
+        self._tickets.clear()
+        self._waiting.clear()

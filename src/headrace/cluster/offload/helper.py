@@ -1,0 +1,126 @@
+"""Auxiliary hosts as a rank's executor asks them: through a receiver process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from headrace.cluster.offload.hosts_file import HostsFile
+from headrace.cluster.offload.session import RecipeMessage
+from headrace.core import env
+from headrace.core.errors import LoaderError, LoaderTimeoutError
+from headrace.core.world import World
+from headrace.data.loader.channels import TicketMessage
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.side_process import SideProcess
+
+_ANSWER_S = 60.0
+_MAY_LAST = "It was stopped, or this host has no processor time to spare."
+_LEAST_CORES = 8  # room for hosts that come later
+_MOST_TICKETS = 96  # each slot is a descriptor, in this process and in each worker
+_SHARE_OF_MEMORY = 0.2  # of what is free, for batches ahead in all ranks of this host
+
+
+class AuxiliaryHelper:
+    """Makes batches of one loader on auxiliary hosts.
+
+    Args:
+        hosts_file: Tells of them, as they come and go.
+        world: This rank's.
+
+    Attributes:
+        most_open: The most tickets that it will ever have room for.
+        most_bytes: The most memory that batches made ahead may take, in bytes.
+
+    Raises:
+        LaunchError: There is no such file.
+    """
+
+    def __init__(self, hosts_file: Path, world: World) -> None:
+        found = HostsFile.read(hosts_file)
+        self._file = hosts_file
+        self._root = Path(found.folder)
+        self._world = world
+        cores = max(found.cores, _LEAST_CORES)
+        self.most_open = min(3 * cores, _MOST_TICKETS)
+        free = psutil.virtual_memory().available
+        self.most_bytes = int(free * _SHARE_OF_MEMORY) // world.local_size
+        self._process: SideProcess | None = None
+        self._recipes = 0
+        self._sent = b""  # the digest of the recipe that was sent last
+
+    def connect(self, slots: Sequence[int], answers: int) -> None:
+        """Start the receiver; see `Helper`."""
+        self._process = SideProcess(
+            f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
+            "headrace.cluster.offload.receiver:main",
+            [answers, list(slots), str(self._file), int(self._world.local_rank == 0)],
+            descriptors=[answers, *slots],
+            environment=env.child_environment(env.NOT_BELOW_A_RANK),
+        )
+
+    @property
+    def lives(self) -> bool:
+        """Whether its receiver does."""
+        return self._process is not None and self._process.lives
+
+    def start(self, content: bytes) -> None:
+        """Make batches of the recipe in `content` from now on."""
+        recipe = RecipeMessage(
+            rank=self._world.rank,
+            folder=self._below_root(Path.cwd()) or ".",
+            path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
+            content=content,
+        )
+        whole = recipe.to_bytes()
+        digest = hashlib.blake2b(whole).digest()
+        with suppress(LoaderError):  # it has ended: the workers here go on
+            if digest == self._sent:
+                self._request("again")
+                return
+            self._recipes += 1
+            self._request("recipe", self._recipes, whole)
+            self._sent = digest
+
+    def send(self, ticket: TicketMessage) -> None:
+        """Take a ticket; raises LoaderError where the receiver has ended."""
+        self._request("ticket", ticket.number, ticket.slot, ticket.payload_bytes)
+
+    def forget(self) -> None:
+        """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""
+        if self._process is None:
+            return
+        try:
+            self._request("forget")
+            while self._process.report(_ANSWER_S, _MAY_LAST)[0] != "forgotten":
+                pass
+        except LoaderTimeoutError:
+            self._process.close()  # it must write nothing from now on
+        except LoaderError:
+            pass  # it has ended
+
+    def tell_failure(self, failure: Failure, worker: int) -> None:
+        """Note that a batch failed over there which could be made here."""
+        with suppress(LoaderError):
+            self._request("failed", worker, failure.summary)
+
+    def close(self) -> None:
+        """End the receiver."""
+        if self._process is not None and self._process.is_own:
+            self._process.close()
+
+    def _request(self, *request: object) -> None:
+        if self._process is not None:
+            self._process.request(*request)
+
+    def _below_root(self, path: Path) -> str | None:
+        """Return a path from the job's folder on, None for one elsewhere."""
+        try:
+            return str(path.absolute().relative_to(self._root))
+        except ValueError:
+            return None

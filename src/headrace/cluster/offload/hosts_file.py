@@ -1,0 +1,57 @@
+"""The file by which a rank finds the auxiliary hosts; it is written anew as they come and go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headrace.core.errors import LaunchError
+
+NAME = "auxiliary-hosts.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuxiliaryHost:
+    """Where a station listens.
+
+    Attributes:
+        name: The host's, for messages.
+        address: As ranks reach it.
+        port: The station's.
+    """
+
+    name: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostsFile:
+    """What is in the file.
+
+    Attributes:
+        key: The job's, by which stations know its ranks; in hexadecimal digits.
+        folder: The job's folder on this host; stations stand in theirs.
+        cores: How many cores the hosts have together, those that are not there yet among them.
+        hosts: Those that are there.
+    """
+
+    key: str
+    folder: str
+    cores: int
+    hosts: tuple[AuxiliaryHost, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the file's content."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, path: Path) -> HostsFile:
+        """Return what is in a file; raises LaunchError where it cannot be read."""
+        try:
+            fields = json.loads(path.read_bytes())
+            hosts = tuple(AuxiliaryHost(**each) for each in fields.pop("hosts"))
+            return cls(**fields, hosts=hosts)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise LaunchError(f"{path} does not tell of auxiliary hosts: {error}.") from error

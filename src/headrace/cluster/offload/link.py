@@ -1,0 +1,129 @@
+"""The connection between a receiver and a station: who may talk, and what is said.
+
+Both know the job's key. Each proves it to the other by a keyed hash (HMAC-SHA-256) of two random
+numbers, one from either side; then frames go both ways, a head and a body each.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headrace.core.errors import LaunchError
+
+_MAGIC = b"headrace batches 1"
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+_HEAD = struct.Struct("<qqqqqq")
+HEAD_BYTES = _HEAD.size
+
+
+class Kind(IntEnum):
+    """What a frame says. The receiver says the first five."""
+
+    RECIPE = 1  # a: its number; body: `RecipeMessage`
+    ORDER = 2  # make batch `ask`; body: the order
+    RECEIVED = 3  # batch `ask` is here, its memory is free
+    WANT = 4  # a: how many batches the rank would have of this host
+    FORGET = 5  # what was asked for so far is needed no more
+    BATCH = 6  # of `ask`; a: the answer, b: the worker, c: where the structure is; body: all of it
+    SHARE = 7  # a: how many orders may be here
+    READY = 8  # a: the number of the recipe that can be made
+    REFUSED = 9  # a: the number of the recipe that cannot; body: the failure
+    BEAT = 10  # this host lives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What comes before a frame's body.
+
+    Attributes:
+        kind: What it says.
+        ask: The order that it is about.
+        a, b, c: As `kind` explains.
+        body_bytes: Length of the body that follows.
+    """
+
+    kind: Kind
+    ask: int = 0
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    body_bytes: int = 0
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return _HEAD.pack(self.kind, self.ask, self.a, self.b, self.c, self.body_bytes)
+
+    @classmethod
+    def unpack(cls, content: bytes | bytearray | memoryview) -> Head:
+        """Return the head that `pack` made; ValueError where it is none."""
+        kind, ask, a, b, c, body_bytes = _HEAD.unpack(content)
+        return cls(kind=Kind(kind), ask=ask, a=a, b=b, c=c, body_bytes=body_bytes)
+
+
+def frame(kind: Kind, body: bytes = b"", *, ask: int = 0, a: int = 0) -> bytes:
+    """Return a whole frame."""
+    return Head(kind=kind, ask=ask, a=a, body_bytes=len(body)).pack() + body
+
+
+class NoEntryError(LaunchError):
+    """The other side does not know the job's key, or speaks something else."""
+
+
+def greet(connection: socket.socket, key: bytes) -> None:
+    """Prove the key to a station, and have it prove it; raises NoEntryError, OSError."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(_MAGIC + own)
+    told = _exactly(connection, _NONCE_BYTES + _PROOF_BYTES)
+    others, proof = told[:_NONCE_BYTES], told[_NONCE_BYTES:]
+    _check(proof, _proof(key, b"station", own, others))
+    connection.sendall(_proof(key, b"receiver", others, own))
+
+
+def admit(connection: socket.socket, key: bytes) -> None:
+    """Let a receiver in that proves the key; raises NoEntryError, OSError."""
+    told = _exactly(connection, len(_MAGIC) + _NONCE_BYTES)
+    if not told.startswith(_MAGIC):
+        raise NoEntryError("This is another program, or another version of Headrace.")
+    others, own = told[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(own + _proof(key, b"station", others, own))
+    _check(_exactly(connection, _PROOF_BYTES), _proof(key, b"receiver", own, others))
+
+
+def _proof(key: bytes, side: bytes, theirs: bytes, own: bytes) -> bytes:
+    return hmac.digest(key, side + theirs + own, "sha256")
+
+
+def _check(proof: bytes, right: bytes) -> None:
+    if not hmac.compare_digest(proof, right):
+        raise NoEntryError("The other side does not know this job's key.")
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        piece = connection.recv(size - len(content))
+        if not piece:
+            raise NoEntryError("The other side has hung up: it does not know this job's key.")
+        content += piece
+    return content
+
+
+def send_file(connection: socket.socket, descriptor: int, size: int) -> None:
+    """Send the first `size` bytes of a file; OSError where the other side is gone or takes nothing.
+
+    The kernel sends the file's own pages, so they must stay as they are until the other side has
+    them.
+    """
+    sent = 0
+    while sent < size:
+        now = os.sendfile(connection.fileno(), descriptor, sent, size - sent)
+        if not now:
+            raise OSError("the batch ends early")
+        sent += now

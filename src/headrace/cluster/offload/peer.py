@@ -1,0 +1,184 @@
+"""One auxiliary host, as the receiver of a rank's loader sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from headrace.cluster.offload.hosts_file import AuxiliaryHost
+from headrace.cluster.offload.link import HEAD_BYTES, Head, greet
+
+_CONNECT_S = 5.0
+_AGAIN_S = 2.0  # between attempts to connect
+SILENT_S = 3.0  # it beats twice a second
+_MOST_READ_BYTES = 32 << 20  # at a time, so that others have their turn
+
+
+@dataclass(slots=True)
+class Arriving:
+    """A frame on its way.
+
+    Attributes:
+        head: Its head.
+        body: Where its body goes.
+        filled: How much of that is here.
+    """
+
+    head: Head
+    body: memoryview
+    filled: int = 0
+
+
+@dataclass(slots=True)
+class Peer:
+    """A connection to a station, made anew whenever it is lost.
+
+    Attributes:
+        host: Where it is.
+        connection: None while there is none.
+        heard_s: When it was heard last.
+        recipe: The number of the recipe that it is ready to make, 0 for none.
+        refused: The number of the recipe that it is not asked for any more.
+        orders: How many orders it takes.
+        wanted: How many it was told would be given.
+        failures: Batches of the recipe that failed there, and could be made by others.
+        was_lost: It was told to be lost.
+    """
+
+    host: AuxiliaryHost
+    connection: socket.socket | None = None
+    heard_s: float = 0.0
+    recipe: int = 0
+    refused: int = 0
+    orders: int = 0
+    wanted: int = -1
+    failures: int = 0
+    was_lost: bool = False
+    _next_try_s: float = 0.0
+    _is_trying: bool = False
+    _unsent: deque[memoryview] = field(default_factory=deque)
+    _head: bytearray = field(default_factory=bytearray)
+    _arriving: Arriving | None = None
+
+    def connect(self, key: bytes, then: Callable[[Peer, socket.socket | None], None]) -> None:
+        """Begin to connect, where it is time to; `then` is called in another thread."""
+        now_s = time.monotonic()
+        if self.connection is not None or self._is_trying or now_s < self._next_try_s:
+            return
+        self._is_trying = True
+        self._next_try_s = now_s + _AGAIN_S
+
+        def attempt() -> None:
+            found = None
+            with contextlib.suppress(Exception):  # it is tried again, with whatever is there then
+                found = _connected(self.host, key)
+            then(self, found)
+
+        threading.Thread(target=attempt, name="connect", daemon=True).start()
+
+    def connected(self, connection: socket.socket | None) -> None:
+        """Note what came of an attempt."""
+        self._is_trying = False
+        self.connection = connection
+        self.heard_s = time.monotonic()
+        self.recipe, self.orders, self.wanted = 0, 0, -1
+        self._unsent.clear()
+        self._head.clear()
+        self._arriving = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self.connection is not None
+
+    def lost(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def send(self, content: bytes) -> None:
+        """Send as much as goes at once; the rest as `pump` is called. OSError: it is gone."""
+        self._unsent.append(memoryview(content))
+        self.pump()
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._unsent)
+
+    def pump(self) -> None:
+        """Send what waits, as far as the connection takes it; OSError where it is gone."""
+        assert self.connection is not None
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                sent = self.connection.send(self._unsent[0])
+                if sent < len(self._unsent[0]):
+                    self._unsent[0] = self._unsent[0][sent:]
+                else:
+                    self._unsent.popleft()
+
+    def divert(self) -> None:
+        """Let what is arriving go nowhere: its place is needed for something else."""
+        if self._arriving is not None:
+            self._arriving.body = memoryview(bytearray(len(self._arriving.body)))
+
+    def frames(self, place: Callable[[Head], memoryview]) -> Iterator[Arriving]:
+        """Give the frames that have come whole.
+
+        Args:
+            place: Told a frame's head, returns where its body goes.
+
+        Raises:
+            OSError: The connection has ended.
+            ValueError: What came is no frame.
+        """
+        assert self.connection is not None
+        left = _MOST_READ_BYTES
+        with contextlib.suppress(BlockingIOError):
+            while left > 0:
+                if self._arriving is None:
+                    self._read_head(place)
+                arriving = self._arriving
+                if arriving is None:
+                    continue
+                if arriving.filled < len(arriving.body):
+                    count = self.connection.recv_into(arriving.body[arriving.filled :])
+                    self._heard(count)
+                    arriving.filled += count
+                    left -= count
+                if arriving.filled == len(arriving.body):
+                    self._arriving = None
+                    yield arriving
+
+    def _read_head(self, place: Callable[[Head], memoryview]) -> None:
+        assert self.connection is not None
+        piece = self.connection.recv(HEAD_BYTES - len(self._head))
+        self._heard(len(piece))
+        self._head += piece
+        if len(self._head) == HEAD_BYTES:
+            head = Head.unpack(self._head)
+            self._head.clear()
+            self._arriving = Arriving(head, place(head))
+
+    def _heard(self, count: int) -> None:
+        if not count:
+            raise ConnectionResetError(f"{self.host.name} has hung up")
+        self.heard_s = time.monotonic()
+
+
+def _connected(host: AuxiliaryHost, key: bytes) -> socket.socket:
+    connection = socket.create_connection((host.address, host.port), timeout=_CONNECT_S)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        greet(connection, key)
+        connection.setblocking(False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

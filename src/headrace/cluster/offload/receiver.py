@@ -1,0 +1,356 @@
+"""The process beside a rank that asks auxiliary hosts for batches and puts them into slots.
+
+It is told what to do through a control connection, by tuples: ("recipe", number, bytes),
+("again",) for the same one, ("ticket", number, slot, payload bytes), ("forget",),
+("failed", worker, summary). It reports ("forgotten",), and answers tickets on the socket where
+workers do. It ends with the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import queue
+import selectors
+import signal
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from headrace.cluster.offload.dealing import Dealer
+from headrace.cluster.offload.hosts_file import HostsFile
+from headrace.cluster.offload.link import Head, Kind, frame
+from headrace.cluster.offload.peer import SILENT_S, Arriving, Peer
+from headrace.cluster.offload.telling import (
+    back_from,
+    failed_there,
+    lost_for,
+    refused_there,
+    silent_for,
+)
+from headrace.core.errors import LaunchError
+from headrace.data.loader.channels import Answer, AnswerMessage
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.slots import read_at
+
+_LOOK_S = 0.1
+_LOOK_AT_FILE_S = 1.0
+_STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
+_MOST_FAILURES = 3
+_WORKERS = 1 << 20  # a host's workers are counted from a multiple of it
+
+
+class Receiver:
+    """Serves one loader.
+
+    Args:
+        control: The training process is at the other end.
+        answers: Takes answers.
+        slots: Descriptors of the slots' files.
+        hosts_file: Tells of the auxiliary hosts.
+        tells: Tells of hosts that are lost: one of a host's ranks does.
+    """
+
+    def __init__(
+        self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path, *,
+        tells: bool,
+    ) -> None:  # fmt: skip
+        self._control = control
+        self._answers = answers
+        self._slots = slots
+        self._maps: dict[int, mmap.mmap] = {}
+        self._hosts_file = hosts_file
+        self._file_changed_ns = 0
+        self._look_at_file_s = 0.0
+        self._key = b""
+        self._dealer = Dealer()
+        self._peers: dict[str, Peer] = {}
+        self._names: list[str] = []  # in the order they were first seen
+        self._attempts: queue.SimpleQueue[tuple[Peer, socket.socket | None]] = queue.SimpleQueue()
+        # Ticket -> its slot and its order, which the batch overwrites there.
+        self._placed: dict[int, tuple[int, bytes]] = {}
+        self._recipe = (0, b"")
+        self._told_room = -1
+        self._tells = tells
+        self._looked_s = time.monotonic()
+        self._trash = bytearray()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, None)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, None)
+
+    def serve(self) -> None:
+        """Serve until the training process is gone (EOFError)."""
+        while True:
+            ready = self._selector.select(_LOOK_S)
+            self._forgive_where_stalled()
+            for key, events in ready:
+                if isinstance(key.data, Peer):
+                    self._attend(key.data, events)
+            self._look_after_hosts()
+            while self._control.poll(0):
+                self._heed(self._control.recv())
+            self._deal()
+
+    def _forgive_where_stalled(self) -> None:
+        before_s, self._looked_s = self._looked_s, time.monotonic()
+        if self._looked_s - before_s > _LOOK_S + _STALLED_S:
+            for peer in self._peers.values():
+                peer.heard_s = self._looked_s
+
+    # --- what the training process says
+
+    def _heed(self, request: tuple[object, ...]) -> None:
+        match request:
+            case ("recipe", int(number), bytes(content)):
+                self._recipe = number, content
+                for peer in self._peers.values():
+                    peer.failures = 0
+                    self._send_recipe(peer)
+                self._told_room = -1
+            case ("again",):
+                self._told_room = -1
+            case ("ticket", int(number), int(slot), int(payload_bytes)):
+                self._placed[number] = slot, read_at(self._slots[slot], 0, payload_bytes)
+                self._dealer.add(number)
+            case ("failed", int(worker), str(summary)):
+                self._note_failure(worker, summary)
+            case _:
+                self._forget()
+
+    def _forget(self) -> None:
+        self._dealer.forget()
+        self._placed.clear()
+        for peer in self._open_peers():
+            peer.divert()
+            self._send(peer, frame(Kind.FORGET))
+        self._control.send(("forgotten",))
+
+    def _send_recipe(self, peer: Peer) -> None:
+        number, content = self._recipe
+        if not peer.is_open or not number or number in {peer.recipe, peer.refused}:
+            return
+        self._dealer.lose(peer.host.name)
+        peer.recipe = 0
+        self._send(peer, frame(Kind.RECIPE, content, a=number))
+
+    # --- hosts come and go
+
+    def _look_after_hosts(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+        now_s = time.monotonic()
+        if now_s >= self._look_at_file_s:
+            self._look_at_file_s = now_s + _LOOK_AT_FILE_S
+            self._read_file()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._joined(*self._attempts.get_nowait())
+        for peer in list(self._peers.values()):
+            if peer.connection is None:
+                peer.connect(self._key, self._attempted)
+            elif now_s - peer.heard_s > SILENT_S:
+                self._lose(peer, silent_for(peer.host.name, SILENT_S))
+
+    def _read_file(self) -> None:
+        with contextlib.suppress(OSError, LaunchError):
+            changed_ns = self._hosts_file.stat().st_mtime_ns
+            if changed_ns == self._file_changed_ns:
+                return
+            found = HostsFile.read(self._hosts_file)
+            self._file_changed_ns = changed_ns
+            self._key = bytes.fromhex(found.key)
+            hosts = {host.name: host for host in found.hosts}
+            for name, peer in list(self._peers.items()):
+                if hosts.get(name) != peer.host:
+                    self._lose(peer, "" if peer.connection is None else lost_for(name))
+                    del self._peers[name]
+            for name, host in hosts.items():
+                self._peers.setdefault(name, Peer(host))
+                if name not in self._names:
+                    self._names.append(name)
+
+    def _attempted(self, peer: Peer, connection: socket.socket | None) -> None:
+        self._attempts.put((peer, connection))
+        os.eventfd_write(self._wakeup, 1)
+
+    def _joined(self, peer: Peer, connection: socket.socket | None) -> None:
+        if self._peers.get(peer.host.name) is not peer:
+            if connection is not None:
+                connection.close()
+            return
+        peer.connected(connection)
+        if connection is not None:
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+            self._send_recipe(peer)
+
+    def _lose(self, peer: Peer, told: str = "") -> None:
+        if peer.connection is not None:
+            self._selector.unregister(peer.connection)
+            peer.lost()
+        self._dealer.lose(peer.host.name)
+        if told and not peer.was_lost:
+            peer.was_lost = True
+            self._tell(told)
+
+    def _open_peers(self) -> list[Peer]:
+        return [peer for peer in self._peers.values() if peer.is_open]
+
+    def _send(self, peer: Peer, content: bytes) -> None:
+        if peer.connection is None:
+            return
+        try:
+            peer.send(content)
+        except OSError:
+            self._lose(peer, lost_for(peer.host.name))
+            return
+        self._watch(peer)
+
+    def _watch(self, peer: Peer) -> None:
+        if peer.connection is not None:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.has_unsent else 0)
+            self._selector.modify(peer.connection, events, peer)
+
+    # --- what hosts say
+
+    def _attend(self, peer: Peer, events: int) -> None:
+        if not peer.is_open:  # lost a moment ago
+            return
+        try:
+            if events & selectors.EVENT_WRITE:
+                peer.pump()
+                self._watch(peer)
+            if events & selectors.EVENT_READ:
+                for arrived in peer.frames(lambda head: self._place(peer, head)):
+                    self._take_in(peer, arrived)
+                    if peer.connection is None:
+                        return
+        except (OSError, ValueError):
+            self._lose(peer, lost_for(peer.host.name))
+
+    def _place(self, peer: Peer, head: Head) -> memoryview:
+        """Return where a frame's body goes: into the slot of its ticket, if that is needed."""
+        if head.kind is Kind.BATCH and head.a != Answer.RETURNED:
+            ticket = self._dealer.begins(head.ask, peer.host.name)
+            if ticket is not None:
+                return self._slot_memory(self._placed[ticket][0], head.body_bytes)
+        if len(self._trash) < head.body_bytes:
+            self._trash = bytearray(head.body_bytes)
+        return memoryview(self._trash)[: head.body_bytes]
+
+    def _slot_memory(self, slot: int, size_bytes: int) -> memoryview:
+        mapped = self._maps.get(slot)
+        if mapped is None or len(mapped) < size_bytes:
+            if os.fstat(self._slots[slot]).st_size < size_bytes:
+                os.ftruncate(self._slots[slot], size_bytes)
+            mapped = self._maps[slot] = mmap.mmap(
+                self._slots[slot], os.fstat(self._slots[slot]).st_size
+            )
+        return memoryview(mapped)[:size_bytes]
+
+    def _take_in(self, peer: Peer, arrived: Arriving) -> None:
+        head = arrived.head
+        match head.kind:
+            case Kind.BATCH if head.a == Answer.RETURNED:
+                self._dealer.returned(head.ask, peer.host.name)
+            case Kind.BATCH:
+                self._take_batch(peer, head)
+            case Kind.SHARE:
+                peer.orders = head.a
+                self._use(peer)
+            case Kind.READY:
+                peer.recipe = head.a
+                self._use(peer)
+            case Kind.REFUSED:
+                self._refused(peer, head.a, Failure.from_bytes(bytes(arrived.body)))
+            case Kind.BEAT:
+                pass
+            case _:
+                raise ValueError(f"a station does not say {head.kind.name}")
+
+    def _use(self, peer: Peer) -> None:
+        if peer.recipe == self._recipe[0] and peer.recipe != peer.refused and peer.orders:
+            self._dealer.set_orders(peer.host.name, peer.orders)
+            if peer.was_lost:
+                peer.was_lost = False
+                self._tell(back_from(peer.host.name))
+
+    def _take_batch(self, peer: Peer, head: Head) -> None:
+        self._send(peer, frame(Kind.RECEIVED, ask=head.ask))
+        ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
+        if ticket is None:
+            return
+        slot, _ = self._placed.pop(ticket)
+        worker = self._names.index(peer.host.name) * _WORKERS + head.b
+        answer = AnswerMessage(
+            Answer(head.a), worker, ticket, slot, head.c, head.body_bytes - head.c
+        )
+        self._answers.send(answer.pack())
+
+    def _refused(self, peer: Peer, number: int, failure: Failure) -> None:
+        peer.refused = number
+        self._dealer.lose(peer.host.name)
+        if number == self._recipe[0]:
+            self._tell(refused_there(peer.host.name, failure))
+
+    def _note_failure(self, worker: int, summary: str) -> None:
+        peer = self._peers.get(self._names[worker // _WORKERS])
+        if peer is None or peer.refused == self._recipe[0]:
+            return
+        peer.failures += 1
+        is_last = peer.failures >= _MOST_FAILURES
+        if peer.failures == 1 or is_last:
+            self._tell(failed_there(peer.host.name, summary, is_last=is_last))
+        if is_last:
+            peer.refused = self._recipe[0]
+            self._dealer.lose(peer.host.name)
+
+    # --- what is asked of them
+
+    def _deal(self) -> None:
+        for ask in self._dealer.deal(time.monotonic()):
+            order = self._placed[ask.ticket][1]
+            self._send(self._peers[ask.host], frame(Kind.ORDER, order, ask=ask.number))
+        for peer in self._open_peers():
+            wanted = self._dealer.wanted_of(peer.host.name)
+            if wanted != peer.wanted:
+                peer.wanted = wanted
+                self._send(peer, frame(Kind.WANT, a=wanted))
+        for ticket in self._dealer.give_back():
+            slot, _ = self._placed.pop(ticket)
+            self._answers.send(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0).pack())
+        if self._told_room != self._dealer.room:
+            self._told_room = self._dealer.room
+            self._answers.send(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0).pack())
+
+    def _tell(self, line: str) -> None:
+        if self._tells:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"headrace: {line}\n")
+                sys.stderr.flush()
+
+
+def main(control: int, answers: int, slots: list[int], hosts_file: str, tells: int) -> None:
+    """Serve the executor at the other end of `control`, then exit.
+
+    Args:
+        control: The control connection's descriptor.
+        answers: That of the socket for answers.
+        slots: Those of the slots' files.
+        hosts_file: Where the auxiliary hosts are told of.
+        tells: Whether it tells of hosts that are lost.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # the training process decides
+    receiver = Receiver(
+        Connection(control),
+        socket.socket(fileno=answers),
+        slots,
+        Path(hosts_file),
+        tells=bool(tells),
+    )
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        receiver.serve()

@@ -1,0 +1,316 @@
+"""One loader of one rank, as an auxiliary host sees it: orders in, batches out."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import traceback
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame, send_file
+from headrace.cluster.offload.shares import Cores
+from headrace.core.errors import HeadraceError
+from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.slots import SlotPool
+from headrace.data.loader.workforce import Workforce
+
+BEAT_S = 0.5
+_SEND_S = 60  # a rank that takes nothing for so long is gone, or stopped; it comes again
+_LOOK_S = 0.5
+_MOST_DEATHS = 3  # of workers, one after another, at the same order
+_RECEIVE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeMessage:
+    """What goes with a recipe.
+
+    Attributes:
+        rank: Whose it is.
+        folder: The rank's working folder, from the job's folder on.
+        path: Where the rank looks for modules, as far as that is below the job's folder.
+        content: The recipe, pickled.
+    """
+
+    rank: int
+    folder: str
+    path: list[str]
+    content: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return bytes that `from_bytes` reads."""
+        told = {"rank": self.rank, "folder": self.folder, "path": self.path}
+        return json.dumps(told).encode() + b"\n" + self.content
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> RecipeMessage:
+        """Return the message that `to_bytes` told."""
+        told, _, content = body.partition(b"\n")
+        return cls(**json.loads(told), content=content)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    ask: int
+    payload: bytes
+    slot: int = -1
+    deaths: int = 0
+
+
+class Session:
+    """The host's side of one connection; runs in a thread of its own until that ends.
+
+    Args:
+        connection: To a receiver that was let in.
+        cores: The host's.
+    """
+
+    def __init__(self, connection: socket.socket, cores: Cores) -> None:
+        self._connection = connection
+        self._cores = cores
+        self._me = id(self)
+        self._slots = SlotPool(2 * (cores.count + cores.count // 2 + 2))
+        self._force: Workforce | None = None
+        self._place: list[str] | None = None  # the path that the workforce has
+        self._arrived = bytearray()
+        self._waiting: deque[_Order] = deque()
+        self._at_work: dict[int, _Order] = {}  # by ticket
+        self._sent: dict[int, int] = {}  # ask -> slot, until it is received
+        self._next_ticket = 0
+        self._is_first = True
+        self._told_share = 0
+        self._sending = threading.Lock()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Serve until the receiver is gone."""
+        self._connection.settimeout(None)
+        longest = struct.pack("ll", _SEND_S, 0)
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
+        self._cores.join(self._me, self._nudge)
+        beating = threading.Thread(target=self._beat, name="beat", daemon=True)
+        beating.start()
+        try:
+            with suppress(OSError, ValueError):
+                while self._step():
+                    pass
+        finally:
+            self._is_over.set()
+            self._cores.leave(self._me)
+            beating.join()
+            self._connection.close()
+            if self._force is not None:
+                self._force.close()
+            self._slots.close()
+            os.close(self._wake)
+
+    def _nudge(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def _beat(self) -> None:
+        """Tell that this host lives, also while the session imports or sends."""
+        while not self._is_over.wait(BEAT_S):
+            if self._sending.acquire(blocking=False):  # else it is telling just now
+                try:
+                    with suppress(OSError):
+                        self._connection.sendall(frame(Kind.BEAT))
+                finally:
+                    self._sending.release()
+
+    def _step(self) -> bool:
+        """Wait for something to do, and do it; return whether the receiver is still there."""
+        also = [self._connection.fileno(), self._wake]
+        if self._force is not None:
+            answers, deaths = self._force.wait(_LOOK_S, also)
+            for answer in answers:
+                self._deliver(answer)
+            self._replace(deaths)
+        else:
+            _wait(also, _LOOK_S)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        is_there = self._receive()
+        self._tell_share()
+        self._give_out()
+        return is_there
+
+    def _tell_share(self) -> None:
+        share = self._cores.orders_for(self._me)
+        if share != self._told_share:
+            self._told_share = share
+            self._send(frame(Kind.SHARE, a=share))
+
+    def _send(self, content: bytes) -> None:
+        with self._sending:
+            self._connection.sendall(content)
+
+    # --- what the receiver says
+
+    def _receive(self) -> bool:
+        while True:
+            try:
+                piece = self._connection.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            if not piece:
+                return False
+            self._arrived += piece
+        while (found := self._next_frame()) is not None:
+            self._heed(*found)
+        return True
+
+    def _next_frame(self) -> tuple[Head, bytes] | None:
+        if len(self._arrived) < HEAD_BYTES:
+            return None
+        head = Head.unpack(self._arrived[:HEAD_BYTES])
+        end = HEAD_BYTES + head.body_bytes
+        if len(self._arrived) < end:
+            return None
+        body = bytes(self._arrived[HEAD_BYTES:end])
+        del self._arrived[:end]
+        return head, body
+
+    def _heed(self, head: Head, body: bytes) -> None:
+        match head.kind:
+            case Kind.RECIPE:
+                self._load(head.a, RecipeMessage.from_bytes(body))
+            case Kind.ORDER:
+                self._waiting.append(_Order(ask=head.ask, payload=body))
+            case Kind.RECEIVED:
+                self._slots.give(self._sent.pop(head.ask))
+            case Kind.WANT:
+                self._cores.want(self._me, head.a)
+            case Kind.FORGET:
+                self._return_waiting()
+            case _:
+                raise ValueError(f"a receiver does not say {head.kind.name}")
+
+    def _load(self, number: int, recipe: RecipeMessage) -> None:
+        """Have the workers make batches of another recipe."""
+        for order in self._at_work.values():
+            self._slots.give(order.slot)
+            self._cores.give(self._me)
+        self._waiting.extend(self._at_work.values())
+        self._at_work.clear()
+        self._return_waiting()
+        self._is_first = True
+        try:
+            self._start(recipe)
+        except Exception as error:  # noqa: BLE001 - loading user code may raise anything
+            failure = Failure.of(error, traceback.format_exc(), None, None)
+            if self._force is not None:
+                self._force.close()
+                self._force = None
+            self._send(frame(Kind.REFUSED, failure.to_bytes(), a=number))
+        else:
+            self._send(frame(Kind.READY, a=number))
+
+    def _return_waiting(self) -> None:
+        for order in self._waiting:
+            self._send(Head(kind=Kind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
+        self._waiting.clear()
+
+    def _start(self, recipe: RecipeMessage) -> None:
+        root = Path.cwd()
+        if self._force is not None and (self._place != recipe.path or not self._force.usable):
+            self._force.close()
+            self._force = None
+        if self._force is None:
+            self._place = recipe.path
+            self._force = Workforce(
+                self._cores.count,
+                self._slots.descriptors,
+                rank=recipe.rank,
+                queues=1,
+                path=[*(str(root / entry) for entry in recipe.path), *sys.path],
+            )
+        folder = root / recipe.folder
+        self._force.start(recipe.content, str(folder if folder.is_dir() else root))
+
+    # --- what the workers do
+
+    def _give_out(self) -> None:
+        """Hand waiting orders to workers, as far as cores and memory go."""
+        while self._force is not None and self._waiting:
+            if not self._slots.free_count():
+                return
+            if not self._cores.take(self._me, waiting=len(self._waiting)):
+                return
+            order = self._waiting.popleft()
+            slot = self._slots.take()
+            assert slot is not None  # one was free
+            order.slot = slot
+            self._hand_over(order)
+
+    def _hand_over(self, order: _Order) -> None:
+        assert self._force is not None
+        self._slots.write(order.slot, order.payload)
+        number = self._next_ticket
+        self._next_ticket += 1
+        self._at_work[number] = order
+        message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
+        self._is_first = False
+        self._force.send(message, 0)
+
+    def _deliver(self, answer: AnswerMessage) -> None:
+        order = self._at_work.pop(answer.number, None)
+        if order is None:
+            return  # of a recipe that is gone
+        self._cores.give(self._me)
+        self._send_batch(order, answer)
+
+    def _send_batch(self, order: _Order, answer: AnswerMessage) -> None:
+        size = answer.offset + answer.size_bytes
+        head = Head(
+            kind=Kind.BATCH, ask=order.ask, a=answer.answer, b=answer.worker, c=answer.offset,
+            body_bytes=size,
+        )  # fmt: skip
+        self._sent[order.ask] = order.slot
+        with self._sending:
+            self._connection.sendall(head.pack())
+            send_file(self._connection, self._slots.descriptors[order.slot], size)
+
+    def _replace(self, deaths: list[tuple[int, int]]) -> None:
+        """Fork dead workers anew, and have their orders made by others."""
+        if not deaths or self._force is None:
+            return
+        held = self._force.tickets_held()
+        for worker, status in deaths:
+            self._force.fork(worker)
+            for number in sorted(held[worker] & self._at_work.keys()):
+                order = self._at_work.pop(number)
+                order.deaths += 1
+                if order.deaths < _MOST_DEATHS:
+                    self._hand_over(order)
+                else:
+                    self._give_up(order, worker, status)
+
+    def _give_up(self, order: _Order, worker: int, status: int) -> None:
+        error = HeadraceError(
+            f"{order.deaths} workers in turn ended at this batch, the last with status {status}; "
+            "-9 often means that memory ran out."
+        )
+        content = Failure.of(error, "", None, None).to_bytes()
+        self._slots.write(order.slot, content)
+        self._cores.give(self._me)
+        self._send_batch(
+            order, AnswerMessage(Answer.FAILED, worker, 0, order.slot, 0, len(content))
+        )
+
+
+def _wait(descriptors: list[int], longest_s: float) -> None:
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    poller.poll(longest_s * 1000)

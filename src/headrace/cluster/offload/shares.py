@@ -1,0 +1,106 @@
+"""A host's cores among those who want batches of it. Pure; one lock around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from threading import Lock
+
+_SPARE = 4  # one order in so many waits at a host, so that no worker does
+
+
+def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
+    """Return how many cores each may count on: max-min fair, at least one each.
+
+    Args:
+        cores: How many there are.
+        wanted: How many each would have.
+
+    Who wants little gets it, and the others share the rest alike; what nobody wants is shared out
+    as well, for whoever comes to want more.
+    """
+    shares = dict.fromkeys(wanted, 0)
+    left = cores
+    open_ones = sorted(wanted, key=lambda each: wanted[each])
+    for place, each in enumerate(open_ones):
+        shares[each] = min(wanted[each], left // (len(open_ones) - place))
+        left -= shares[each]
+    for place, each in enumerate(reversed(open_ones)):
+        more = -(-left // (len(open_ones) - place))
+        shares[each] += more
+        left -= more
+    return {each: max(1, share) for each, share in shares.items()}
+
+
+class Cores:
+    """The cores of an auxiliary host, given out one batch at a time.
+
+    Args:
+        count: How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._lock = Lock()
+        self._wanted: dict[int, int] = {}
+        self._at_work: dict[int, int] = {}
+        self._wake: dict[int, Callable[[], None]] = {}
+
+    def join(self, who: int, wake: Callable[[], None]) -> None:
+        """Take part; `wake` is called when there may be a core, or another share."""
+        with self._lock:
+            self._wanted[who] = self._at_work[who] = 0
+            self._wake[who] = wake
+        self._wake_others(who)
+
+    def leave(self, who: int) -> None:
+        """Take part no more; its cores are free."""
+        with self._lock:
+            for known in (self._wanted, self._at_work, self._wake):
+                known.pop(who, None)
+        self._wake_others(who)
+
+    def want(self, who: int, batches: int) -> None:
+        """Note how many batches somebody would have."""
+        with self._lock:
+            changed = self._wanted.get(who) != batches
+            self._wanted[who] = batches
+        if changed:
+            self._wake_others(who)
+
+    def orders_for(self, who: int) -> int:
+        """Return how many of its orders may be here: its share of the cores, and some to wait."""
+        with self._lock:
+            share = fair_shares(self.count, self._wanted)[who]
+        return share + max(1, share // _SPARE)
+
+    def take(self, who: int, *, waiting: int) -> bool:
+        """Take a core, where one is free and nobody with fewer at work waits for it.
+
+        Args:
+            who: Asks.
+            waiting: How many orders it has waiting, this one among them.
+        """
+        with self._lock:
+            if sum(self._at_work.values()) >= self.count + max(1, self.count // _SPARE):
+                return False
+            share = fair_shares(self.count, self._wanted)
+            own = self._at_work[who]
+            contended = sum(self._at_work.values()) >= self.count
+            if contended and own >= share[who] + max(1, share[who] // _SPARE):
+                return False
+            self._at_work[who] = own + 1
+            self._wanted[who] = max(self._wanted[who], own + waiting)
+            return True
+
+    def give(self, who: int) -> None:
+        """Give a core back."""
+        with self._lock:
+            if who in self._at_work:
+                self._at_work[who] -= 1
+        self._wake_others(who)
+
+    def _wake_others(self, who: int) -> None:
+        with self._lock:
+            wakes = [wake for each, wake in self._wake.items() if each != who]
+        for wake in wakes:
+            wake()

@@ -1,0 +1,157 @@
+"""An iterator of torch's DataLoader whose batches an executor of ours makes.
+
+The loader stays torch's, and so does the order: its sampler is asked in the training process. What
+draws from the global generators draws by (base seed, place in the order), not by worker, so that
+the same batches come whoever makes them.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    MapDataPipe,
+    default_collate,
+    default_convert,
+)
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from headrace.core.world import World, current_world
+from headrace.data.loader.arguments import modules_of
+from headrace.data.loader.device import DeviceFeed
+from headrace.data.loader.executor import Executor, Helper, take_turn
+from headrace.data.loader.known import KnownDataset
+from headrace.data.loader.making import Recipe
+from headrace.data.loader.orders import SamplerOrders
+from headrace.data.loader.processes import ProcessExecutor
+from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.stats import LoaderStats
+from headrace.data.loader.stream import BatchStream, Progress
+
+_USUAL_PREFETCH = 2  # torch's, for each worker
+
+MakeHelper = Callable[[World], Helper | None]
+_IDLE: WeakKeyDictionary[DataLoader[Any], list[Executor]] = WeakKeyDictionary()
+
+
+def may_be_taken(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's batches can be made by number: its dataset is map-style."""
+    return not isinstance(loader.dataset, (IterableDataset, MapDataPipe))
+
+
+class ExecutorIterator(_BaseDataLoaderIter):
+    """Iterates over a torch DataLoader, with an executor in the place of its workers.
+
+    Args:
+        loader: The loader; its dataset is map-style.
+        make_helper: Called for each executor that is made: who helps its workers.
+
+    Raises:
+        LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to processes.
+    """
+
+    def __init__(self, loader: DataLoader[Any], make_helper: MakeHelper) -> None:
+        super().__init__(loader)  # asks the sampler and draws the base seed, as torch's own do
+        self._loader = loader
+        self._make_helper = make_helper
+        self._begin()
+
+    def _begin(self) -> None:
+        loader, world, began_ns = self._loader, current_world(), time.monotonic_ns()
+        idle = _IDLE.setdefault(loader, [])
+        if not idle:
+            weakref.finalize(loader, _close_all, idle)
+        executor = _usable(idle) or self._new_executor(world)
+        try:
+            executor.start(_recipe_of(loader, world))
+        except BaseException:
+            executor.close()
+            raise
+        orders = SamplerOrders(
+            batches=self._sampler_iter,
+            epoch=int(self._base_seed),
+            single=not self._auto_collation,
+            rank=world.rank,
+            world=world.size,
+        )
+        known = isinstance(loader.dataset, KnownDataset)
+        rate = loader.dataset.max_bad_rate if known else None  # type: ignore[attr-defined]
+        self._stream = BatchStream(
+            Progress(orders),
+            executor,
+            seed=0,
+            feed=DeviceFeed(None, None, pin_memory=self._pin_memory),
+            budget=BadSampleBudget(f"torch/{self._base_seed}", world, rate),
+            stats=LoaderStats(),
+            timeout_s=self._timeout or float("inf"),
+            on_end=lambda: _give_back(executor, idle),
+            is_taken=take_turn(executor),
+            began_ns=began_ns,
+        )
+
+    def _new_executor(self, world: World) -> Executor:
+        loader = self._loader
+        workers = max(loader.num_workers, 1)
+        return ProcessExecutor(
+            workers,
+            workers * (loader.prefetch_factor or _USUAL_PREFETCH),
+            rank=world.rank,
+            iterable=False,
+            modules=modules_of(loader.dataset, loader.collate_fn),
+            helper=self._make_helper(world),
+        )
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
+        """Begin another epoch of a loader with persistent workers."""
+        self._stream.end()
+        super()._reset(loader, first_iter)
+        self._base_seed = _drawn_base_seed(loader)
+        self._begin()
+
+    def _next_data(self) -> Any:
+        return next(self._stream)
+
+
+def _drawn_base_seed(loader: DataLoader[Any]) -> int:
+    drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    return int(drawn.item())
+
+
+def _recipe_of(loader: DataLoader[Any], world: World) -> Recipe:
+    usual = default_collate if loader.batch_sampler is not None else default_convert
+    return Recipe(
+        dataset=loader.dataset,
+        collate_fn=None if loader.collate_fn is usual else loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        rank=world.rank,
+    )
+
+
+def _usable(idle: list[Executor]) -> Executor | None:
+    while idle:
+        executor = idle.pop()
+        if executor.usable:
+            return executor
+        executor.close()
+    return None
+
+
+def _give_back(executor: Executor, idle: list[Executor]) -> None:
+    """Keep one executor for the loader's next epoch."""
+    executor.finish()
+    if idle:
+        executor.close()
+    else:
+        idle.append(executor)
+
+
+def _close_all(executors: list[Executor]) -> None:
+    for executor in executors:
+        executor.close()
