@@ -16,19 +16,16 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
         wanted: How many each would have.
 
     Who wants little gets it, and the others share the rest alike; what nobody wants is shared out
-    as well, for whoever comes to want more.
+    as well, for whoever comes to want more. Who wants none may begin with one, which is kept from
+    nobody.
     """
-    shares = dict.fromkeys(wanted, 0)
-    left = cores
-    open_ones = sorted(wanted, key=lambda each: wanted[each])
-    for place, each in enumerate(open_ones):
-        shares[each] = min(wanted[each], left // (len(open_ones) - place))
-        left -= shares[each]
-    for place, each in enumerate(reversed(open_ones)):
-        more = -(-left // (len(open_ones) - place))
-        shares[each] += more
-        left -= more
-    return {each: max(1, share) for each, share in shares.items()}
+    shares = dict.fromkeys(wanted, 1)
+    wanting = [each for each in wanted if wanted[each]]
+    for _ in range(cores - len(wanting) if wanting else 0):
+        # Whoever has least of those who want more; where none does, whoever has least.
+        short = [each for each in wanting if shares[each] < wanted[each]] or wanting
+        shares[min(short, key=lambda each: shares[each])] += 1
+    return shares
 
 
 class Cores:

@@ -53,8 +53,12 @@ class Executor(Protocol):
     def submit(self, order: Order) -> None:
         """Take the order of the next batch; only when there is room."""
 
-    def next_made(self, timeout_s: float) -> Made:
+    def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> Made:
         """Return the next batch in order.
+
+        Args:
+            timeout_s: Longest wait for it, in seconds.
+            on_room: Called where there has come to be room for orders meanwhile.
 
         Raises:
             LoaderTimeoutError: It was not made within `timeout_s` seconds.

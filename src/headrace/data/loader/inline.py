@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from collections.abc import Callable
 
 from headrace.data.loader.executor import Made
 from headrace.data.loader.failures import Failure, sample_at
@@ -51,7 +52,11 @@ class InlineExecutor:
         """Take the order of the next batch."""
         self._orders.append(order)
 
-    def next_made(self, timeout_s: float) -> Made:  # noqa: ARG002 - inline work has no one to wait for
+    def next_made(
+        self,
+        timeout_s: float,  # noqa: ARG002 - inline work has no one to wait for
+        on_room: Callable[[], None],  # noqa: ARG002 - likewise
+    ) -> Made:
         """Make and return the next batch; raises as `Executor` says."""
         order = self._orders.popleft()
         arena = PlainArena()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ class ProcessExecutor:
         first = ticket.batch == 0
         return TicketMessage(ticket.number, ticket.slot, len(payload), goes_first=first)
 
-    def next_made(self, timeout_s: float) -> Made:
+    def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> Made:
         """Return the next batch in order; raises as `Executor` says."""
         deadline = time.monotonic() + timeout_s
         while (ticket := self._dispatch.deliver()) is None:
@@ -137,6 +137,8 @@ class ProcessExecutor:
             self._take_in(answers, deaths)
             if not answers and not deaths:
                 self._find_unseen()
+            if self.has_room():
+                on_room()
         return self._delivered(ticket)
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:

@@ -110,7 +110,7 @@ class BatchStream(Iterator[Any]):
     def _next_batch(self) -> Any:
         self._give_out()
         while self._given:
-            made = self._executor.next_made(self._timeout_s)
+            made = self._executor.next_made(self._timeout_s, self._give_out)
             order = self._given.pop(0)
             if made.exhausted:
                 self._note_exhausted(made.batch)

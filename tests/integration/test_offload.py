@@ -1,0 +1,163 @@
+"""Batches of unmodified scripts on auxiliary hosts: real stations, real sockets, real kills."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import alive, descendants, eventually
+from stations import Stations
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture
+def stations(tmp_path: Path) -> Iterator[Stations]:
+    for script in SCRIPTS.glob("offload_*.py"):
+        shutil.copy(script, tmp_path)
+    running = Stations(tmp_path)
+    yield running
+    running.close()
+
+
+def lines_of(text: str, *, with_makers: bool = False) -> list[str]:
+    lines = [line for line in text.splitlines() if "Warning" not in line]
+    return lines if with_makers else [re.sub(r"\[.*?\] ", "", line) for line in lines]
+
+
+def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(stations: Stations):
+    alone = stations.run("offload_styles.py")
+    stations.start("one", 2)
+    stations.start("two", 1)
+    helped = stations.run("offload_styles.py")
+    assert alone.returncode == helped.returncode == 0, helped.stderr
+    assert lines_of(helped.stdout) == lines_of(alone.stdout)
+    assert len(lines_of(alone.stdout)) == 5 * 2 + 1
+    assert "one" not in alone.stdout
+    for line in lines_of(helped.stdout, with_makers=True):
+        if " 0 " in line:
+            assert "one" in line or "two" in line, line
+
+
+def epochs(stations: Stations) -> list[str]:
+    """Return what a running `offload_epochs.py` has told of whole epochs."""
+    return [line for line in stations.said().splitlines() if line.startswith("epoch ")]
+
+
+def wait_for_epoch(stations: Stations, wanted: str, *, without: str = "?") -> None:
+    """Wait for an epoch that ends from now on, in which `wanted` had a part and `without` none."""
+    begun = len(epochs(stations))
+
+    def is_there() -> bool:
+        return any(wanted in line and without not in line for line in epochs(stations)[begun + 1 :])
+
+    eventually(is_there, f"an epoch with {wanted} and without {without}")
+
+
+def finish(script, folder: Path, stations: Stations) -> str:
+    (folder / "enough").touch()
+    assert script.wait(60) == 0, stations.said()
+    assert "Traceback" not in stations.said()
+    return stations.said()
+
+
+def test_hosts_die_freeze_come_back_and_join_while_each_epoch_is_whole(
+    stations: Stations, tmp_path: Path
+):
+    stations.start("one", 2)
+    stations.start("two", 2)
+    with stations.running("offload_epochs.py") as script:
+        wait_for_epoch(stations, "one")
+        wait_for_epoch(stations, "two")
+        stations.signal("one", signal.SIGKILL)
+        stations.signal("two", signal.SIGSTOP)
+        wait_for_epoch(stations, "here", without="two")
+        stations.signal("two", signal.SIGCONT)
+        wait_for_epoch(stations, "two", without="one")
+        stations.start("three", 2)
+        wait_for_epoch(stations, "three")
+        said = finish(script, tmp_path, stations)
+    assert "auxiliary host one is lost" in said
+    assert "auxiliary host two has been silent for 3 s" in said
+    assert "auxiliary host two is back" in said
+
+
+def test_without_its_receiver_a_script_goes_on(stations: Stations, tmp_path: Path):
+    stations.start("one", 2)
+    with stations.running("offload_epochs.py") as script:
+        wait_for_epoch(stations, "one")
+        (receiver,) = [
+            pid for pid in descendants(script.pid)
+            if b"offload.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]  # fmt: skip
+        os.kill(receiver, signal.SIGKILL)
+        wait_for_epoch(stations, "here", without="one")
+        finish(script, tmp_path, stations)
+
+
+def test_nothing_of_a_killed_script_is_left(stations: Stations):
+    stations.start("one", 2)
+    station = stations.processes["one"].pid
+    with stations.running("offload_epochs.py") as script:
+        wait_for_epoch(stations, "one")
+        mine, theirs = descendants(script.pid), descendants(station)
+        assert mine
+        assert len(theirs) == 3, "a forkserver and two workers"
+        script.kill()
+        eventually(lambda: not any(map(alive, [*mine, *theirs])), "everybody's end")
+    assert alive(station)
+
+
+def test_an_epoch_that_is_left_and_a_dataset_that_changes(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_left.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "made by ['here', 'one']" in ended.stdout
+
+
+def test_paths_that_other_hosts_have_not_are_told_with_the_remedy(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_faults.py", "files", "wait")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    assert "a batch failed on auxiliary host one: FileNotFoundError" in ended.stderr
+    assert "files/one/sample" in ended.stderr
+    assert "mount them there at the same place, or read from object storage" in ended.stderr
+    assert "It is asked no more." in ended.stderr
+
+
+def test_a_module_that_other_hosts_have_not_is_told(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_faults.py", "unknown", "wait")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    assert "auxiliary host one cannot load the dataset, and is not asked" in ended.stderr
+    assert "No module named 'a_module_of_that_name'" in ended.stderr
+    assert "requirements.txt" in ended.stderr
+
+
+def test_what_fails_everywhere_is_told_as_without_help(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_faults.py", "wrong")
+    assert ended.returncode == 1
+    assert "ValueError: a picture without pixels" in ended.stderr
+    assert "while making sample 50" in ended.stderr
+
+
+def test_what_cannot_be_sent_is_made_here_and_its_attribute_named(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_faults.py", "locked")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    assert "batches of Locked are made on this host alone" in ended.stderr
+    assert "dataset.guard is a lock" in ended.stderr
+
+
+def test_who_has_another_key_is_not_asked(stations: Stations):
+    stations.start("one", 2, key=b"another job's key")
+    ended = stations.run("offload_left.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "made by ['here']" in ended.stdout

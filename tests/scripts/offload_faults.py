@@ -1,0 +1,85 @@
+"""Datasets that only work where the script runs, or nowhere: argv[1] says which."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from torch.utils.data import DataLoader, Dataset
+
+
+def elsewhere() -> str:
+    """Return where this is, if it is not where the script runs."""
+    return os.environ.get("STATION", "")
+
+
+def note_try(waits: bool) -> None:
+    """Elsewhere: note that something is tried. Here: wait until that was so three times."""
+    marks = [Path(f"tried-{number}") for number in range(3)]
+    if elsewhere():
+        next((mark for mark in marks if not mark.exists()), marks[0]).touch()
+    deadline_s = time.monotonic() + 60
+    while waits and not elsewhere() and not marks[-1].exists() and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+class Files(Dataset):
+    """Reads files of a folder that other hosts have not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.waits = folder, "wait" in sys.argv
+        folder.mkdir(exist_ok=True)
+        (folder / "sample").write_text("7")
+
+    def __len__(self) -> int:
+        return 80
+
+    def __getitem__(self, index: int):
+        note_try(self.waits)
+        time.sleep(0.02)
+        return index, int((self.folder / elsewhere() / "sample").read_text())
+
+
+class Wrong(Files):
+    def __getitem__(self, index: int):
+        if index == 50:
+            raise ValueError("a picture without pixels")
+        return super().__getitem__(index)
+
+
+class Locked(Files):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.guard = threading.Lock()
+
+
+class Unknown(Files):
+    """Is of a module that other hosts have not."""
+
+    def __reduce__(self):
+        return only_here, (str(self.folder), self.waits)
+
+
+def only_here(folder: str, waits: bool) -> Files:
+    if elsewhere():
+        for _ in range(3):
+            note_try(waits=False)
+        import a_module_of_that_name  # noqa: F401
+    dataset = Files(Path(folder))
+    dataset.waits = waits
+    return dataset
+
+
+if __name__ == "__main__":
+    kind = {"files": Files, "wrong": Wrong, "locked": Locked, "unknown": Unknown}[sys.argv[1]]
+    seen = []
+    loader = DataLoader(kind(Path.cwd() / "files"), 4, num_workers=2)
+    for _ in range(2):
+        for indices, values in loader:
+            assert values.tolist() == [7] * 4
+            seen += indices.tolist()
+    assert seen == [*range(80), *range(80)]
+    sys.stdout.write("whole\n")

@@ -1,0 +1,122 @@
+"""Real stations for the tests, as auxiliary hosts of scripts that run without a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.core.places import SITE
+from jobs import clean_environment
+
+_ADDRESS = "127.0.0.1"
+
+
+class Stations:
+    """Stations on this machine, and the file that tells a script of them.
+
+    Args:
+        folder: The job's; the files of this class lie in one below it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own = folder / "stations"
+        self._own.mkdir()
+        self._said = self._own / "said"
+        self._key = secrets.token_bytes(32)
+        self._hosts: list[AuxiliaryHost] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.cores = 8
+
+    def start(self, name: str, cores: int, key: bytes | None = None) -> None:
+        """Start one; what it makes finds its name in the variable STATION."""
+        key_file = self._own / f"{name}.key"
+        key_file.write_bytes(key or self._key)
+        reading, writing = os.pipe()
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headrace.cluster.offload.station", "--parent",
+             str(os.getpid()), "--announce", str(writing), "--key", str(key_file),
+             "--address", _ADDRESS, "--cores", str(cores)],
+            cwd=self._folder,
+            env=clean_environment(STATION=name),
+            pass_fds=[writing],
+        )  # fmt: skip
+        os.close(writing)
+        with os.fdopen(reading) as announced:
+            port = json.loads(announced.readline())["port"]
+        self._hosts.append(AuxiliaryHost(name=name, address=_ADDRESS, port=port))
+        self.tell()
+
+    def tell(self) -> Path:
+        """Write the hosts file anew; return it."""
+        path = self._own / "hosts.json"
+        draft = path.with_suffix(".draft")
+        told = HostsFile(
+            key=self._key.hex(), folder=str(self._folder), cores=self.cores,
+            hosts=tuple(self._hosts),
+        )  # fmt: skip
+        draft.write_bytes(told.to_bytes())
+        draft.replace(path)
+        return path
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a station a signal."""
+        self.processes[name].send_signal(number)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of a script that is to use them."""
+        others_first = {"OTHERS_FIRST": "1"} if self._hosts else {}
+        return clean_environment(
+            **others_first,
+            HEADRACE_OFFLOAD=str(self.tell()),
+            PYTHONPATH=f"{SITE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
+        )
+
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the folder to its end."""
+        return subprocess.run(
+            [sys.executable, script, *arguments],
+            cwd=self._folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    @contextmanager
+    def running(self, script: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Have a script of the folder run meanwhile; `said` tells its output."""
+        with self._said.open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-u", script, *arguments],
+                cwd=self._folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def said(self) -> str:
+        """Return what the running script has said."""
+        return self._said.read_text()
+
+    def close(self) -> None:
+        """End all stations."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
