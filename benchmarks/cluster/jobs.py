@@ -1,0 +1,43 @@
+"""Jobs of the cluster benchmarks, and what their scripts told of their epochs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+LONGEST_S = 900
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def epochs_told(command: list[str], **extra: str) -> list[dict[str, Any]]:
+    """Run a command to its end; return the lines of JSON about epochs that it printed."""
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=LONGEST_S, check=False,
+        env={**os.environ, **extra},
+    )  # fmt: skip
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{ended.stdout}\n{ended.stderr}")
+    lines = [line[line.index("{") :] for line in ended.stdout.splitlines() if '{"epoch"' in line]
+    return [json.loads(line) for line in lines]
+
+
+def headrace(script: str, arguments: list[str], *flags: str) -> list[dict[str, Any]]:
+    """Run a script by `headrace run` with these flags, on a cluster where they ask for one."""
+    command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
+    return epochs_told([*command, str(SCRIPTS / script), *arguments])
+
+
+def rate(epochs: list[dict[str, Any]]) -> float:
+    """Return samples a second, all epochs after the first together."""
+    later = epochs[1:]
+    return sum(each["samples"] for each in later) / sum(each["seconds"] for each in later)
+
+
+def share(epochs: list[dict[str, Any]], name: str) -> float:
+    """Return what part `name` has of the seconds of all epochs after the first."""
+    later = epochs[1:]
+    return sum(each[name] for each in later) / sum(each["seconds"] for each in later)

@@ -1,0 +1,170 @@
+"""The reference mix: a host with 4 cores that starves, and 16 cores of an auxiliary host beside it.
+
+    python benchmarks/cluster/mix.py
+
+Preparation takes 40 ms a sample and needs no core, so 20 workers fit on any machine. The script is
+unmodified. Writes a section of docs/offload.md: how throughput grows with auxiliary workers, what
+Ray Data gives on the same work, and what a sample costs at the reference's prices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from calm import calmly  # noqa: E402 - stands above this folder
+from jobs import SCRIPTS, epochs_told, headrace, rate, share  # noqa: E402
+from report import Row, write_section  # noqa: E402
+
+PAGE = HERE.parents[1] / "docs" / "offload.md"
+PREPARE_S = 0.040
+LOCAL = 4
+DEVICE_RATE = 225.0
+BATCH = 8
+EPOCH_S = 12.0  # long beside the third of a second in which an epoch's first batches are made
+# The reference's prices: a GPU host with 4 cores, a host with 16 cores, and the GPU host that has
+# 16 cores itself (the same $ per core and GPU: 1.408 + 0.816).
+GPU_HOST, CPU_HOST = 1.408, 0.816
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job.
+
+    Attributes:
+        auxiliary: Workers on the auxiliary host.
+        device_rate: Samples a second that the device takes; 0: any number.
+        local: Workers on the host that trains.
+    """
+
+    auxiliary: int
+    device_rate: float = 0.0
+    local: int = LOCAL
+
+    @property
+    def ideal(self) -> float:
+        """Samples a second if nothing were lost."""
+        workers = (self.local + self.auxiliary) / PREPARE_S
+        return min(workers, self.device_rate) if self.device_rate else workers
+
+
+GROWING = [Case(workers) for workers in (0, 1, 2, 4, 8, 16)]
+SMALL, MIXED = Case(0, DEVICE_RATE), Case(16, DEVICE_RATE)
+BIG = Case(0, DEVICE_RATE, local=16)
+
+
+def main() -> None:
+    """Measure and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dry", action="store_true", help="write nothing to docs/")
+    options = parser.parse_args()
+    cases = [*GROWING, SMALL, MIXED, BIG]
+    found: dict[Case | str, list[list[dict[str, Any]]]] = {}
+    for number in range(options.rounds):
+        for case in cases:
+            epochs = calmly(lambda _, case=case: run(case))  # type: ignore[misc]
+            found.setdefault(case, []).append(epochs)
+            print(f"round {number + 1}: {case}: {rate(epochs):.1f} of {case.ideal:.0f}", flush=True)
+        epochs = calmly(lambda _: ray_data(LOCAL + 16))
+        found.setdefault("Ray Data", []).append(epochs)
+        print(f"round {number + 1}: Ray Data: {rate(epochs):.1f}", flush=True)
+    publish(found, dry=options.dry)
+
+
+def run(case: Case) -> list[dict[str, Any]]:
+    """Run the script on a cluster of emulated hosts."""
+    samples = int(EPOCH_S * case.ideal) // BATCH * BATCH
+    arguments = ["--samples", str(samples), "--batch", str(BATCH), "--workers", str(case.local)]
+    arguments += ["--device-rate", str(case.device_rate)]
+    flags = ["--engine", "ray", "--group", f"gpu=1:cpus={case.local}", "--profile", "off"]
+    if case.auxiliary:
+        flags += ["--group", f"cpu=1:cpus={case.auxiliary}", "--offload", "cpu"]
+    with tempfile.TemporaryDirectory() as folder:
+        return headrace("mix.py", arguments, *flags, "--run-dir", f"{folder}/run")
+
+
+def ray_data(cpus: int) -> list[dict[str, Any]]:
+    """Run the same work by Ray Data."""
+    samples = int(EPOCH_S * cpus / PREPARE_S) // (4 * BATCH) * (4 * BATCH)
+    script = str(SCRIPTS / "ray_data_mix.py")
+    arguments = ["--samples", str(samples), "--cpus", str(cpus), "--batch", str(BATCH)]
+    return epochs_told([sys.executable, script, *arguments])
+
+
+def publish(found: dict[Any, list[list[dict[str, Any]]]], *, dry: bool) -> None:
+    """Print the tables, and write them to the page."""
+    rates = {case: [rate(epochs) for epochs in runs] for case, runs in found.items()}
+    full = GROWING[-1]
+    table = [
+        "| auxiliary workers | samples/s | of what all workers could make |",
+        "|---|---|---|",
+        *(growth_line(str(case.auxiliary), rates[case], case) for case in GROWING),
+        growth_line("Ray Data, 20 tasks at a time", rates["Ray Data"], full),
+        "",
+        *price_table(found),
+    ]
+    better = [
+        (mixed / (GPU_HOST + CPU_HOST)) / (small / GPU_HOST)
+        for mixed, small in zip(rates[MIXED], rates[SMALL], strict=True)
+    ]
+    rows = [
+        Row("16 auxiliary workers, device of 225 samples/s: of what it could take",
+            [each / MIXED.ideal for each in rates[MIXED]], ">= 0.95"),
+        Row("16 auxiliary workers, any device: of the 500 of 20 workers",
+            [each / full.ideal for each in rates[full]], ">= 0.95"),
+        Row("... beside Ray Data",
+            [own / theirs for own, theirs in zip(rates[full], rates["Ray Data"], strict=True)],
+            ">= 1.0"),
+        Row("samples for a dollar, the mix beside the GPU host alone", better, ">= 1.35"),
+    ]  # fmt: skip
+    if dry:
+        print("\n".join(table), *(row.line() for row in rows), sep="\n")
+        return
+    command = "python benchmarks/cluster/mix.py"
+    write_section("The reference mix", command, table, rows, page=PAGE)
+
+
+def growth_line(name: str, rates: list[float], case: Case) -> str:
+    """Return a row of the table of growth."""
+    return f"| {name} | {median(rates):.0f} | {median(rates) / case.ideal:.1%} |"
+
+
+def price_table(found: dict[Any, list[list[dict[str, Any]]]]) -> list[str]:
+    """Return the table of prices."""
+    lines = [
+        "| hosts | samples/s | its CPU | device | s a step | $/h | $ per 1,000 samples |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    named = {
+        "GPU host, 4 cores": (SMALL, GPU_HOST),
+        "... and an auxiliary host, 16 cores": (MIXED, GPU_HOST + CPU_HOST),
+        "GPU host with 16 cores instead": (BIG, GPU_HOST + CPU_HOST),
+    }
+    for name, (case, dollars) in named.items():
+        epochs = [each for run in found[case] for each in run[1:]]
+        speed = median([rate(run) for run in found[case]])
+        device = median([share(run, "device_seconds") for run in found[case]])
+        busy_s = sum(each["made_here"] for each in epochs) * PREPARE_S
+        cpu = busy_s / sum(each["seconds"] for each in epochs) / case.local
+        lines.append(
+            f"| {name} | {speed:.0f} | {cpu:.0%} | {device:.0%} | {BATCH / speed:.4f} | "
+            f"{dollars:.3f} | {dollars / 3.6 / speed:.5f} |"
+        )
+    return lines
+
+
+def median(values: list[float]) -> float:
+    """Return the middle one."""
+    return sorted(values)[len(values) // 2]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A training script as its author wrote it: 40 ms of preparation a sample, and a device to feed.
+
+Preparation waits and does not compute, so that many workers fit on a small machine; so does the
+device, which takes `--device-rate` samples a second, or any number of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+
+import psutil
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+PREPARE_S = 0.040
+
+
+class Samples(Dataset):
+    """Samples that take a while, and tell which process had their worker made."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(PREPARE_S)
+        return torch.full((3, 32, 32), index % 251, dtype=torch.uint8), os.getppid()
+
+
+def main() -> None:
+    """Run the epochs, and tell of each."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--device-rate", type=float, default=0.0)
+    options = parser.parse_args()
+    loader = DataLoader(
+        Samples(options.samples), options.batch, shuffle=True, num_workers=options.workers
+    )
+    for epoch in range(options.epochs):
+        began_s, device_s, made_by = time.perf_counter(), 0.0, []
+        for images, makers in loader:
+            step_s = time.perf_counter()
+            if options.device_rate:
+                time.sleep(len(images) / options.device_rate)
+            device_s += time.perf_counter() - step_s
+            made_by += makers.tolist()
+        took_s = time.perf_counter() - began_s
+        own = {child.pid for child in psutil.Process().children(recursive=True)}
+        told = {
+            "epoch": epoch,
+            "samples": len(made_by),
+            "seconds": took_s,
+            "device_seconds": device_s,
+            "made_here": sum(maker in own for maker in made_by),
+        }
+        print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main()
