@@ -10,6 +10,8 @@ from headrace.core.errors import UsageError
 
 LABEL = "headrace.group"
 """The Ray node label that tells a host's group."""
+USUAL_GROUP = "gpu"
+"""The group of hosts where nobody names one."""
 _HOW = "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1."
 # What Ray takes as the value of a label (docs.ray.io, "Use labels to control scheduling").
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -51,15 +53,27 @@ def parse_groups(texts: Sequence[str]) -> tuple[Group, ...]:
     return groups
 
 
+def check_group_name(name: str, where: str, how: str = "") -> str:
+    """Return the name of a group; raises UsageError where Ray could not take it as a label.
+
+    Args:
+        name: The name.
+        where: Who named it, as the message begins.
+        how: How it is written there, as the message ends.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: a name has letters, digits, '-', '_' and '.', 63 at most. {how}".rstrip()
+        )
+    return name
+
+
 def _parse(text: str) -> Group:
     name, equals, rest = text.partition("=")
     hosts, _, shape = rest.partition(":")
     if not equals:
         raise UsageError(f"--group {text}: how many hosts? {_HOW}")
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--group {text}: a name has letters, digits, '-', '_' and '.', 63 at most. {_HOW}"
-        )
+    check_group_name(name, f"--group {text}", _HOW)
     return Group(name=name, hosts=_whole(text, hosts, least=1), **_parse_shape(text, shape))
 
 

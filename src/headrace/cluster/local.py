@@ -9,18 +9,16 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 import psutil
 
 from headrace.cluster.groups import Group
-from headrace.cluster.node_process import NodeProcess, NodeShape
-from headrace.cluster.token import make_token_file
+from headrace.cluster.node_process import NodeProcess, NodeShape, head_flags, make_node_folder
+from headrace.cluster.token import new_token, write_token_file
 from headrace.core import env
 from headrace.core.errors import LaunchError
 
@@ -52,8 +50,8 @@ class LocalCluster:
     def __init__(self, groups: Sequence[Group], *, devices: Sequence[str]) -> None:
         shapes = _shapes(groups, len(devices))
         self._devices = list(devices)  # that no host has yet
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=_short_folder()))
-        self._variables = make_token_file(self._folder / "token")
+        self._folder = make_node_folder()
+        self._variables = write_token_file(self._folder / "token", new_token())
         self._before = env.values_of(self._variables)
         env.change(self._variables)  # this process connects too
         self.address = f"{_ADDRESS}:{_free_port()}"
@@ -100,8 +98,7 @@ class LocalCluster:
         return node
 
     def _head_flags(self) -> list[str]:
-        port = self.address.rpartition(":")[2]
-        flags = ["--head", f"--port={port}", "--include-dashboard=false"]
+        flags = head_flags(int(self.address.rpartition(":")[2]))
         if find_spec("grpc") is not None:  # then Ray serves its client, always at the same port
             flags.append(f"--ray-client-server-port={_free_port()}")
         return flags
@@ -143,11 +140,6 @@ def _store_bytes(hosts: int) -> int:
             "run --shm-size=2g), or emulate fewer hosts."
         )
     return min(max(share, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
-
-
-def _short_folder() -> str | None:
-    """Return where temporary folders have short names: paths of sockets may not be long."""
-    return "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108 - made by mkdtemp
 
 
 def _free_port() -> int:

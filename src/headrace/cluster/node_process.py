@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.groups import LABEL
+from headrace.cluster.node_warden import warden_command
 from headrace.core import env
 from headrace.core.errors import LaunchError
-from headrace.core.tied import tied_command
 
 _STARTED = "Ray runtime started."  # what `ray start` prints once the node is up
 _LOOK_EVERY_S = 0.05
@@ -62,6 +64,21 @@ class NodeShape:
         return [*flags, f"--labels={LABEL}={self.group}", f"--node-name={self.name}"]
 
 
+def head_flags(port: int) -> list[str]:
+    """Return the flags of `ray start` for the node that others join.
+
+    Args:
+        port: Where they join it.
+    """
+    return ["--head", f"--port={port}", "--include-dashboard=false"]
+
+
+def make_node_folder() -> Path:
+    """Make a folder for Ray nodes; its name is short, as paths of sockets may not be long."""
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108 - made by mkdtemp
+    return Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=short))
+
+
 class NodeProcess:
     """A Ray node that this process starts, and ends.
 
@@ -88,7 +105,7 @@ class NodeProcess:
         ]  # fmt: skip
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                tied_command(sys.executable, command),
+                warden_command(sys.executable, command),
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -105,16 +122,28 @@ class NodeProcess:
         Raises:
             LaunchError: It ended, or takes longer.
         """
-        while _STARTED not in self._text():
-            if self._process.poll() is not None:
-                raise LaunchError(
-                    f"Ray could not be started for {self.name}. It said:\n{self._last_lines()}"
-                )
+        while not self.is_up():
             if time.monotonic() > deadline_s:
                 raise LaunchError(
-                    f"Ray did not start for {self.name} in time. It said:\n{self._last_lines()}"
+                    f"Ray did not start for {self.name} in time. It said:\n{self.last_lines()}"
                 )
             time.sleep(_LOOK_EVERY_S)
+
+    def is_up(self) -> bool:
+        """Tell whether Ray runs there by now; raises LaunchError where it has ended."""
+        if self.has_ended():
+            raise LaunchError(
+                f"Ray could not be started for {self.name}. It said:\n{self.last_lines()}"
+            )
+        return _STARTED in self._text()
+
+    def has_ended(self) -> bool:
+        """Tell whether the node is no more."""
+        return self._process.poll() is not None
+
+    def last_lines(self) -> str:
+        """Return what Ray said last."""
+        return "\n".join(self._text().rstrip().splitlines()[-20:])
 
     def ask_to_end(self) -> None:
         """Have the node end: what runs on it is asked to, then killed by Ray."""
@@ -135,6 +164,3 @@ class NodeProcess:
 
     def _text(self) -> str:
         return self._said.read_text(errors="replace")
-
-    def _last_lines(self) -> str:
-        return "\n".join(self._text().rstrip().splitlines()[-20:])

@@ -13,7 +13,7 @@ def import_ray() -> ModuleType:
         import ray
     except ImportError as error:
         raise UsageError(
-            f"--engine ray needs Ray, which cannot be imported ({error}). "
+            f"A cluster needs Ray, which cannot be imported ({error}). "
             "Run `pip install 'headrace[ray]'`, on every host."
         ) from error
     return ray

@@ -9,7 +9,7 @@ import signal
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-def die_with_parent(parent_pid: int | None = None) -> None:
+def die_with_parent(parent_pid: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to kill this process when the thread that started it ends.
 
     The setting survives `exec` and is cleared by `fork`. Linux ties it to the parent's *thread*,
@@ -18,12 +18,13 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     Args:
         parent_pid: The parent as the caller knew it; where this process has already another
             parent (the first died before this call), it ends at once.
+        by: The signal that it gets.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, int(by), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if parent_pid is not None and os.getppid() != parent_pid:
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), by)
 
 
 def leave_signals_to_the_parent() -> None:

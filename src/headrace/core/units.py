@@ -30,11 +30,11 @@ def parse_bytes(size: str | int) -> int:
 
 
 def parse_seconds(duration: str) -> float:
-    """Return a duration such as "500ms", "20s" or "2min" in seconds; raises UsageError."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min)\s*", duration)
+    """Return a duration such as "500ms", "20s", "2min" or "2m" in seconds; raises UsageError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|min|m)\s*", duration)
     if match is None:
         raise UsageError(f"{duration!r} is not a duration. Write it as 500ms, 20s or 2min.")
-    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0}[match[2]]
+    return float(match[1]) * {"ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0}[match[2]]
 
 
 def format_bytes(size_bytes: float) -> str:

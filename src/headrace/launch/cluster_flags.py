@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from headrace.cluster.groups import Group, parse_groups
+from headrace.cluster.groups import USUAL_GROUP, Group, parse_groups
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds
 
 _ENGINES = ("local", "ray")
 _HOSTS_S = 600.0
-_USUAL_GROUP = "gpu"
 # The cluster says how many hosts there are, which is which, and where they meet.
 _THE_CLUSTERS_OWN = {
     "nnodes": "--nnodes",
@@ -90,7 +89,7 @@ def cluster_options(
     if args.max_preemptions is not None and args.max_preemptions < -1:
         raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
     address = args.address or env.RAY_ADDRESS.get()
-    training = groups[0] if groups else Group(name=_USUAL_GROUP, hosts=1)
+    training = groups[0] if groups else Group(name=USUAL_GROUP, hosts=1)
     _check_offload(args.offload, training, groups, address)
     return ClusterOptions(
         address=address,

@@ -57,14 +57,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         UsageError: A flag that does not exist (the nearest is named), a value that cannot be, or
             a script that cannot be run.
     """
-    parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
-    parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
-    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
-    parser.add_argument("--name", help="The run's name among the runs.")
-    parser.add_argument("--profile", help="on or off: whether the run is recorded.")
-    parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
-    parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
-    add_cluster_flags(parser)
+    parser = _parser()
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
@@ -113,6 +106,24 @@ def threads_per_rank(ranks_here: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
+def flags_without_value() -> frozenset[str]:
+    """Return the flags, in all their spellings, after which no value comes."""
+    actions = _parser().actions()
+    return frozenset(flag for flag, action in actions.items() if action.nargs == 0)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
+    parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
+    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
+    parser.add_argument("--name", help="The run's name among the runs.")
+    parser.add_argument("--profile", help="on or off: whether the run is recorded.")
+    parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
+    parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
+    add_cluster_flags(parser)
+    return parser
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "training_script" in message:
@@ -121,6 +132,9 @@ class _Parser(argparse.ArgumentParser):
 
     def spellings(self) -> list[str]:
         return list(self._option_string_actions)
+
+    def actions(self) -> dict[str, argparse.Action]:
+        return self._option_string_actions
 
 
 def _no_such_flag(flag: str, spellings: Sequence[str]) -> str:

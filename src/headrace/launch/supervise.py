@@ -45,6 +45,7 @@ def wait_for(
     own_session: bool,
     grace_s: Callable[[], float] | None = None,
     resized: Callable[[], None] = lambda: None,
+    one_ended: Callable[[], None] = lambda: None,
 ) -> int:
     """Wait until `child` ended, passing signals on to it; return its code, -n for signal n.
 
@@ -58,6 +59,7 @@ def wait_for(
             shares the terminal, unless it has left our group of processes.
         grace_s: Asked once, when the first such signal comes.
         resized: Called when the terminal's size has changed, before the child is told.
+        one_ended: Called when a child of this process has ended; it may be another one.
     """
     deadline: float | None = None
     while child.poll() is None:
@@ -72,7 +74,9 @@ def wait_for(
         elif caught.si_signo == signal.SIGWINCH:
             resized()
             child.send_signal(signal.SIGWINCH)
-        elif caught.si_signo != signal.SIGCHLD:
+        elif caught.si_signo == signal.SIGCHLD:
+            one_ended()
+        else:
             if caught.si_code != _SI_KERNEL or not _has_got(child, caught.si_signo):
                 child.send_signal(caught.si_signo)
             if caught.si_signo in STOPPING and grace_s is not None and deadline is None:
