@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import compare, data, doctor, profile, report, run, top, tune
+from headrace.cli import cluster, compare, data, doctor, profile, report, run, top, tune
 from headrace.cli.standard_streams import open_closed_streams
 from headrace.core.errors import HeadraceError
 
@@ -28,6 +28,7 @@ VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     profile.register,
     compare.register,
     data.register,
+    cluster.register,
 )
 
 

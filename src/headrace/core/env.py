@@ -81,6 +81,31 @@ RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
 RAY_AUTH_TOKEN = Variable("RAY_AUTH_TOKEN", "Ray's token itself (Ray)")
 RAY_AUTH_TOKEN_PATH = Variable("RAY_AUTH_TOKEN_PATH", "the file with Ray's token (Ray)")
+SM_HOSTS = Variable("SM_HOSTS", "the job's hosts, a JSON list (SageMaker)")
+SM_CURRENT_HOST = Variable("SM_CURRENT_HOST", "this host among them (SageMaker)")
+SM_CURRENT_INSTANCE_GROUP = Variable(
+    "SM_CURRENT_INSTANCE_GROUP", "this host's instance group (SageMaker)"
+)
+SM_INSTANCE_GROUPS_DICT = Variable(
+    "SM_INSTANCE_GROUPS_DICT", "the instance groups with their hosts, JSON (SageMaker)"
+)
+SM_DISTRIBUTION_INSTANCE_GROUPS = Variable(
+    "SM_DISTRIBUTION_INSTANCE_GROUPS", "the instance groups that train, JSON (SageMaker)"
+)
+SM_RESOURCE_CONFIG = Variable("SM_RESOURCE_CONFIG", "resourceconfig.json itself (SageMaker)")
+SM_MASTER_ADDR = Variable("SM_MASTER_ADDR", "the host where ranks meet (SageMaker, SDK 3)")
+SM_HOST_COUNT = Variable("SM_HOST_COUNT", "how many hosts there are (SageMaker, SDK 3)")
+SM_CURRENT_HOST_RANK = Variable(
+    "SM_CURRENT_HOST_RANK", "this host's number among them (SageMaker, SDK 3)"
+)
+SAGEMAKER_BASE_DIR = Variable("SAGEMAKER_BASE_DIR", "in place of /opt/ml (SageMaker)")
+CLUSTER_SPEC = Variable("CLUSTER_SPEC", "the job's hosts by worker pool, JSON (Vertex AI)")
+HOSTS_OF_THE_JOB = (
+    SM_HOSTS, SM_CURRENT_HOST, SM_CURRENT_INSTANCE_GROUP, SM_INSTANCE_GROUPS_DICT,
+    SM_DISTRIBUTION_INSTANCE_GROUPS, SM_RESOURCE_CONFIG, SM_MASTER_ADDR, SM_HOST_COUNT,
+    SM_CURRENT_HOST_RANK, CLUSTER_SPEC,
+)  # fmt: skip
+"""What tells a host of a job which hosts there are."""
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")

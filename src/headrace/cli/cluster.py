@@ -1,0 +1,23 @@
+"""`headrace cluster`: the group of verbs for clusters."""
+
+from __future__ import annotations
+
+import typer
+
+from headrace.cli import cluster_join
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = typer.Typer(
+        no_args_is_help=True,
+        help="Make a cluster of the hosts of a job.",
+        rich_markup_mode="rich",
+    )
+    group.callback()(_root)
+    cluster_join.register(group)
+    app.add_typer(group, name="cluster")
+
+
+def _root() -> None:
+    """Hold the verbs: with a callback, typer keeps them as verbs even while there is only one."""

@@ -1,0 +1,92 @@
+"""Names of hosts and the addresses that they lead to, and which of them are this host's own.
+
+IPv4 alone, as Ray has it by default.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+from headrace.core.errors import UsageError
+
+
+def addresses_of(name: str) -> list[str]:
+    """Return the addresses that a host's name leads to here; none where nobody knows it."""
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return sorted({str(entry[4][0]) for entry in found})
+
+
+def find_here(names: Sequence[str]) -> str | None:
+    """Return which of some hosts this one is; None: none of them.
+
+    Args:
+        names: Names or addresses.
+
+    Raises:
+        UsageError: More than one leads here.
+    """
+    here = [name for name in names if any(map(_is_own, addresses_of(name)))]
+    if len(here) > 1:
+        raise UsageError(
+            f"{' and '.join(here)} lead to this host alike: have each host of --hosts lead to one "
+            "host, whichever host asks."
+        )
+    return here[0] if here else None
+
+
+def address_towards(other: str) -> str | None:
+    """Return the address of this host that another one sees; None: there is no way to it.
+
+    Args:
+        other: The other host's address; nothing is sent to it.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((other, 9))  # discard; any port would do
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def heads_address(head: str, hosts: Sequence[str]) -> str:
+    """Return the address by which other hosts reach this one, the head.
+
+    Args:
+        head: Its name.
+        hosts: All hosts; empty: nobody told which there are.
+
+    Raises:
+        UsageError: Its name leads nowhere but to itself, as `127.0.1.1` in /etc/hosts.
+    """
+    own = [address for address in addresses_of(head) if _is_own(address)]
+    others = [address for host in hosts if host != head for address in addresses_of(host)]
+    # On Debian a host's own name leads to its loopback, there alone.
+    seen = [address for other in others if (address := address_towards(other)) is not None]
+    for address in (*own, *seen):
+        if not _is_loopback(address):
+            return address
+    if own and len(hosts) == 1:
+        return own[0]
+    raise UsageError(
+        f"The head {head} leads to {', '.join(addresses_of(head)) or 'no address'} on the head "
+        "itself, where no other host reaches it. Name it by the address that other hosts reach: "
+        "--head ADDRESS."
+    )
+
+
+def _is_own(address: str) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address).is_loopback

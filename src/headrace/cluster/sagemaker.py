@@ -1,0 +1,182 @@
+"""The hosts of a job on SageMaker, as SM_* variables and resourceconfig.json tell them.
+
+SDK 2's containers set all of the variables, SDK 3's none about instance groups, but a master; an
+image of one's own has the file alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.cluster.groups import USUAL_GROUP
+from headrace.cluster.told_hosts import ToldHosts, names_in, parse_told
+from headrace.core import env
+from headrace.core.errors import UsageError
+
+_FILE = "resourceconfig.json"
+
+
+def tells_sagemaker(
+    variables: Mapping[str, str | None], resource_config: str | None
+) -> ToldHosts | None:
+    """Return the hosts of a job on SageMaker; None: this is no such job.
+
+    Args:
+        variables: Those of `env.HOSTS_OF_THE_JOB`.
+        resource_config: What is in resourceconfig.json; None: there is none.
+
+    Raises:
+        UsageError: Something is missing, or two sources contradict one another.
+    """
+    config = parse_told(_FILE, resource_config)
+    told_config = parse_told(
+        env.SM_RESOURCE_CONFIG.name, variables.get(env.SM_RESOURCE_CONFIG.name)
+    )
+    config = told_config if told_config is not None else config
+    if config is not None and not isinstance(config, dict):
+        raise UsageError(f"{_FILE} is not an object: {config!r}. Correct it.")
+    about = _About(variables, config or {})
+    told = any(name.startswith("SM_") and value for name, value in variables.items())
+    if not told and config is None:
+        return None
+    hosts = about.hosts()
+    here = about.here(hosts)
+    groups = about.groups(hosts)
+    return ToldHosts(
+        hosts=hosts, here=here, head=about.head(hosts, groups), group=about.group(here, groups)
+    )
+
+
+class _About:
+    """The sources, and what each question is answered by."""
+
+    def __init__(self, variables: Mapping[str, str | None], config: Mapping[str, Any]) -> None:
+        self._variables = variables
+        self._config = config
+
+    def hosts(self) -> tuple[str, ...]:
+        name = env.SM_HOSTS.name
+        told = names_in(name, parse_told(name, self._get(env.SM_HOSTS)))
+        listed = names_in(f"{_FILE}, hosts", self._config.get("hosts"))
+        if told and listed and set(told) != set(listed):
+            raise _contradiction(f"{name} lists {_all(told)}", f"{_FILE} {_all(listed)}")
+        hosts = told or listed
+        if not hosts:
+            raise _missing("which hosts there are", env.SM_HOSTS, "hosts")
+        count = _number(env.SM_HOST_COUNT, self._get(env.SM_HOST_COUNT))
+        if count is not None and count != len(hosts):
+            raise _contradiction(
+                f"{env.SM_HOST_COUNT.name} is {count}", f"there are {len(hosts)}: {_all(hosts)}"
+            )
+        return hosts
+
+    def here(self, hosts: Sequence[str]) -> str:
+        rank = _number(env.SM_CURRENT_HOST_RANK, self._get(env.SM_CURRENT_HOST_RANK))
+        if rank is not None and not 0 <= rank < len(hosts):
+            raise _contradiction(
+                f"{env.SM_CURRENT_HOST_RANK.name} is {rank}", f"there are {len(hosts)} hosts"
+            )
+        named = {
+            env.SM_CURRENT_HOST.name: self._get(env.SM_CURRENT_HOST),
+            f"{_FILE}, current_host": self._config.get("current_host"),
+            env.SM_CURRENT_HOST_RANK.name: None if rank is None else hosts[rank],
+        }
+        here = _the_one("this host is", named)
+        if here is None:
+            raise _missing("which of them this host is", env.SM_CURRENT_HOST, "current_host")
+        if here not in hosts:
+            raise _contradiction(f"this host is {here}", f"the hosts are {_all(hosts)}")
+        return here
+
+    def groups(self, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the hosts of each group; empty: nobody tells of groups."""
+        name = env.SM_INSTANCE_GROUPS_DICT.name
+        told = parse_told(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
+        source = name if told is not None else f"{_FILE}, instance_groups"
+        listed = self._config.get("instance_groups") if told is None else told
+        if isinstance(listed, dict):
+            listed = [{"instance_group_name": group, **of} for group, of in listed.items()
+                      if isinstance(of, dict)]  # fmt: skip
+        groups: dict[str, tuple[str, ...]] = {}
+        for one in listed or []:
+            if not isinstance(one, dict) or not isinstance(one.get("instance_group_name"), str):
+                raise UsageError(f"{source}: {one!r} is no group with a name. Correct it.")
+            group = one["instance_group_name"]
+            groups[group] = names_in(f"{source}, {group}", one.get("hosts"))
+        strangers = [host for of in groups.values() for host in of if host not in hosts]
+        if strangers:
+            raise _contradiction(f"{source} has {_all(strangers)}", f"the hosts: {_all(hosts)}")
+        return groups
+
+    def group(self, here: str, groups: Mapping[str, Sequence[str]]) -> str:
+        of_here = [group for group, hosts in groups.items() if here in hosts]
+        named = {
+            env.SM_CURRENT_INSTANCE_GROUP.name: self._get(env.SM_CURRENT_INSTANCE_GROUP),
+            f"{_FILE}, current_group_name": self._config.get("current_group_name")
+            or self._config.get("current_instance_group"),
+            "the list of groups": of_here[0] if of_here else None,
+        }
+        return _the_one(f"{here} is in the group", named) or USUAL_GROUP
+
+    def head(self, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
+        name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
+        training = names_in(name, parse_told(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS)))
+        first = None
+        if training:
+            if not groups.get(training[0]):
+                raise _missing(
+                    f"which hosts the group {training[0]} of {name} has",
+                    env.SM_INSTANCE_GROUPS_DICT,
+                    "instance_groups",
+                )
+            first = groups[training[0]][0]
+        named = {f"the first host of {name}": first,
+                 env.SM_MASTER_ADDR.name: self._get(env.SM_MASTER_ADDR)}  # fmt: skip
+        head = _the_one("the head is", named) or hosts[0]
+        if head not in hosts:
+            raise _contradiction(f"the head is {head}", f"the hosts are {_all(hosts)}")
+        return head
+
+    def _get(self, variable: env.Variable) -> str | None:
+        return self._variables.get(variable.name)
+
+
+def _number(variable: env.Variable, text: str | None) -> int | None:
+    """Return a variable's text as a whole number; raises UsageError where it is none."""
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise UsageError(
+            f"{variable.name}={text!r} is not a whole number ({variable.meaning}). Unset or "
+            "correct it."
+        )
+    return int(text)
+
+
+def _the_one(what: str, named: Mapping[str, str | None]) -> str | None:
+    """Return what all sources that say anything agree on; None: none does."""
+    told = [(source, value) for source, value in named.items() if value]
+    for source, value in told[1:]:
+        if value != told[0][1]:
+            raise _contradiction(f"{what} {told[0][1]} by {told[0][0]}", f"{value} by {source}")
+    return told[0][1] if told else None
+
+
+def _all(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _contradiction(one: str, other: str) -> UsageError:
+    return UsageError(
+        f"SageMaker's environment contradicts itself: {one}, but {other}. Correct it, or name the "
+        "hosts instead: --head HOST --group NAME --hosts A,B,C."
+    )
+
+
+def _missing(what: str, variable: env.Variable, key: str) -> UsageError:
+    return UsageError(
+        f"SageMaker's environment does not say {what}: neither {variable.name} nor {key} in "
+        f"{_FILE} is there. Set the variable, or name the hosts instead: --head HOST --group NAME "
+        "--hosts A,B,C."
+    )

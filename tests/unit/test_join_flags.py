@@ -1,0 +1,106 @@
+"""The command line of `headrace cluster join`: which flags are its own, which are the run's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.contract import ContractFlags
+from headrace.cluster.groups import Group
+from headrace.cluster.token import given_token, write_token_file
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.launch.join_flags import parse_join_flags
+
+
+def test_flags_of_both_kinds_in_any_order():
+    options = parse_join_flags(
+        [
+            "--head", "a", "--nproc-per-node", "2", "-t3", "--group=gpu", "--hosts", "a, b",
+            "--group", "gpu=2", "--hosts_timeout", "2m", "--standalone", "--port", "7000", "-m",
+            "package.train", "--head", "of the script", "--group",
+        ]
+    )  # fmt: skip
+    assert options.told == ContractFlags(head="a", group="gpu", hosts=("a", "b"))
+    assert options.groups == (Group(name="gpu", hosts=2),)
+    assert (options.port, options.hosts_s, options.token_file) == (7000, 120.0, None)
+    assert options.run == (
+        "--hosts-timeout=2m", "--nproc-per-node", "2", "-t3", "--standalone", "-m",
+        "package.train", "--head", "of the script", "--group",
+    )  # fmt: skip
+    assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
+        "--", "train.py", "--port", "x",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "No script is named"),
+        (["--head", "a"], "No script is named"),
+        (["--head"], "--head needs a value"),
+        (["--nproc-per-node", "2", "--"], "No script is named"),
+        (["--engine", "ray", "train.py"], "--engine: the cluster is the one that the hosts make"),
+        (["--address=auto", "train.py"], "--address: the cluster is the one"),
+        (["--group", "a", "--group", "b", "train.py"], "this host is in one group"),
+        (["--group", "a=0", "train.py"], "0 is no whole number above 0"),
+        (["--port", "65535", "train.py"], "--port 65535: a port of the head from 1 to 65534"),
+        (["--hosts-timeout", "ten", "train.py"], "'ten' is not a duration"),
+    ],
+)
+def test_wrong_flags_are_told(argv: list[str], said: str):
+    with pytest.raises(UsageError) as raised:
+        parse_join_flags(argv)
+    assert said in str(raised.value)
+
+
+def test_sagemaker_s_file_is_found_below_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for variable in env.HOSTS_OF_THE_JOB:
+        monkeypatch.delenv(variable.name, raising=False)
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
+    options = parse_join_flags(["train.py"])
+    with pytest.raises(UsageError, match="Neither SageMaker"):
+        options.contract()
+    file = tmp_path / "input" / "config" / "resourceconfig.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
+    assert options.contract().is_head
+
+
+def test_a_token_that_was_given_comes_from_the_flag_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    assert given_token(None) is None
+    flags, variables = tmp_path / "flags", tmp_path / "variables"
+    flags.write_text("by the flag\n")
+    variables.write_text("by the variable\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(variables))
+    assert given_token(None) == "by the variable"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "itself")
+    assert given_token(None) == "itself"
+    assert given_token(str(flags)) == "by the flag"
+    written = tmp_path / "written"
+    told = write_token_file(written, "by the flag")
+    assert told["RAY_AUTH_TOKEN_PATH"] == str(written)
+    assert written.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_file_that_is_none_is_told_with_how_to_make_one(tmp_path: Path):
+    empty, binary = tmp_path / "empty", tmp_path / "binary"
+    empty.write_text("\n")
+    binary.write_bytes(b"\xff\xfe")
+    for path, said in (
+        (empty, "the file is empty"),
+        (binary, "it is not plain text"),
+        (tmp_path / "none", "No such file"),
+    ):
+        with pytest.raises(UsageError, match=said) as raised:
+            given_token(str(path))
+        assert f"--token-file {path}" in str(raised.value)
+        assert "openssl rand -hex 32" in str(raised.value)
