@@ -12,7 +12,7 @@ from headrace.cluster.offload.dealing import Ask, Dealer
 HOSTS = ["a", "b", "c"]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "up", "down", "deal", "begin", "end", "return", "wait"]),
+        st.sampled_from(["add", "up", "down", "deal", "begin", "end", "return", "wait", "forget"]),
         st.integers(0, 7),
     ),
     max_size=150,
@@ -49,6 +49,10 @@ class Hosts:
             self.deal()
         elif what == "wait":
             self.now_s += number
+        elif what == "forget" and number == 0:
+            self.dealer.forget()
+            self.begun = dict.fromkeys(self.begun)  # what arrives goes nowhere
+            self.added, self.answered = 0, []
         elif self.out:
             self.answer(what, self.out[number % len(self.out)])
         self.answered += self.dealer.give_back()
@@ -68,7 +72,7 @@ class Hosts:
         elif what == "end" and ask.number in self.begun:
             self.out.remove(ask)
             ticket = self.dealer.arrived(ask.number, ask.host, self.now_s)
-            assert ticket == self.begun.pop(ask.number)
+            assert ticket == self.begun.pop(ask.number), "another iteration's"
             if ticket is not None:
                 self.answered.append(ticket)
         elif what == "return" and ask.number not in self.begun:

@@ -24,7 +24,7 @@ def main() -> None:
     """Run the epochs, and tell of each."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, required=True)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--cpus", type=int, required=True)
     parser.add_argument("--batch", type=int, default=8)
     options = parser.parse_args()

@@ -118,7 +118,7 @@ class HostAgent:
     def keep(self, name: str, content: bytes) -> None:
         """Write one of the program's files anew; it is whole at any moment."""
         path = self._own_folder() / name
-        draft = path.with_name(f"{name}.draft")
+        draft = path.with_name(f"{name}.{threading.get_ident()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)

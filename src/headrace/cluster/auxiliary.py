@@ -20,7 +20,8 @@ from headrace.cluster.machine import Mark
 from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
 
 _LOOK_EVERY_S = 1.0
-_AGAIN_S = 5.0  # before a station that ended is started anew
+_AGAIN_S = 5.0  # before a station that ended is started anew, and twice as long each time
+_LONGEST_AGAIN_S = 120.0
 _CALLS_AT_ONCE = 4
 _LEAVE_S = 5.0
 _KEY = "key"
@@ -72,7 +73,9 @@ class Auxiliaries:
         self._tell = tell
         self._key = secrets.token_bytes(32)
         self._stations: dict[str, _Station] = {}  # by Ray's number of the host
-        self._left: dict[str, float] = {}  # when a host was given up, likewise
+        self._again_s: dict[str, float] = {}  # when a host that was lost is tried, likewise
+        self._up_s: dict[str, float] = {}  # when its station came up, likewise
+        self._losses: dict[str, int] = {}  # of a host in a row, likewise
         self._look_s = 0.0
         self._cores = 0
         self.version = 0
@@ -122,8 +125,7 @@ class Auxiliaries:
         for node_id in self._stations.keys() - hosts.keys():
             self._lose(self._stations[node_id], now_s, "the host is gone")
         for node_id, host in hosts.items():
-            is_due = now_s - self._left.get(node_id, -_AGAIN_S) >= _AGAIN_S
-            if node_id not in self._stations and is_due:
+            if node_id not in self._stations and now_s >= self._again_s.get(node_id, 0.0):
                 self._stations[node_id] = self._placed(host)
 
     def _placed(self, host: Host) -> _Station:
@@ -145,8 +147,7 @@ class Auxiliaries:
             if self._is_ready(station.looking):
                 self._start(station, self._ray.get(station.looking))
         elif station.ended_s is not None:
-            if now_s - station.ended_s >= _AGAIN_S:
-                self._lose(station, now_s, "")  # its agent starts one program, once
+            self._lose(station, now_s, "")  # its agent starts one program, once
         elif self._is_ready(station.news):
             self._take_in(station, self._ray.get(station.news), now_s)
 
@@ -171,6 +172,7 @@ class Auxiliaries:
             self.version += 1
             cores = max(station.host.cpus, 1)
             self._tell(f"headrace: {station.host.name} makes batches, on {cores} cores\n")
+            self._up_s[station.host.node_id] = now_s
         if news.returncode is None:
             station.news = station.actor.news.remote()
             return
@@ -186,9 +188,14 @@ class Auxiliaries:
         if why:
             self._tell(f"headrace: auxiliary host {station.host.name} is lost: {_short(why)}\n")
         self._stations.pop(node_id, None)
-        self._left[node_id] = now_s
+        up_s = self._up_s.pop(node_id, None)
+        was_well = up_s is not None and now_s - up_s > _LONGEST_AGAIN_S
+        losses = 1 if was_well else self._losses.get(node_id, 0) + 1
+        self._losses[node_id] = losses
+        self._again_s[node_id] = now_s + min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** (losses - 1))
         self._forget_port(station)
         with suppress(Exception):  # it is gone with its host
+            station.actor.leave.remote()
             self._ray.kill(station.actor)
 
     def _forget_port(self, station: _Station) -> None:

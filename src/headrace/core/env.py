@@ -259,6 +259,26 @@ def values_of(names: Iterable[str]) -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
+_BEGUN_WITH: dict[str, str] = {}
+_OF_RANKS = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE)
+
+
+def note_begun_with() -> None:
+    """Note the variables that this process has now, for `own_variables`."""
+    _BEGUN_WITH.update(os.environ)
+
+
+def own_variables() -> dict[str, str]:
+    """Return what tells this rank from others, and what the script has set or changed."""
+    changed = {
+        name: value
+        for name, value in os.environ.items()
+        if _BEGUN_WITH and _BEGUN_WITH.get(name) != value
+    }
+    ranks = {each.name: value for each in _OF_RANKS if (value := each.get()) is not None}
+    return {**changed, **ranks}
+
+
 _FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)
 
 

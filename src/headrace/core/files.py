@@ -1,10 +1,22 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and how many may be open."""
 
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
+
+_MANY = 65_536
+
+
+def allow_many_files() -> None:
+    """Let this process, and those it starts, have as many files open as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MANY if hard == resource.RLIM_INFINITY else min(hard, _MANY)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -16,12 +16,15 @@ from weakref import WeakSet
 
 from headrace.core import env
 from headrace.core.after_import import after_import
-from headrace.core.errors import LoaderError
+from headrace.core.errors import HeadraceError
+from headrace.core.files import allow_many_files
 
 
 def prepare_offload() -> None:
     """Have auxiliary hosts make batches of every map-style loader that this process iterates."""
     hosts_file = Path(env.OFFLOAD.get() or "")
+    env.note_begun_with()
+    allow_many_files()
     after_import("torch.utils.data.dataloader", lambda module: _hook_torch(module, hosts_file))
     after_import("headrace.data.loader.loader", lambda module: _hook_own(module, hosts_file))
 
@@ -43,7 +46,7 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
         before = _generator_state(loader)
         try:
             return ExecutorIterator(loader, _helper_from(hosts_file))
-        except LoaderError as error:
+        except (HeadraceError, OSError) as error:  # whatever it is, torch's own may do
             left.add(loader)
             _tell_left(loader, str(error))
             _set_generator_state(loader, before)  # the seed is drawn once, as without us
@@ -60,7 +63,11 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
     def _new_executor(loader: Any) -> Any:
         if loader.iterable:
             return original(loader)
-        return original(loader, _helper_from(hosts_file)(loader.world))
+        try:
+            return original(loader, _helper_from(hosts_file)(loader.world))
+        except (HeadraceError, OSError) as error:
+            _tell_left(loader, str(error))
+            return original(loader)
 
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise
 

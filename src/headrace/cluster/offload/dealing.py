@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-_LATE_TIMES = 2.0  # as long as nine of ten take
+_LATE_TIMES = 2.0  # as long as nine of ten take there
+_LATE_BEST_TIMES = 4.0  # ... or as long as they take on the quickest host
 _LATE_MORE_S = 0.1
 _LATE_FROM = 5  # durations known
+_LESS = 0.7  # of the orders at a time, after a batch that came too late
 _KNOWN = 64
 _MOST_ASKS = 3  # at once for one ticket
 _AGAIN_ONE_IN = 8  # of the asks under way
@@ -47,18 +49,26 @@ class _Host:
     orders: int  # that it may have
     out: set[int] = field(default_factory=set)
     took_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KNOWN))
+    limit: float = float("inf")  # of orders at a time, by whether they were in time
+
+    @property
+    def most(self) -> int:
+        return int(min(self.orders, self.limit))
 
     @property
     def free(self) -> int:
-        return self.orders - len(self.out)
+        return self.most - len(self.out)
 
     @property
-    def late_s(self) -> float:
-        """How long it may take over a batch before another is asked."""
+    def usual_s(self) -> float:
+        """What nine of ten batches take at most; infinite while too few are known."""
         if len(self.took_s) < _LATE_FROM:
             return float("inf")
-        usual_s = sorted(self.took_s)[int(0.9 * (len(self.took_s) - 1))]
-        return _LATE_TIMES * usual_s + _LATE_MORE_S
+        return sorted(self.took_s)[int(0.9 * (len(self.took_s) - 1))]
+
+    def note(self, took_s: float, *, in_time: bool) -> None:
+        self.took_s.append(took_s)
+        self.limit = self.limit + 1 if in_time else max(1.0, self.most * _LESS)
 
 
 class Dealer:
@@ -66,6 +76,7 @@ class Dealer:
 
     def __init__(self) -> None:
         self._next_ask = 0
+        self._forgotten = 0  # asks before this one are of tickets that were forgotten
         self._waiting: deque[int] = deque()
         self._tickets: dict[int, _Ticket] = {}
         self._asks: dict[int, Ask] = {}
@@ -97,7 +108,7 @@ class Dealer:
         lost = sorted(known.out, reverse=True) if known else []
         for number in lost:
             ask = self._asks.pop(number)
-            ticket = self._tickets.get(ask.ticket)
+            ticket = self._ticket_of(ask)
             if ticket is None:
                 continue
             ticket.asks.discard(number)
@@ -123,7 +134,7 @@ class Dealer:
 
     def _run(self, host: str) -> int:
         known = self._hosts[host]
-        return max(1, min(known.free, known.orders // _RUNS))
+        return max(1, min(known.free, known.most // _RUNS))
 
     def _has_been_asked(self, ticket: int, host: str) -> bool:
         return any(self._asks[each].host == host for each in self._tickets[ticket].asks)
@@ -136,7 +147,7 @@ class Dealer:
             free = {name: host for name, host in free.items() if host.free >= host.orders // _RUNS}
         return max(
             free,
-            key=lambda name: (name not in asked, free[name].free / free[name].orders, name),
+            key=lambda name: (name not in asked, free[name].free / free[name].most, name),
             default=None,
         )
 
@@ -163,12 +174,18 @@ class Dealer:
         if not ticket.asks or ticket.arriving is not None or len(ticket.asks) >= _MOST_ASKS:
             return False
         asks = [self._asks[each] for each in ticket.asks]
-        return all(now_s - ask.since_s > self._hosts[ask.host].late_s for ask in asks)
+        best_s = min(host.usual_s for host in self._hosts.values())
+        return all(now_s - ask.since_s > self._late_s(ask.host, best_s) for ask in asks)
+
+    def _late_s(self, host: str, best_s: float) -> float:
+        """Return how long a host may take over a batch before another is asked."""
+        usual_s = self._hosts[host].usual_s
+        return min(_LATE_TIMES * usual_s, _LATE_BEST_TIMES * best_s) + _LATE_MORE_S
 
     def begins(self, number: int, host: str) -> int | None:
         """Note that an ask's batch begins to arrive; return its ticket, None: nobody needs it."""
         ask = self._known(number, host)
-        ticket = self._tickets.get(ask.ticket) if ask else None
+        ticket = self._ticket_of(ask) if ask else None
         if ask is None or ticket is None or ticket.arriving is not None:
             return None
         ticket.arriving = number
@@ -183,14 +200,16 @@ class Dealer:
             return None
         del self._asks[number]
         self._hosts[host].out.discard(number)
-        self._hosts[host].took_s.append(now_s - ask.since_s)
-        ticket = self._tickets.get(ask.ticket)
+        ticket = self._ticket_of(ask)
+        counts = ticket is not None and ticket.arriving == number
+        was_in_time = counts or ask.number < self._forgotten
+        self._hosts[host].note(now_s - ask.since_s, in_time=was_in_time)
         if ticket is None:
             return None
         ticket.asks.discard(number)
-        if ticket.arriving != number:
+        if not counts:
             return None
-        del self._tickets[ask.ticket]
+        self._drop(ask.ticket)
         return ask.ticket
 
     def returned(self, number: int, host: str) -> None:
@@ -200,11 +219,21 @@ class Dealer:
             return
         del self._asks[number]
         self._hosts[host].out.discard(number)
-        ticket = self._tickets.get(ask.ticket)
+        ticket = self._ticket_of(ask)
         if ticket is not None:
             ticket.asks.discard(number)
             if not ticket.asks and ask.ticket not in self._waiting:
                 self._waiting.appendleft(ask.ticket)
+
+    def _ticket_of(self, ask: Ask) -> _Ticket | None:
+        """Return an ask's ticket; None where that is done, or its number another's by now."""
+        ticket = self._tickets.get(ask.ticket)
+        return ticket if ticket is not None and ask.number in ticket.asks else None
+
+    def _drop(self, number: int) -> None:
+        del self._tickets[number]
+        if number in self._waiting:
+            self._waiting.remove(number)
 
     def _known(self, number: int, host: str) -> Ask | None:
         ask = self._asks.get(number)
@@ -223,3 +252,4 @@ class Dealer:
         """Take no tickets any longer; what is asked for is received, and thrown away."""
         self._tickets.clear()
         self._waiting.clear()
+        self._forgotten = self._next_ask

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from headrace.cluster.offload.hosts_file import HostsFile
 from headrace.cluster.offload.session import RecipeMessage
 from headrace.core import env
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.core.world import World
+from headrace.data.loader.arguments import usable_memory
 from headrace.data.loader.channels import TicketMessage
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.side_process import SideProcess
 
-_ANSWER_S = 60.0
+_ANSWER_S = 10.0
 _MAY_LAST = "It was stopped, or this host has no processor time to spare."
 _LEAST_CORES = 8  # room for hosts that come later
 _MOST_TICKETS = 96  # each slot is a descriptor, in this process and in each worker
@@ -48,18 +47,20 @@ class AuxiliaryHelper:
         self._world = world
         cores = max(found.cores, _LEAST_CORES)
         self.most_open = min(3 * cores, _MOST_TICKETS)
-        free = psutil.virtual_memory().available
-        self.most_bytes = int(free * _SHARE_OF_MEMORY) // world.local_size
+        self.most_bytes = int(usable_memory() * _SHARE_OF_MEMORY) // world.local_size
         self._process: SideProcess | None = None
+        self._ends: tuple[list[int], int] | None = None
         self._recipes = 0
         self._sent = b""  # the digest of the recipe that was sent last
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
         """Start the receiver; see `Helper`."""
+        self._ends = list(slots), answers
+        self._sent = b""
         self._process = SideProcess(
             f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
             "headrace.cluster.offload.receiver:main",
-            [answers, list(slots), str(self._file), int(self._world.local_rank == 0)],
+            [answers, self._ends[0], str(self._file), int(self._world.local_rank == 0)],
             descriptors=[answers, *slots],
             environment=env.child_environment(env.NOT_BELOW_A_RANK),
         )
@@ -70,11 +71,15 @@ class AuxiliaryHelper:
         return self._process is not None and self._process.lives
 
     def start(self, content: bytes) -> None:
-        """Make batches of the recipe in `content` from now on."""
+        """Make batches of the recipe in `content` from now on; one that has ended begins anew."""
+        if not self.lives and self._ends is not None:
+            _tell("the receiver of batches from auxiliary hosts has ended, and is started anew")
+            self.connect(*self._ends)
         recipe = RecipeMessage(
             rank=self._world.rank,
             folder=self._below_root(Path.cwd()) or ".",
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
+            variables=env.own_variables(),
             content=content,
         )
         whole = recipe.to_bytes()
@@ -91,18 +96,20 @@ class AuxiliaryHelper:
         """Take a ticket; raises LoaderError where the receiver has ended."""
         self._request("ticket", ticket.number, ticket.slot, ticket.payload_bytes)
 
-    def forget(self) -> None:
+    def forget(self) -> bool:
         """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""
-        if self._process is None:
-            return
+        if self._process is None or not self._process.lives:
+            return False
         try:
             self._request("forget")
             while self._process.report(_ANSWER_S, _MAY_LAST)[0] != "forgotten":
                 pass
         except LoaderTimeoutError:
-            self._process.close()  # it must write nothing from now on
+            self._process.end()  # it must write nothing from now on
+            return False
         except LoaderError:
-            pass  # it has ended
+            return False
+        return True
 
     def tell_failure(self, failure: Failure, worker: int) -> None:
         """Note that a batch failed over there which could be made here."""
@@ -124,3 +131,8 @@ class AuxiliaryHelper:
             return str(path.absolute().relative_to(self._root))
         except ValueError:
             return None
+
+
+def _tell(line: str) -> None:
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"headrace: {line}\n")

@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -19,6 +20,7 @@ from headrace.core.errors import LaunchError
 _MAGIC = b"headrace batches 1"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
+_GONE_MS = 10_000  # what is sent is not taken for so long
 _HEAD = struct.Struct("<qqqqqq")
 HEAD_BYTES = _HEAD.size
 
@@ -72,28 +74,36 @@ def frame(kind: Kind, body: bytes = b"", *, ask: int = 0, a: int = 0) -> bytes:
     return Head(kind=kind, ask=ask, a=a, body_bytes=len(body)).pack() + body
 
 
+def prepare(connection: socket.socket) -> None:
+    """Have small frames sent at once, and a side that is gone without a word noticed."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_MS)
+
+
 class NoEntryError(LaunchError):
     """The other side does not know the job's key, or speaks something else."""
 
 
-def greet(connection: socket.socket, key: bytes) -> None:
+def greet(connection: socket.socket, key: bytes, longest_s: float) -> None:
     """Prove the key to a station, and have it prove it; raises NoEntryError, OSError."""
+    deadline_s = time.monotonic() + longest_s
     own = secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(_MAGIC + own)
-    told = _exactly(connection, _NONCE_BYTES + _PROOF_BYTES)
+    told = _exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline_s)
     others, proof = told[:_NONCE_BYTES], told[_NONCE_BYTES:]
     _check(proof, _proof(key, b"station", own, others))
     connection.sendall(_proof(key, b"receiver", others, own))
 
 
-def admit(connection: socket.socket, key: bytes) -> None:
+def admit(connection: socket.socket, key: bytes, longest_s: float) -> None:
     """Let a receiver in that proves the key; raises NoEntryError, OSError."""
-    told = _exactly(connection, len(_MAGIC) + _NONCE_BYTES)
+    deadline_s = time.monotonic() + longest_s
+    told = _exactly(connection, len(_MAGIC) + _NONCE_BYTES, deadline_s)
     if not told.startswith(_MAGIC):
         raise NoEntryError("This is another program, or another version of Headrace.")
     others, own = told[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
     connection.sendall(own + _proof(key, b"station", others, own))
-    _check(_exactly(connection, _PROOF_BYTES), _proof(key, b"receiver", own, others))
+    _check(_exactly(connection, _PROOF_BYTES, deadline_s), _proof(key, b"receiver", own, others))
 
 
 def _proof(key: bytes, side: bytes, theirs: bytes, own: bytes) -> bytes:
@@ -105,9 +115,10 @@ def _check(proof: bytes, right: bytes) -> None:
         raise NoEntryError("The other side does not know this job's key.")
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, deadline_s: float) -> bytes:
     content = b""
     while len(content) < size:
+        connection.settimeout(max(0.001, deadline_s - time.monotonic()))
         piece = connection.recv(size - len(content))
         if not piece:
             raise NoEntryError("The other side has hung up: it does not know this job's key.")

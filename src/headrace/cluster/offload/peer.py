@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.cluster.offload.hosts_file import AuxiliaryHost
-from headrace.cluster.offload.link import HEAD_BYTES, Head, greet
+from headrace.cluster.offload.link import HEAD_BYTES, Head, greet, prepare
 
 _CONNECT_S = 5.0
 _AGAIN_S = 2.0  # between attempts to connect
@@ -175,8 +175,8 @@ class Peer:
 def _connected(host: AuxiliaryHost, key: bytes) -> socket.socket:
     connection = socket.create_connection((host.address, host.port), timeout=_CONNECT_S)
     try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        greet(connection, key)
+        prepare(connection)
+        greet(connection, key, _CONNECT_S)
         connection.setblocking(False)
     except BaseException:
         connection.close()

@@ -13,10 +13,10 @@ import mmap
 import os
 import queue
 import selectors
-import signal
 import socket
 import sys
 import time
+from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -32,11 +32,13 @@ from headrace.cluster.offload.telling import (
     silent_for,
 )
 from headrace.core.errors import LaunchError
+from headrace.core.lifetime import leave_signals_to_the_parent
 from headrace.data.loader.channels import Answer, AnswerMessage
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.slots import read_at
 
 _LOOK_S = 0.1
+_SOON_S = 0.005
 _LOOK_AT_FILE_S = 1.0
 _STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
 _MOST_FAILURES = 3
@@ -74,6 +76,7 @@ class Receiver:
         self._placed: dict[int, tuple[int, bytes]] = {}
         self._recipe = (0, b"")
         self._told_room = -1
+        self._unsent: deque[bytes] = deque()
         self._tells = tells
         self._looked_s = time.monotonic()
         self._trash = bytearray()
@@ -85,7 +88,7 @@ class Receiver:
     def serve(self) -> None:
         """Serve until the training process is gone (EOFError)."""
         while True:
-            ready = self._selector.select(_LOOK_S)
+            ready = self._selector.select(_SOON_S if self._unsent else _LOOK_S)
             self._forgive_where_stalled()
             for key, events in ready:
                 if isinstance(key.data, Peer):
@@ -124,6 +127,8 @@ class Receiver:
     def _forget(self) -> None:
         self._dealer.forget()
         self._placed.clear()
+        self._unsent.clear()
+        self._told_room = -1
         for peer in self._open_peers():
             peer.divert()
             self._send(peer, frame(Kind.FORGET))
@@ -237,9 +242,10 @@ class Receiver:
             ticket = self._dealer.begins(head.ask, peer.host.name)
             if ticket is not None:
                 return self._slot_memory(self._placed[ticket][0], head.body_bytes)
-        if len(self._trash) < head.body_bytes:
-            self._trash = bytearray(head.body_bytes)
-        return memoryview(self._trash)[: head.body_bytes]
+            if len(self._trash) < head.body_bytes:
+                self._trash = bytearray(head.body_bytes)
+            return memoryview(self._trash)[: head.body_bytes]
+        return memoryview(bytearray(head.body_bytes))
 
     def _slot_memory(self, slot: int, size_bytes: int) -> memoryview:
         mapped = self._maps.get(slot)
@@ -288,7 +294,7 @@ class Receiver:
         answer = AnswerMessage(
             Answer(head.a), worker, ticket, slot, head.c, head.body_bytes - head.c
         )
-        self._answers.send(answer.pack())
+        self._answer(answer)
 
     def _refused(self, peer: Peer, number: int, failure: Failure) -> None:
         peer.refused = number
@@ -321,10 +327,21 @@ class Receiver:
                 self._send(peer, frame(Kind.WANT, a=wanted))
         for ticket in self._dealer.give_back():
             slot, _ = self._placed.pop(ticket)
-            self._answers.send(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0).pack())
+            self._answer(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
         if self._told_room != self._dealer.room:
             self._told_room = self._dealer.room
-            self._answers.send(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0).pack())
+            self._answer(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
+        self._send_answers()
+
+    def _answer(self, answer: AnswerMessage) -> None:
+        self._unsent.append(answer.pack())
+
+    def _send_answers(self) -> None:
+        """Send what the socket has room for: a blocking send could wait for who waits for us."""
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                self._answers.send(self._unsent[0], socket.MSG_DONTWAIT)
+                self._unsent.popleft()
 
     def _tell(self, line: str) -> None:
         if self._tells:
@@ -343,8 +360,7 @@ def main(control: int, answers: int, slots: list[int], hosts_file: str, tells: i
         hosts_file: Where the auxiliary hosts are told of.
         tells: Whether it tells of hosts that are lost.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # the training process decides
+    leave_signals_to_the_parent()
     receiver = Receiver(
         Connection(control),
         socket.socket(fileno=answers),

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from contextlib import suppress
@@ -38,17 +39,19 @@ class RecipeMessage:
         rank: Whose it is.
         folder: The rank's working folder, from the job's folder on.
         path: Where the rank looks for modules, as far as that is below the job's folder.
+        variables: What tells the rank from others, and what its script has set.
         content: The recipe, pickled.
     """
 
     rank: int
     folder: str
     path: list[str]
+    variables: dict[str, str]
     content: bytes
 
     def to_bytes(self) -> bytes:
         """Return bytes that `from_bytes` reads."""
-        told = {"rank": self.rank, "folder": self.folder, "path": self.path}
+        told = {name: getattr(self, name) for name in ("rank", "folder", "path", "variables")}
         return json.dumps(told).encode() + b"\n" + self.content
 
     @classmethod
@@ -80,15 +83,20 @@ class Session:
         self._me = id(self)
         self._slots = SlotPool(2 * (cores.count + cores.count // 2 + 2))
         self._force: Workforce | None = None
-        self._place: list[str] | None = None  # the path that the workforce has
+        self._begun_with: object = None  # the path and variables that the workforce has
         self._arrived = bytearray()
         self._waiting: deque[_Order] = deque()
         self._at_work: dict[int, _Order] = {}  # by ticket
         self._sent: dict[int, int] = {}  # ask -> slot, until it is received
         self._next_ticket = 0
         self._is_first = True
+        self._recipe = 0
         self._told_share = 0
         self._sending = threading.Lock()
+        self._waking = threading.Lock()
+        self._deaths_in_a_row = 0
+        self._missing: set[int] = set()  # tickets that no worker had at the last look
+        self._looked_s = time.monotonic()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_over = threading.Event()
 
@@ -101,7 +109,7 @@ class Session:
         beating = threading.Thread(target=self._beat, name="beat", daemon=True)
         beating.start()
         try:
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, HeadraceError):  # the receiver comes again
                 while self._step():
                     pass
         finally:
@@ -109,22 +117,26 @@ class Session:
             self._cores.leave(self._me)
             beating.join()
             self._connection.close()
-            if self._force is not None:
-                self._force.close()
+            self._end_force()
             self._slots.close()
-            os.close(self._wake)
+            with self._waking:
+                os.close(self._wake)
+                self._wake = -1
 
     def _nudge(self) -> None:
-        with suppress(BlockingIOError, OSError):
-            os.eventfd_write(self._wake, 1)
+        with self._waking, suppress(BlockingIOError):
+            if self._wake != -1:
+                os.eventfd_write(self._wake, 1)
 
     def _beat(self) -> None:
         """Tell that this host lives, also while the session imports or sends."""
         while not self._is_over.wait(BEAT_S):
             if self._sending.acquire(blocking=False):  # else it is telling just now
                 try:
-                    with suppress(OSError):
-                        self._connection.sendall(frame(Kind.BEAT))
+                    self._connection.sendall(frame(Kind.BEAT))
+                except OSError:
+                    with suppress(OSError):  # half a frame may be out: the connection is no use
+                        self._connection.shutdown(socket.SHUT_RDWR)
                 finally:
                     self._sending.release()
 
@@ -136,6 +148,7 @@ class Session:
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)
+            self._find_unseen()
         else:
             _wait(also, _LOOK_S)
         with suppress(BlockingIOError):
@@ -198,44 +211,54 @@ class Session:
 
     def _load(self, number: int, recipe: RecipeMessage) -> None:
         """Have the workers make batches of another recipe."""
-        for order in self._at_work.values():
-            self._slots.give(order.slot)
-            self._cores.give(self._me)
-        self._waiting.extend(self._at_work.values())
-        self._at_work.clear()
-        self._return_waiting()
+        self._give_back_all()
+        self._recipe = number
         self._is_first = True
+        self._deaths_in_a_row = 0
         try:
             self._start(recipe)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
             failure = Failure.of(error, traceback.format_exc(), None, None)
-            if self._force is not None:
-                self._force.close()
-                self._force = None
+            self._end_force()
             self._send(frame(Kind.REFUSED, failure.to_bytes(), a=number))
         else:
             self._send(frame(Kind.READY, a=number))
+
+    def _end_force(self) -> None:
+        if self._force is not None:
+            self._force.close()
+            self._force = None
 
     def _return_waiting(self) -> None:
         for order in self._waiting:
             self._send(Head(kind=Kind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
         self._waiting.clear()
 
+    def _give_back_all(self) -> None:
+        for order in self._at_work.values():
+            self._slots.give(order.slot)
+            self._cores.give(self._me)
+        self._waiting.extend(self._at_work.values())
+        self._at_work.clear()
+        self._return_waiting()
+
     def _start(self, recipe: RecipeMessage) -> None:
         root = Path.cwd()
-        if self._force is not None and (self._place != recipe.path or not self._force.usable):
-            self._force.close()
-            self._force = None
+        begins_with = recipe.path, recipe.variables
+        if self._force is not None and not (begins_with == self._begun_with and self._force.usable):
+            self._end_force()
         if self._force is None:
-            self._place = recipe.path
+            self._begun_with = begins_with
             self._force = Workforce(
                 self._cores.count,
                 self._slots.descriptors,
                 rank=recipe.rank,
                 queues=1,
                 path=[*(str(root / entry) for entry in recipe.path), *sys.path],
+                variables=recipe.variables,
             )
         folder = root / recipe.folder
+        self._force.end_workers()  # nobody writes to the slots of what was given up
         self._force.start(recipe.content, str(folder if folder.is_dir() else root))
 
     # --- what the workers do
@@ -264,6 +287,7 @@ class Session:
         self._force.send(message, 0)
 
     def _deliver(self, answer: AnswerMessage) -> None:
+        self._deaths_in_a_row = 0
         order = self._at_work.pop(answer.number, None)
         if order is None:
             return  # of a recipe that is gone
@@ -286,6 +310,10 @@ class Session:
         if not deaths or self._force is None:
             return
         held = self._force.tickets_held()
+        self._deaths_in_a_row += len(deaths)
+        if self._deaths_in_a_row > _MOST_DEATHS * self._cores.count:
+            self._give_up_all(deaths[-1][1])
+            return
         for worker, status in deaths:
             self._force.fork(worker)
             for number in sorted(held[worker] & self._at_work.keys()):
@@ -295,6 +323,39 @@ class Session:
                     self._hand_over(order)
                 else:
                     self._give_up(order, worker, status)
+
+    def _find_unseen(self) -> None:
+        """Return orders that vanished with a worker before it could say that it had them."""
+        now_s = time.monotonic()
+        if self._force is None or now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        unseen: set[int] = set()
+        if self._force.none_waiting():
+            held = set().union(*self._force.tickets_held().values())
+            answers, deaths = self._force.wait(0)
+            for answer in answers:
+                self._deliver(answer)
+            self._replace(deaths)
+            unseen = self._at_work.keys() - held
+        for number in unseen & self._missing:
+            # Its slot stays taken: should a worker have it after all, it may yet write there.
+            order = self._at_work.pop(number)
+            self._cores.give(self._me)
+            self._send(Head(kind=Kind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
+        self._missing = unseen
+
+    def _give_up_all(self, status: int) -> None:
+        """End the workers, who end themselves without making anything; tell of it."""
+        error = HeadraceError(
+            f"{self._deaths_in_a_row} workers in turn ended without making a batch, the last with "
+            f"status {status}"
+        )
+        self._give_back_all()
+        self._end_force()
+        self._send(
+            frame(Kind.REFUSED, Failure.of(error, "", None, None).to_bytes(), a=self._recipe)
+        )
 
     def _give_up(self, order: _Order, worker: int, status: int) -> None:
         error = HeadraceError(

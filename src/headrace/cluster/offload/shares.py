@@ -16,11 +16,13 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
         wanted: How many each would have.
 
     Who wants little gets it, and the others share the rest alike; what nobody wants is shared out
-    as well, for whoever comes to want more. Who wants none may begin with one, which is kept from
-    nobody.
+    as well, for whoever comes to want more. Who wants none just now may begin with what nobody
+    wants, which is kept from nobody.
     """
-    shares = dict.fromkeys(wanted, 1)
     wanting = [each for each in wanted if wanted[each]]
+    unwanted = max(0, cores - sum(wanted.values()))
+    to_begin = max(1, unwanted // max(1, len(wanted) - len(wanting)))
+    shares = {each: 1 if wanted[each] else to_begin for each in wanted}
     for _ in range(cores - len(wanting) if wanting else 0):
         # Whoever has least of those who want more; where none does, whoever has least.
         short = [each for each in wanting if shares[each] < wanted[each]] or wanting

@@ -12,43 +12,62 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from headrace.cluster.offload.link import NoEntryError, admit
+from headrace.cluster.offload.link import NoEntryError, admit, prepare
 from headrace.cluster.offload.session import Session
 from headrace.cluster.offload.shares import Cores
+from headrace.core.files import allow_many_files
 from headrace.core.lifetime import die_with_parent
 
 _ADMIT_S = 10.0
-_WAITING = 64
+_MOST_STRANGERS = 64  # connections that have not proved the key yet
+_PAUSE_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> None:
     """Serve receivers until the parent ends."""
     told = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(told["--parent"]))
+    allow_many_files()
     key = Path(told["--key"]).read_bytes()
     cores = Cores(int(told["--cores"]))
-    with socket.create_server((told["--address"], 0), backlog=_WAITING) as listening:
+    with socket.create_server((told["--address"], 0), backlog=_MOST_STRANGERS) as listening:
         port = listening.getsockname()[1]
         os.write(int(told["--announce"]), json.dumps({"port": port}).encode() + b"\n")
+        strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
         while True:
-            connection, _ = listening.accept()
-            threading.Thread(target=_serve, args=[connection, key, cores], daemon=True).start()
+            strangers.acquire()
+            try:
+                connection, _ = listening.accept()
+                threading.Thread(
+                    target=_serve, args=[connection, key, cores, strangers], daemon=True
+                ).start()
+            except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
+                strangers.release()
+                sys.stderr.write(f"headrace: a rank could not be let in: {error}\n")
+                time.sleep(_PAUSE_S)
 
 
-def _serve(connection: socket.socket, key: bytes, cores: Cores) -> None:
-    connection.settimeout(_ADMIT_S)
-    with suppress(OSError):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _serve(
+    connection: socket.socket, key: bytes, cores: Cores, strangers: threading.BoundedSemaphore
+) -> None:
     try:
-        admit(connection, key)
+        prepare(connection)
+        admit(connection, key, _ADMIT_S)
     except (NoEntryError, OSError):
         connection.close()  # nothing is told to whoever is not of this job
         return
-    Session(connection, cores).run()
+    finally:
+        strangers.release()
+    try:
+        Session(connection, cores).run()
+    except OSError as error:
+        sys.stderr.write(f"headrace: a rank's batches cannot be made: {error}\n")
+    finally:
+        connection.close()
 
 
 if __name__ == "__main__":

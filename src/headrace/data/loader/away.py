@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 from headrace.core.errors import LoaderError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.executor import Helper
 from headrace.data.loader.failures import Failure
+from headrace.data.loader.pace import Pace, is_better_made_here
 
 _AHEAD = 2
 """Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
+_BATCH_BYTES = 16 << 20
+"""Of a batch, until one has been made."""
 
 
 class TicketsAway:
@@ -18,15 +23,19 @@ class TicketsAway:
         helper: It; None: nobody helps.
 
     Attributes:
-        numbers: The tickets that it has.
+        numbers: The tickets that it has, and when it was asked for each.
     """
 
     def __init__(self, helper: Helper | None) -> None:
         self._helper = helper
         self._room = 0
-        self._batch_bytes = 1
+        # Where helpers were too late for batches that were waited for, they are asked for fewer;
+        # with each that is in time, for one more.
+        self._limit = float("inf")
+        self._batch_bytes = 0
         self._failures: dict[int, tuple[Failure, int]] = {}  # batch -> what happened, to whom
-        self.numbers: set[int] = set()
+        self._pace = Pace()
+        self.numbers: dict[int, float] = {}
 
     def slots_for(self, depth: int) -> int:
         """Return how many batches may be under way at most, where `depth` may be without help."""
@@ -36,18 +45,18 @@ class TicketsAway:
         """Return how many batches may be under way or made ahead now."""
         if self._helper is None or not self._room:
             return depth
-        fitting = self._helper.most_bytes // self._batch_bytes
+        fitting = self._helper.most_bytes // (self._batch_bytes or _BATCH_BYTES)
         return max(depth, min(_AHEAD * (depth + self._room), fitting))
 
     @property
     def has_room(self) -> bool:
         """Whether the helper can take a ticket."""
-        return len(self.numbers) < self._room
+        return len(self.numbers) < min(self._room, self._limit)
 
     def send(self, ticket: TicketMessage) -> None:
         """Hand a ticket over."""
         assert self._helper is not None  # there is no room otherwise
-        self.numbers.add(ticket.number)
+        self.numbers[ticket.number] = time.monotonic()
         try:
             self._helper.send(ticket)
         except LoaderError:  # it has ended: `lost` tells
@@ -56,22 +65,30 @@ class TicketsAway:
     def start(self, content: bytes) -> None:
         """Have the helper make batches of the recipe in `content`."""
         self._failures.clear()
-        if self._helper is not None and self._helper.lives:
+        self._limit = float("inf")
+        if self._helper is not None:
+            if not self._helper.lives:
+                self._room = 0
             self._helper.start(content)
 
     def forget(self) -> None:
         """Have the helper forget all tickets."""
         self.numbers.clear()
-        if self._helper is not None and self._helper.lives:
-            self._helper.forget()
+        if self._helper is not None and not self._helper.forget():
+            self._room = 0
 
     def lost(self) -> set[int]:
         """Return the tickets that are lost with a helper that has ended, and forget them."""
         if self._helper is None or not self.numbers or self._helper.lives:
             return set()
         self._room = 0
-        lost, self.numbers = self.numbers, set()
+        lost = set(self.numbers)
+        self.numbers.clear()
         return lost
+
+    def is_better_here(self, number: int, here: Pace) -> bool:
+        """Whether a ticket's batch is to be made here as well; see `is_better_made_here`."""
+        return is_better_made_here(time.monotonic() - self.numbers[number], here, self._pace)
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it is one of the helper's."""
@@ -80,9 +97,19 @@ class TicketsAway:
             return True
         if answer.answer is Answer.MADE:
             self._batch_bytes = max(self._batch_bytes, answer.offset + answer.size_bytes)
-        is_helpers = answer.number in self.numbers
-        self.numbers.discard(answer.number)
-        return is_helpers
+        since_s = self.numbers.pop(answer.number, None)
+        if since_s is None:
+            return False
+        if answer.answer is Answer.MADE:
+            self._pace.note(time.monotonic() - since_s)
+        return True
+
+    def note_in_time(self, *, was_needed: bool) -> None:
+        """Note whether a batch from the helper was still needed."""
+        if was_needed:
+            self._limit += 1
+        else:
+            self._limit = max(1.0, min(self._limit, len(self.numbers)) / 2)
 
     def note_failure(self, batch: int, failure: Failure, worker: int) -> None:
         """Remember that a batch failed over there: it is made here before anybody is blamed."""

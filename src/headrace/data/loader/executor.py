@@ -99,13 +99,17 @@ class Helper(Protocol):
         """Whether it can be asked for anything."""
 
     def start(self, content: bytes) -> None:
-        """Make batches of the recipe in `content` from now on."""
+        """Make batches of the recipe in `content` from now on; one that has ended begins anew."""
 
     def send(self, ticket: TicketMessage) -> None:
         """Take a ticket."""
 
-    def forget(self) -> None:
-        """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""
+    def forget(self) -> bool:
+        """Forget all tickets; when this returns, nobody writes to a slot or answers for one.
+
+        Returns:
+            Whether it still lives.
+        """
 
     def tell_failure(self, failure: Failure, worker: int) -> None:
         """Note that one of its workers failed in a batch which could be made here."""

@@ -32,10 +32,11 @@ class Failure:
     def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> Failure:
         """Describe `error`, raised while sample `index` of `dataset` was made."""
         try:
-            import cloudpickle  # here: most workers never fail
+            from headrace.data.loader.home import pickled_for_home  # here: most workers never fail
 
-            pickled = cloudpickle.dumps(error)
-            pickle.loads(pickled)
+            pickled = pickled_for_home(error)
+            if type(error).__module__ != "__main__":  # the script's own are known there alone
+                pickle.loads(pickled)
         except Exception:  # noqa: BLE001 - an exception class may be anything; its text remains
             pickled = None
         return cls(
@@ -55,13 +56,19 @@ class Failure:
         summary, traceback, sample, error = pickle.loads(content)
         return cls(summary=summary, traceback=traceback, sample=sample, error=error)
 
+    def cause(self) -> Any:
+        """Return the exception itself, None where it cannot be had here."""
+        with contextlib.suppress(Exception):  # its class may be anything
+            return pickle.loads(self.error) if self.error is not None else None
+        return None
+
     def in_caller(self, where: str) -> HeadraceError:
         """Return what the caller raises: Headrace's own errors as they are, others as WorkerError.
 
         Args:
             where: Rank and worker, for the message.
         """
-        cause = pickle.loads(self.error) if self.error is not None else None
+        cause = self.cause()
         if isinstance(cause, HeadraceError):
             return cause
         told = WorkerError(

@@ -27,6 +27,7 @@ from headrace.core.lifetime import die_with_parent, leave_signals_to_the_parent
 from headrace.data.loader.channels import Ends
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Recipe
+from headrace.data.loader.switches import set_switches
 from headrace.data.loader.worker import work
 
 
@@ -72,6 +73,7 @@ class Forkserver:
         try:
             os.chdir(folder)
             self._recipe = pickle.loads(content)
+            set_switches(self._recipe.switches)
             if not self._recipe.draws_in_samples_alone:
                 importlib.import_module("numpy.random")  # so that its generator is seeded in time
         except Exception as error:  # noqa: BLE001 - importing user code may raise anything

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.data.loader.collate import NotPlainError, collate
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.randomness import imported_generators, seed_generators
+from headrace.data.loader.switches import switches
 from headrace.data.loader.torch_worker import hidden_from_torch
 from headrace.data.loader.wire import Arena, encode
 from headrace.plan.seeds import batch_seed, combine, sample_seed
@@ -33,6 +34,7 @@ class Recipe:
         epoch: The epoch, where workers start anew each epoch (iterable datasets); otherwise 0.
         worker_init_fn: Called with the worker's number when a worker starts.
         rank: The rank; iterable datasets of different ranks draw differently.
+        switches: What the script has set in libraries for all its processes.
     """
 
     dataset: Any
@@ -44,6 +46,7 @@ class Recipe:
     epoch: int = 0
     worker_init_fn: Callable[[int], None] | None = None
     rank: int = 0
+    switches: dict[str, Any] = field(default_factory=switches)
 
     @property
     def draws_in_samples_alone(self) -> bool:

@@ -17,6 +17,7 @@ from headrace.data.loader.channels import HELD, Answer, AnswerMessage, TicketMes
 from headrace.data.loader.executor import Helper, Made
 from headrace.data.loader.failures import Failure, describe_sample, sample_at
 from headrace.data.loader.making import Order, Recipe
+from headrace.data.loader.pace import Pace
 from headrace.data.loader.slots import SlotPool
 from headrace.data.loader.workforce import Workforce, pickled_recipe
 from headrace.plan.dispatch import Dispatch, Ticket
@@ -25,6 +26,7 @@ from headrace.plan.dispatch import Dispatch, Ticket
 # keep one more; with fewer free than are needed for the work under way, a batch is copied out.
 _SPARE_SLOTS = 3
 _LOOK_AGAIN_S = 0.5  # how often a wait looks for tickets that were lost without a trace
+_LOOK_AWAY_S = 0.02  # ... and for batches that helpers take too long over
 _MAX_DEATHS_IN_A_ROW = 3  # times the number of workers
 
 
@@ -59,13 +61,22 @@ class ProcessExecutor:
         self._away = TicketsAway(helper)
         self._slots = SlotPool(self._away.slots_for(self._depth) + _SPARE_SLOTS)
         self._queues = workers if iterable else 1
-        self._force = Workforce(
-            workers, self._slots.descriptors, rank=rank, queues=self._queues, modules=modules
-        )
+        try:
+            self._force = Workforce(
+                workers, self._slots.descriptors, rank=rank, queues=self._queues, modules=modules
+            )
+        except BaseException:
+            self._slots.close()
+            raise
         if helper is not None:
-            helper.connect(self._slots.descriptors, self._force.answers.fileno())
+            try:
+                helper.connect(self._slots.descriptors, self._force.answers.fileno())
+            except BaseException:
+                self.close()
+                raise
         self._clean = True
         self._recipe: Recipe | None = None
+        self._pace = Pace()  # of a worker here
         self._reset()
 
     def _reset(self) -> None:
@@ -73,18 +84,23 @@ class ProcessExecutor:
         self._orders: dict[int, Order] = {}
         self._results: dict[int, AnswerMessage] = {}
         self._missing: set[int] = set()
+        self._looked_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
+        # Ticket here -> when it was issued, and how many rounds of the workers it waits for.
+        self._issued: dict[int, tuple[float, float]] = {}
 
     def start(self, recipe: Recipe) -> None:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
         content = pickled_recipe(recipe)
-        if not self._clean or recipe.iterable:  # an iterable's workers start each epoch anew
+        if not self._clean or recipe.iterable:
             self._away.forget()
-            self._force.end_workers()
+            if self._open_here or recipe.iterable:  # an iterable's workers start each epoch anew
+                self._force.end_workers()
+            self._force.forget_answers()
             self._slots.reclaim()
         self._reset()
-        self._recipe = recipe
+        self._recipe, self._content = recipe, content
         self._clean = False
         self._away.start(content)
         self._force.start(content, str(Path.cwd()))
@@ -99,8 +115,12 @@ class ProcessExecutor:
         )
 
     @property
+    def _open_here(self) -> int:
+        return self._dispatch.open_count - len(self._away.numbers)
+
+    @property
     def _has_room_here(self) -> bool:
-        return self._dispatch.open_count - len(self._away.numbers) < self._depth
+        return self._open_here < self._depth
 
     def submit(self, order: Order) -> None:
         """Take the order of the next batch; only when there is room."""
@@ -112,12 +132,17 @@ class ProcessExecutor:
         is_for_here = self._has_room_here
         message = self._written(self._dispatch.issue(batch, slot))
         if is_for_here:
-            self._force.send(message, batch % self._queues)
+            self._send_here(message, batch)
         else:
             self._away.send(message)
 
     def _send(self, ticket: Ticket) -> None:
-        self._force.send(self._written(ticket), ticket.batch % self._queues)
+        self._send_here(self._written(ticket), ticket.batch)
+
+    def _send_here(self, message: TicketMessage, batch: int) -> None:
+        rounds = max(1.0, self._open_here / self.workers)
+        self._issued[message.number] = time.monotonic(), rounds
+        self._force.send(message, batch % self._queues)
 
     def _written(self, ticket: Ticket) -> TicketMessage:
         """Write a ticket's order to its slot; return what tells of it."""
@@ -133,13 +158,32 @@ class ProcessExecutor:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 raise self._overdue(timeout_s)
-            answers, deaths = self._force.wait(min(remaining_s, _LOOK_AGAIN_S))
+            look_s = _LOOK_AGAIN_S if not self._away.numbers else _LOOK_AWAY_S
+            answers, deaths = self._force.wait(min(remaining_s, look_s))
             self._take_in(answers, deaths)
             if not answers and not deaths:
+                self._make_late_ones_here()
                 self._find_unseen()
             if self.has_room():
                 on_room()
         return self._delivered(ticket)
+
+    def _make_late_ones_here(self) -> None:
+        """Have workers that have nothing to do make what is waited for and long away."""
+        first = self._dispatch.next_delivery
+        for batch in range(first, first + self.workers - self._open_here):
+            open_ones = self._dispatch.tickets_for(batch)
+            if not open_ones or not self._dispatch.is_needed(batch):
+                continue
+            numbers = [ticket.number for ticket in open_ones]
+            if any(number not in self._away.numbers for number in numbers):
+                continue  # it is being made here already
+            if not self._away.is_better_here(numbers[0], self._pace):
+                continue
+            slot = self._slots.take()
+            if slot is None:
+                return
+            self._send(self._dispatch.issue(batch, slot))
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
         for answer in answers:
@@ -152,23 +196,40 @@ class ProcessExecutor:
             self._replace_dead(deaths)
 
     def _note_from_away(self, answer: AnswerMessage) -> None:
+        if answer.answer is Answer.ROOM:
+            return
         if answer.answer is Answer.MADE:
-            self._note(answer)
-        elif answer.answer is Answer.FAILED:
+            self._away.note_in_time(was_needed=self._note(answer))
+            return
+        lost = self._dispatch.forget({answer.number})
+        if answer.answer is Answer.FAILED:
             content = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
-            (ticket,) = self._dispatch.forget({answer.number})
             failure = Failure.from_bytes(content)
-            self._away.note_failure(ticket.batch, failure, answer.worker)
-            self._send_again([ticket])
-        elif answer.answer is Answer.RETURNED:
-            self._send_again(self._dispatch.forget({answer.number}))
+            self._away.note_failure(lost[0].batch, failure, answer.worker)
+        self._make_here(lost)
 
-    def _note(self, answer: AnswerMessage) -> None:
+    def _make_here(self, lost: list[Ticket]) -> None:
+        """Have tickets that were given up made here, but for those that nobody needs."""
+        needed = [ticket for ticket in lost if self._is_open_question(ticket.batch)]
+        for ticket in lost:
+            if ticket not in needed:
+                self._slots.give(ticket.slot)
+        self._send_again(needed)
+
+    def _is_open_question(self, batch: int) -> bool:
+        return self._dispatch.is_needed(batch) and not self._dispatch.tickets_for(batch)
+
+    def _note(self, answer: AnswerMessage) -> bool:
+        """Note that a ticket is done; return whether its batch was still needed."""
+        issued = self._issued.pop(answer.number, None)
+        if issued is not None:
+            self._pace.note((time.monotonic() - issued[0]) / issued[1])
         superfluous = self._dispatch.finish(answer.number)
         if superfluous is not None:
             self._slots.give(superfluous.slot)
-        else:
-            self._results[answer.number] = answer
+            return False
+        self._results[answer.number] = answer
+        return True
 
     def _delivered(self, ticket: Ticket) -> Made:
         answer = self._results.pop(ticket.number)
@@ -198,7 +259,7 @@ class ProcessExecutor:
             lost = self._dispatch.forget(held[worker])
             self._raise_if_hopeless(worker, status, lost)
             self._force.fork(worker)
-            self._send_again(lost)
+            self._make_here(lost)
 
     def _find_unseen(self) -> None:
         """Look for tickets that vanished with a worker before it could say that it had them.
@@ -211,18 +272,35 @@ class ProcessExecutor:
         assert self._recipe is not None
         if self._recipe.iterable:
             return  # each of its workers has a queue of its own, and a dead one ends the iteration
-        self._send_again(self._dispatch.forget(self._away.lost()))
+        if time.monotonic() - self._looked_s < _LOOK_AGAIN_S:
+            return
+        self._looked_s = time.monotonic()
+        self._make_here(self._dispatch.forget(self._away.lost()))
         held = set().union(*self._force.tickets_held().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._force.none_waiting())
         self._take_in(*self._force.wait(0))
-        here = self._dispatch.open_numbers() - self._away.numbers
+        here = self._dispatch.open_numbers() - self._away.numbers.keys()
         unseen &= here
         if unseen & self._missing:
+            # Answers of the helper that are thrown away with those of the workers are lost, too.
+            self._away.forget()
             self._force.end_workers()
             self._force.start_workers()
-            self._send_again(self._dispatch.forget(here))
+            self._away.start(self._content)
+            self._make_all_again()
             unseen = set()
         self._missing = unseen
+
+    def _make_all_again(self) -> None:
+        """Have each open batch made once, here; nobody writes to any slot."""
+        lost = self._dispatch.forget(self._dispatch.open_numbers())
+        kept: dict[int, Ticket] = {}
+        for ticket in lost:
+            if self._dispatch.is_needed(ticket.batch) and ticket.batch not in kept:
+                kept[ticket.batch] = ticket
+            else:
+                self._slots.give(ticket.slot)
+        self._send_again(list(kept.values()))
 
     def _send_again(self, lost: list[Ticket]) -> None:
         for ticket in lost:
@@ -277,6 +355,8 @@ class ProcessExecutor:
         """Forget what is under way: the iteration is over, or was left."""
         # Where every order was delivered, the workers wait for the next.
         self._clean = self._dispatch.settled
+        # The script's loader may hang on its dataset or functions; it must not hang on this.
+        self._recipe, self._content = None, b""
 
     @property
     def usable(self) -> bool:

@@ -100,7 +100,7 @@ class SideProcess:
         """Send it a request; raises LoaderError where it has ended."""
         try:
             self.control.send(request)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:  # gone, or closed here
             raise self._ended() from None
 
     def report(self, longest_s: float, what_may_last: str) -> tuple[Any, ...]:
@@ -121,9 +121,16 @@ class SideProcess:
                     f"{longest_s:.0f} s. {what_may_last}"
                 )
             report: tuple[Any, ...] = self.control.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             raise self._ended() from None
         return report
+
+    def end(self) -> None:
+        """Kill it, whatever it is at."""
+        _LIVE.discard(self)
+        self._process.kill()
+        self._process.wait()
+        self.control.close()
 
     def close(self) -> None:
         """Have it end, as a kill of this process would; only where it is this process's own."""
@@ -136,7 +143,10 @@ class SideProcess:
             self._process.wait()
 
     def _ended(self) -> LoaderError:
-        status = self._process.wait(timeout=_LAST_WORDS_S)
+        try:
+            status = str(self._process.wait(timeout=_LAST_WORDS_S))
+        except subprocess.TimeoutExpired:
+            status = "unknown"
         return LoaderError(
             f"{self.name} ended with exit status {status}. "
             f"Its last words are above; a status of -9 often means that memory ran out."

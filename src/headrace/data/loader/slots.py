@@ -86,7 +86,14 @@ class SlotPool:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.descriptors = [new_slot_file() for _ in range(count)]
+        self.descriptors: list[int] = []
+        # Whoever lets go of an executor without closing it leaves no files behind.
+        self._closer = weakref.finalize(self, _close_files, self.descriptors)
+        try:
+            self.descriptors.extend(new_slot_file() for _ in range(count))
+        except OSError:
+            self._closer()
+            raise
         self._maps = [np.empty(0, np.uint8)] * count
         # Last freed, first taken: its pages are warm, and slots never needed are never touched.
         self._free: deque[int] = deque(reversed(range(count)))
@@ -146,9 +153,7 @@ class SlotPool:
 
     def close(self) -> None:
         """Close the files. Batches that are still in use keep their pages."""
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-        self.descriptors = []
+        self._closer()
         self._maps = []
 
     def _take_back(self) -> None:
@@ -167,6 +172,11 @@ class SlotPool:
             mapping = mmap.mmap(self.descriptors[slot], size_bytes)
             self._maps[slot] = np.frombuffer(mapping, np.uint8)
         return self._maps[slot]
+
+
+def _close_files(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def write_at(descriptor: int, offset: int, data: NDArray[Any] | bytes) -> None:

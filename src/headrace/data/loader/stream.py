@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.core.errors import LoaderError
+from headrace.core.errors import LoaderError, WorkerError
 from headrace.data.loader.device import DeviceFeed
 from headrace.data.loader.executor import Executor, Made
 from headrace.data.loader.making import Order
@@ -60,6 +60,7 @@ class BatchStream(Iterator[Any]):
         on_end: Callable[[], None],
         is_taken: Callable[[], bool],
         began_ns: int,
+        survives_errors: bool = False,
     ) -> None:
         self._ended = False
         self._progress = progress
@@ -74,6 +75,7 @@ class BatchStream(Iterator[Any]):
         self._timeout_s = timeout_s
         self._on_end = on_end
         self._is_taken = is_taken
+        self._survives_errors = survives_errors  # of a batch: the next one can be asked for
         self._working = set(range(max(executor.workers, 1)))
         # An iterable dataset cannot be told where to begin: what was delivered is made again.
         orders = progress.orders
@@ -97,8 +99,9 @@ class BatchStream(Iterator[Any]):
         asked_ns = time.monotonic_ns()
         try:
             batch = self._next_batch()
-        except BaseException:
-            self.end()
+        except BaseException as error:
+            if not (self._survives_errors and isinstance(error, WorkerError)):
+                self.end()
             raise
         finally:
             self._account(asked_ns)
@@ -110,7 +113,11 @@ class BatchStream(Iterator[Any]):
     def _next_batch(self) -> Any:
         self._give_out()
         while self._given:
-            made = self._executor.next_made(self._timeout_s, self._give_out)
+            try:
+                made = self._executor.next_made(self._timeout_s, self._give_out)
+            except WorkerError:
+                self._given.pop(0)
+                raise
             order = self._given.pop(0)
             if made.exhausted:
                 self._note_exhausted(made.batch)

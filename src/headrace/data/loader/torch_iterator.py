@@ -7,13 +7,13 @@ the same batches come whoever makes them.
 
 from __future__ import annotations
 
+import itertools
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
@@ -23,6 +23,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
 from headrace.data.loader.arguments import modules_of
 from headrace.data.loader.device import DeviceFeed
@@ -34,11 +35,40 @@ from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.data.loader.stats import LoaderStats
 from headrace.data.loader.stream import BatchStream, Progress
+from headrace.plan.seeds import combine
 
 _USUAL_PREFETCH = 2  # torch's, for each worker
 
 MakeHelper = Callable[[World], Helper | None]
-_IDLE: WeakKeyDictionary[DataLoader[Any], list[Executor]] = WeakKeyDictionary()
+_ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in order
+
+
+class _Kept:
+    """The executor that a loader keeps between its epochs, ended with the loader."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.idle: list[Executor] = []
+        self._closer = weakref.finalize(loader, _close_all, self.idle)
+
+    def take(self) -> Executor | None:
+        """Return it, where there is one that can be used."""
+        while self.idle:
+            executor = self.idle.pop()
+            if executor.usable:
+                return executor
+            executor.close()
+        return None
+
+    def give_back(self, executor: Executor) -> None:
+        """Keep an executor that has done its iteration, or end it."""
+        executor.finish()
+        if self.idle or not self._closer.alive:
+            executor.close()
+        else:
+            self.idle.append(executor)
+
+
+_KEPT: WeakKeyDictionary[DataLoader[Any], _Kept] = WeakKeyDictionary()
 
 
 def may_be_taken(loader: DataLoader[Any]) -> bool:
@@ -61,14 +91,15 @@ class ExecutorIterator(_BaseDataLoaderIter):
         super().__init__(loader)  # asks the sampler and draws the base seed, as torch's own do
         self._loader = loader
         self._make_helper = make_helper
+        self._epochs = 0
         self._begin()
 
     def _begin(self) -> None:
         loader, world, began_ns = self._loader, current_world(), time.monotonic_ns()
-        idle = _IDLE.setdefault(loader, [])
-        if not idle:
-            weakref.finalize(loader, _close_all, idle)
-        executor = _usable(idle) or self._new_executor(world)
+        if loader not in _KEPT:
+            _KEPT[loader] = _Kept(loader)
+        kept = _KEPT[loader]
+        executor = kept.take() or self._new_executor(world)
         try:
             executor.start(_recipe_of(loader, world))
         except BaseException:
@@ -76,7 +107,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
             raise
         orders = SamplerOrders(
             batches=self._sampler_iter,
-            epoch=int(self._base_seed),
+            epoch=combine(int(self._base_seed), self._epochs),
             single=not self._auto_collation,
             rank=world.rank,
             world=world.size,
@@ -88,12 +119,13 @@ class ExecutorIterator(_BaseDataLoaderIter):
             executor,
             seed=0,
             feed=DeviceFeed(None, None, pin_memory=self._pin_memory),
-            budget=BadSampleBudget(f"torch/{self._base_seed}", world, rate),
+            budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, rate),
             stats=LoaderStats(),
             timeout_s=self._timeout or float("inf"),
-            on_end=lambda: _give_back(executor, idle),
+            on_end=lambda: kept.give_back(executor),
             is_taken=take_turn(executor),
             began_ns=began_ns,
+            survives_errors=True,
         )
 
     def _new_executor(self, world: World) -> Executor:
@@ -109,19 +141,29 @@ class ExecutorIterator(_BaseDataLoaderIter):
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
-        """Begin another epoch of a loader with persistent workers."""
+        """Begin another epoch of a loader with persistent workers; its seed is not drawn again."""
         self._stream.end()
         super()._reset(loader, first_iter)
-        self._base_seed = _drawn_base_seed(loader)
+        self._epochs += 1
         self._begin()
 
     def _next_data(self) -> Any:
-        return next(self._stream)
+        try:
+            return next(self._stream)
+        except WorkerError as error:
+            if error.__cause__ is None:
+                raise
+            # A script may expect the kind of error that its dataset raises.
+            error.__cause__.add_note(str(error))
+            raise error.__cause__ from None
+
+    def __reduce__(self) -> Any:
+        """Leave it behind where a loader is pickled, as its dataset or functions may hold that."""
+        return _nothing, ()
 
 
-def _drawn_base_seed(loader: DataLoader[Any]) -> int:
-    drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-    return int(drawn.item())
+def _nothing() -> None:
+    return None
 
 
 def _recipe_of(loader: DataLoader[Any], world: World) -> Recipe:
@@ -132,24 +174,6 @@ def _recipe_of(loader: DataLoader[Any], world: World) -> Recipe:
         worker_init_fn=loader.worker_init_fn,
         rank=world.rank,
     )
-
-
-def _usable(idle: list[Executor]) -> Executor | None:
-    while idle:
-        executor = idle.pop()
-        if executor.usable:
-            return executor
-        executor.close()
-    return None
-
-
-def _give_back(executor: Executor, idle: list[Executor]) -> None:
-    """Keep one executor for the loader's next epoch."""
-    executor.finish()
-    if idle:
-        executor.close()
-    else:
-        idle.append(executor)
 
 
 def _close_all(executors: list[Executor]) -> None:

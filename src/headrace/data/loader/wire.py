@@ -17,9 +17,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, final
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.data.loader.home import HomePickler
 
 Kind = Literal["tensor", "array"]
 
@@ -68,7 +69,7 @@ def encode(batch: object, arena: Arena) -> bytes:
     try:
         return _dump(_Encoder, batch, arena)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Classes that the script itself defines (`__main__`) travel by value.
+        # Lambdas and classes of functions, say, travel by value.
         return _dump(_CloudEncoder, batch, arena)
 
 
@@ -128,7 +129,7 @@ class _Encoder(pickle.Pickler):
         return _placed_reference(obj, self._arena)
 
 
-class _CloudEncoder(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+class _CloudEncoder(HomePickler):
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
         super().__init__(file)
         self._arena = arena

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
+import pickle
 import select
 import socket
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -59,6 +62,7 @@ class Workforce:
         queues: Ticket sockets: 1, or one a worker.
         modules: What the recipe will need; imported at once, while the script does other things.
         path: Where workers look for modules; by default where this process does.
+        variables: Of workers, in place of this process's.
 
     Attributes:
         count: How many workers there are.
@@ -75,6 +79,7 @@ class Workforce:
         queues: int,
         modules: Sequence[str] = (),
         path: Sequence[str] | None = None,
+        variables: Mapping[str, str | None] | None = None,
     ) -> None:
         self.count = count
         self._rank = rank
@@ -102,7 +107,8 @@ class Workforce:
             [ends.to_json(), list(modules)],
             descriptors=ends.descriptors(),
             # The user's word holds.
-            environment={**_WORKER_ENVIRONMENT, **env.child_environment(env.NOT_BELOW_A_RANK)},
+            environment=_WORKER_ENVIRONMENT
+            | env.child_environment({**env.NOT_BELOW_A_RANK, **(variables or {})}),
             path=path,
         )
         os.close(board_descriptor)
@@ -202,10 +208,14 @@ class Workforce:
             pass  # a death reported before the answer: all are ended now anyway
         for _, receiver in self._tickets:
             _drain(receiver)
-        _drain(self._answers)
+        self.forget_answers()
         for unsent in self._unsent:
             unsent.clear()
         self.board[:] = NOBODY
+
+    def forget_answers(self) -> None:
+        """Throw away the answers that nobody has read."""
+        _drain(self._answers)
 
     @property
     def usable(self) -> bool:
@@ -245,14 +255,29 @@ class Workforce:
 def pickled_recipe(recipe: Recipe) -> bytes:
     """Return a recipe as it is sent; raises LoaderError, naming the part that cannot be."""
     try:
-        content: bytes = cloudpickle.dumps(recipe)
+        return _on_the_host(recipe)
     except Exception as error:
         raise LoaderError(
             f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
             f"{_unpicklable_part(recipe)} ({type(error).__name__}: {error}). Open files, "
             f"connections and locks lazily, in the worker, or use num_workers=0."
         ) from error
-    return content
+
+
+class _HostPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles what workers can have: they are forked, and no device outlives that."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
+            raise pickle.PicklingError(f"it holds a tensor on {obj.device}")
+        return super().reducer_override(obj)
+
+
+def _on_the_host(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _HostPickler(buffer).dump(value)
+    return buffer.getvalue()
 
 
 def _unpicklable_part(recipe: Recipe) -> str:
@@ -261,7 +286,7 @@ def _unpicklable_part(recipe: Recipe) -> str:
     parts |= {f"dataset.{name}": value for name, value in attributes.items()}
     for name, value in parts.items():
         try:
-            cloudpickle.dumps(value)
+            _on_the_host(value)
         except Exception:  # noqa: BLE001 - whatever it raises, this is the part that fails
             return f"{name} is a {type(value).__name__}"
     return f"dataset is a {type(recipe.dataset).__name__}"

@@ -1,0 +1,39 @@
+"""How long batches take, here and away, and when one that is away is better made here. Pure."""
+
+from __future__ import annotations
+
+_NEWER = 0.2  # weight of the newest
+_UNKNOWN_S = 5.0  # while nobody knows how long a batch takes
+_TIMES_HERE, _TIMES_AWAY = 4.0, 2.0
+
+
+class Pace:
+    """What batches usually take.
+
+    Attributes:
+        usual_s: Of late, in seconds; None while none was made.
+    """
+
+    def __init__(self) -> None:
+        self.usual_s: float | None = None
+
+    def note(self, took_s: float) -> None:
+        """Note what a batch took."""
+        before_s = took_s if self.usual_s is None else self.usual_s
+        self.usual_s = before_s + _NEWER * (took_s - before_s)
+
+
+def is_better_made_here(away_for_s: float, here: Pace, away: Pace) -> bool:
+    """Whether a worker here that has nothing to do is to make a batch that is waited for.
+
+    Args:
+        away_for_s: How long ago a helper was asked for it.
+        here: What a worker here takes over a batch.
+        away: What a helper takes over a batch, from when it is asked.
+    """
+    if here.usual_s is None:
+        return away_for_s > _UNKNOWN_S
+    if away.usual_s is None:
+        return away_for_s > _TIMES_HERE * here.usual_s + 1.0
+    still_s = away.usual_s - away_for_s
+    return still_s > here.usual_s or away_for_s > _TIMES_AWAY * away.usual_s + here.usual_s
