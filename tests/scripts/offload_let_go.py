@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
+from pathlib import Path
 
 from torch.utils.data import DataLoader
 
@@ -21,7 +21,7 @@ class Holder:
 
 def open_files() -> int:
     gc.collect()
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def look_once() -> None:

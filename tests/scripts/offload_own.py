@@ -79,6 +79,5 @@ if __name__ == "__main__":
     trainer = Trainer()
     orders = [[index for batch in trainer.loader for index in batch] for _ in range(3)]
     again = torch.Generator().manual_seed(3)
-    drawn = torch.empty((), dtype=torch.int64).random_()  # as a loader draws its seed
     assert orders == [list(RandomSampler(range(30), generator=again)) for _ in range(3)]
     sys.stdout.write("whole\n")

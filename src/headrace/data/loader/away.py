@@ -53,6 +53,16 @@ class TicketsAway:
         """Whether the helper can take a ticket."""
         return len(self.numbers) < min(self._room, self._limit)
 
+    @property
+    def workers(self) -> int:
+        """How many workers the helper has, about: it has room for as many tickets again."""
+        return self._room // 2
+
+    @property
+    def has_idle_workers(self) -> bool:
+        """Whether some of them have nothing to do."""
+        return self.has_room and len(self.numbers) < self.workers
+
     def send(self, ticket: TicketMessage) -> None:
         """Hand a ticket over."""
         assert self._helper is not None  # there is no room otherwise

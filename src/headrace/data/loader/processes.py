@@ -122,6 +122,15 @@ class ProcessExecutor:
     def _has_room_here(self) -> bool:
         return self._open_here < self._depth
 
+    @property
+    def _waits_less_away(self) -> bool:
+        """Whether, at the begin of an iteration, all workers here are at work and others are not.
+
+        Later the queue here is kept full: whoever is here goes first.
+        """
+        begins = self._submitted <= self._depth + self._away.workers
+        return begins and self._open_here >= self.workers and self._away.has_idle_workers
+
     def submit(self, order: Order) -> None:
         """Take the order of the next batch; only when there is room."""
         slot = self._slots.take()
@@ -129,7 +138,7 @@ class ProcessExecutor:
         batch = self._submitted
         self._submitted += 1
         self._orders[batch] = order
-        is_for_here = self._has_room_here
+        is_for_here = self._has_room_here and not self._waits_less_away
         message = self._written(self._dispatch.issue(batch, slot))
         if is_for_here:
             self._send_here(message, batch)
