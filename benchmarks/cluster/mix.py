@@ -19,8 +19,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from launches import SCRIPTS, epochs_told, headrace, rate, share  # noqa: E402
+
 from calm import calmly  # noqa: E402 - stands above this folder
-from jobs import SCRIPTS, epochs_told, headrace, rate, share  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "offload.md"

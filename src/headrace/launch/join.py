@@ -95,11 +95,12 @@ class _Head:
             )
         from headrace.launch.flags import parse_torchrun_flags  # imports torch
 
-        # What is wrong with the run's flags is told before anything starts.
-        parse_torchrun_flags(["--engine=ray", *_group_flags(self._wanted()), *options.run])
-        self._token = _given_token(contract, options)
         self._address = heads_address(contract.head, contract.hosts)
         self._ray_address = f"{self._address}:{options.port}"
+        cluster = ["--engine=ray", f"--address={self._ray_address}"]
+        # What is wrong with the run's flags is told before anything starts.
+        parse_torchrun_flags([*cluster, *_group_flags(self._wanted()), *options.run])
+        self._token = _given_token(contract, options)
 
     def run(self) -> int:
         """Return the job's exit code, once the other hosts have left and the cluster is down."""

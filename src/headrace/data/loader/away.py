@@ -8,7 +8,7 @@ from headrace.core.errors import LoaderError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.executor import Helper
 from headrace.data.loader.failures import Failure
-from headrace.data.loader.pace import Pace, is_better_made_here
+from headrace.data.loader.pace import Pace, is_better_made_away, is_better_made_here
 
 _AHEAD = 2
 """Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
@@ -99,6 +99,13 @@ class TicketsAway:
     def is_better_here(self, number: int, here: Pace) -> bool:
         """Whether a ticket's batch is to be made here as well; see `is_better_made_here`."""
         return is_better_made_here(time.monotonic() - self.numbers[number], here, self._pace)
+
+    def is_better_away(self, issued: tuple[float, float], here: Pace) -> bool:
+        """Whether a batch given out here is to be made away as well; see `is_better_made_away`."""
+        since_s, rounds = issued
+        return self.has_room and is_better_made_away(
+            time.monotonic() - since_s, rounds, here, self._pace
+        )
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it is one of the helper's."""

@@ -6,10 +6,13 @@ in its order; so any worker may make it, twice if need be, and the bytes are the
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+
+import cloudpickle
 
 from headrace.data.loader.collate import NotPlainError, collate
 from headrace.data.loader.known import KnownDataset
@@ -81,6 +84,13 @@ class Order:
     indices: Sequence[Any] = ()
     seed_ids: Sequence[int] = ()
     single: bool = False
+
+    def to_bytes(self) -> bytes:
+        """Return it pickled."""
+        if all(type(index) is int for index in self.indices):
+            return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
+        content: bytes = cloudpickle.dumps(self)  # a sampler's keys may be of the script's classes
+        return content
 
 
 ALL_OF_THEM = -1

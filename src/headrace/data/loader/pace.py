@@ -1,4 +1,4 @@
-"""How long batches take, here and away, and when one that is away is better made here. Pure."""
+"""How long batches take, here and away, and when one is better made on the other side. Pure."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def is_better_made_here(away_for_s: float, here: Pace, away: Pace) -> bool:
         return away_for_s > _TIMES_HERE * here.usual_s + 1.0
     still_s = away.usual_s - away_for_s
     return still_s > here.usual_s or away_for_s > _TIMES_AWAY * away.usual_s + here.usual_s
+
+
+def is_better_made_away(here_for_s: float, rounds: float, here: Pace, away: Pace) -> bool:
+    """Whether a helper with room is to make a batch that is waited for and was given out here.
+
+    Args:
+        here_for_s: How long ago it was given out.
+        rounds: How many batches a worker here makes before it and with it.
+        here: What a worker here takes over a batch.
+        away: What a helper takes over a batch, from when it is asked.
+    """
+    if here.usual_s is None or away.usual_s is None:
+        return False
+    expected_s = rounds * here.usual_s
+    is_long_over = here_for_s > _TIMES_HERE * expected_s + away.usual_s
+    return is_long_over or expected_s - here_for_s > _TIMES_AWAY * away.usual_s

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import cloudpickle
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.data.loader.away import TicketsAway
@@ -84,7 +81,7 @@ class ProcessExecutor:
         self._orders: dict[int, Order] = {}
         self._results: dict[int, AnswerMessage] = {}
         self._missing: set[int] = set()
-        self._looked_s = 0.0
+        self._looked_s = self._asked_others_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
         # Ticket here -> when it was issued, and how many rounds of the workers it waits for.
@@ -155,7 +152,7 @@ class ProcessExecutor:
 
     def _written(self, ticket: Ticket) -> TicketMessage:
         """Write a ticket's order to its slot; return what tells of it."""
-        payload = _pickled(self._orders[ticket.batch])
+        payload = self._orders[ticket.batch].to_bytes()
         self._slots.write(ticket.slot, payload)
         first = ticket.batch == 0
         return TicketMessage(ticket.number, ticket.slot, len(payload), goes_first=first)
@@ -171,28 +168,39 @@ class ProcessExecutor:
             answers, deaths = self._force.wait(min(remaining_s, look_s))
             self._take_in(answers, deaths)
             if not answers and not deaths:
-                self._make_late_ones_here()
                 self._find_unseen()
+            if self._away.numbers:
+                self._ask_others()
             if self.has_room():
                 on_room()
         return self._delivered(ticket)
 
-    def _make_late_ones_here(self) -> None:
-        """Have workers that have nothing to do make what is waited for and long away."""
-        first = self._dispatch.next_delivery
-        for batch in range(first, first + self.workers - self._open_here):
-            open_ones = self._dispatch.tickets_for(batch)
-            if not open_ones or not self._dispatch.is_needed(batch):
-                continue
-            numbers = [ticket.number for ticket in open_ones]
-            if any(number not in self._away.numbers for number in numbers):
-                continue  # it is being made here already
-            if not self._away.is_better_here(numbers[0], self._pace):
-                continue
-            slot = self._slots.take()
-            if slot is None:
-                return
-            self._send(self._dispatch.issue(batch, slot))
+    def _ask_others(self) -> None:
+        """Have what is waited for, and takes long on one side, made on the other as well."""
+        now_s, first = time.monotonic(), self._dispatch.next_delivery
+        if now_s - self._asked_others_s < _LOOK_AWAY_S:
+            return
+        self._asked_others_s = now_s
+        for batch in range(first, first + max(1, self.workers - self._open_here)):
+            numbers = [ticket.number for ticket in self._dispatch.tickets_for(batch)]
+            if len(numbers) != 1 or not self._dispatch.is_needed(batch):
+                continue  # both sides are at it, or it is made
+            is_away = numbers[0] in self._away.numbers
+            if is_away and self._open_here < self.workers:
+                if self._away.is_better_here(numbers[0], self._pace):
+                    self._ask(batch, away=False)
+            elif not is_away and self._away.is_better_away(self._issued[numbers[0]], self._pace):
+                self._ask(batch, away=True)
+
+    def _ask(self, batch: int, *, away: bool) -> None:
+        slot = self._slots.take()
+        if slot is None:
+            return
+        ticket = self._dispatch.issue(batch, slot)
+        if away:
+            self._away.send(self._written(ticket))
+        else:
+            self._send(ticket)
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
         for answer in answers:
@@ -381,10 +389,3 @@ class ProcessExecutor:
 
 def _how(status: int) -> str:
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-def _pickled(order: Order) -> bytes:
-    if all(type(index) is int for index in order.indices):
-        return pickle.dumps(order, pickle.HIGHEST_PROTOCOL)
-    content: bytes = cloudpickle.dumps(order)  # a sampler's keys may be of the script's classes
-    return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import os
@@ -11,7 +12,7 @@ import select
 import socket
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -271,7 +272,15 @@ class _HostPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ha
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
             raise pickle.PicklingError(f"it holds a tensor on {obj.device}")
+        if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":  # noqa: SLF001
+            # It says that it is found by its name, and the script is `__main__` here alone.
+            kept = obj.cache_parameters()
+            return _cached, (obj.__wrapped__, kept["maxsize"], kept["typed"])
         return super().reducer_override(obj)
+
+
+def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Any:  # noqa: FBT001
+    return functools.lru_cache(most, typed)(function)
 
 
 def _on_the_host(value: object) -> bytes:
