@@ -30,7 +30,8 @@ def test_no_more_is_at_work_than_cores_and_a_few(cores: int, asked: list[int]):
     taken = [0, 0, 0]
     for who in asked:
         taken[who] += host.take(who, waiting=1)
-    assert sum(taken) <= cores + max(1, cores // 4)
+        spare = max(1, cores // 4) if taken.count(0) == 2 else 0
+        assert sum(taken) <= cores + spare
 
 
 def test_who_comes_later_gets_the_next_free_core():
@@ -49,5 +50,6 @@ def test_who_comes_later_gets_the_next_free_core():
     woken.clear()
     host.give(1)
     assert woken == [2]
+    host.give(1)
     assert not host.take(1, waiting=20), "it has more than its share already"
     assert host.take(2, waiting=20)

@@ -80,16 +80,27 @@ class Cores:
             waiting: How many orders it has waiting, this one among them.
         """
         with self._lock:
-            if sum(self._at_work.values()) >= self.count + max(1, self.count // _SPARE):
-                return False
-            share = fair_shares(self.count, self._wanted)
             own = self._at_work[who]
-            contended = sum(self._at_work.values()) >= self.count
-            if contended and own >= share[who] + max(1, share[who] // _SPARE):
+            others = sum(self._at_work.values()) - own
+            # Alone, some wait for workers who are all at work. With others there are more workers
+            # than cores, and what waits would be begun.
+            most = self.count if others else self.count + max(1, self.count // _SPARE)
+            if own + others >= most:
+                return False
+            shares = fair_shares(self.count, self._wanted)
+            if own >= shares[who] and self._is_short(shares, without=who):
                 return False
             self._at_work[who] = own + 1
             self._wanted[who] = max(self._wanted[who], own + waiting)
             return True
+
+    def _is_short(self, shares: Mapping[int, int], *, without: int) -> bool:
+        """Whether somebody else has less at work than its share, and wants more."""
+        return any(
+            self._at_work[each] < min(shares[each], self._wanted[each])
+            for each in shares
+            if each != without
+        )
 
     def give(self, who: int) -> None:
         """Give a core back."""
