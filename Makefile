@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench
+.PHONY: help setup demo test check bench bench-cluster
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -42,3 +42,9 @@ $(VENV)/.bench: $(STAMP)
 
 bench: $(VENV)/.bench  ## Measure what docs/benchmarks.md reports (about half an hour)
 	$(BIN)/python benchmarks/all.py
+
+bench-cluster: $(STAMP)  ## Measure what docs/offload.md reports (an hour; two of them need root)
+	$(BIN)/python benchmarks/cluster/mix.py
+	$(BIN)/python benchmarks/cluster/sharing.py
+	$(BIN)/python benchmarks/cluster/transfer.py
+	$(BIN)/python benchmarks/cluster/faults.py

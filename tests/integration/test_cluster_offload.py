@@ -1,0 +1,64 @@
+"""`headrace run --offload`: auxiliary hosts as the cluster has them, coming and going."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
+from headrace.cluster.node_process import NodeShape
+from jobs import attempts_of, eventually, run, started
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    groups = [Group(name="gpu", hosts=1, cpus=1), Group(name="cpu", hosts=1, cpus=2)]
+    cluster = LocalCluster(groups, devices=[])
+    yield cluster
+    cluster.close()
+
+
+def flags(cluster: LocalCluster) -> list[str]:
+    return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--offload", "cpu"]
+
+
+def test_hosts_that_join_are_used_and_lost_ones_stop_nothing(cluster: LocalCluster, tmp_path: Path):
+    shutil.copy(SCRIPTS / "offload_nodes.py", tmp_path)
+    with started(tmp_path, *flags(cluster), "--run-dir", "r", "offload_nodes.py") as job:
+
+        def says(text: str) -> bool:
+            return text in (tmp_path / "terminal").read_text()
+
+        eventually(lambda: says("cpu-0 makes batches, on 2 cores"), "the first host")
+        eventually(lambda: says("epoch whole, 2 hosts"), "an epoch with it")
+        shape = NodeShape(group="cpu", name="cpu-9", address="127.0.0.1", cpus=1,
+                          store_bytes=80 << 20)  # fmt: skip
+        added = cluster.add(shape)
+        eventually(lambda: says("cpu-9 makes batches, on 1 cores"), "the host that joined")
+        eventually(lambda: says("epoch whole, 3 hosts"), "an epoch with both")
+        added.kill()
+        eventually(lambda: says("auxiliary host cpu-9 is lost"), "its end told")
+        (tmp_path / "enough").touch()
+        assert job.wait(60) == 0, (tmp_path / "terminal").read_text()
+    (attempt,) = attempts_of(tmp_path / "r")
+    assert attempt["exit_code"] == 0
+
+
+def test_a_group_that_trains_or_is_not_there_is_told(tmp_path: Path):
+    (tmp_path / "train.py").write_text("")
+    for wrong, told in {
+        ("--group", "gpu=1", "--offload", "gpu"): "that group trains",
+        ("--group", "gpu=1", "--offload", "cpu"): "none is of that group",
+    }.items():
+        ended = run(tmp_path, "--engine", "ray", *wrong, "train.py")
+        assert ended.returncode == 2
+        assert told in ended.stderr
+    ended = run(tmp_path, "--offload", "cpu", "train.py")
+    assert ended.returncode == 2
+    assert "--offload is about a cluster: add --engine ray" in ended.stderr

@@ -1,0 +1,32 @@
+"""Iterates until a file named `enough` is there; tells how many hosts made each epoch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    """Tells by what process its workers were made: one for each host."""
+
+    def __len__(self) -> int:
+        return 80
+
+    def __getitem__(self, index: int):
+        time.sleep(0.02)
+        return index, os.getppid()
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Slow(), batch_size=2, shuffle=True, num_workers=1)
+    while not Path("enough").exists():
+        seen, makers = [], set()
+        for indices, made_by in loader:
+            seen += indices.tolist()
+            makers.update(made_by.tolist())
+        assert sorted(seen) == list(range(80)), sorted(seen)
+        sys.stdout.write(f"epoch whole, {len(makers)} hosts\n")
