@@ -98,7 +98,7 @@ def test_all_ranks_start_anew_and_keep_their_logs_apart(cluster: LocalCluster, t
     flags += ["--group", "cpu=1"]
     ended = run(tmp_path, *flags, "--max-restarts", "3", "--run-dir", "r", "train.py")
     assert ended.returncode == 0, ended.stderr
-    assert "group cpu: its hosts have no part in a job yet" in ended.stderr
+    assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
     assert "rank 1 failed: exit code 7" in ended.stderr
     assert "all ranks start anew; 2 restarts are left" in ended.stderr
     logs = tmp_path / "r" / "logs" / "attempt-1"
