@@ -39,13 +39,13 @@ def test_who_comes_later_gets_the_next_free_core():
     woken: list[int] = []
     for who in (1, 2):
         host.join(who, lambda who=who: woken.append(who))  # type: ignore[misc]
-    assert host.orders_for(1) == 3, "both may begin"
+    assert host.share_of(1)[1] == 3, "both may begin"
     host.want(1, 20)
-    assert host.orders_for(1) == 5, "who wants none keeps none from others"
+    assert host.share_of(1)[1] == 5, "who wants none keeps none from others"
     while host.take(1, waiting=20):
         pass
     host.want(2, 20)
-    assert (host.orders_for(1), host.orders_for(2)) == (3, 3)
+    assert (host.share_of(1)[1], host.share_of(2)[1]) == (3, 3)
     assert not host.take(2, waiting=20)
     woken.clear()
     host.give(1)

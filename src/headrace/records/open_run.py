@@ -93,6 +93,21 @@ class Run:
         return self._frame("stacks")
 
     @cached_property
+    def auxiliary_workers(self) -> pd.DataFrame:
+        """One row a batch that a worker on an auxiliary host made."""
+        return self._frame("auxiliary_batches")
+
+    @cached_property
+    def auxiliary_transforms(self) -> pd.DataFrame:
+        """One row a transform, worker of an auxiliary host and second."""
+        return self._frame("auxiliary_transforms")
+
+    @cached_property
+    def arrivals(self) -> pd.DataFrame:
+        """One row a batch that came from an auxiliary host: what its way took."""
+        return self._frame("arrivals")
+
+    @cached_property
     def system(self) -> pd.DataFrame:
         """One row a tick: cores, memory, disks, network and GPUs of the host."""
         return self._frame("system")

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.records.layout import PARQUET
-from headrace.records.schema import BATCHES, FETCHES, STEPS
+from headrace.records.schema import ARRIVALS, AUXILIARY_BATCHES, BATCHES, FETCHES, STEPS
 
-PARTED = (STEPS.name, FETCHES.name, BATCHES.name)
+PARTED = tuple(table.name for table in (STEPS, FETCHES, BATCHES, AUXILIARY_BATCHES, ARRIVALS))
 """The tables that are moved out."""
 PART_ROWS = 65_536
 """Written in some tenths of a second, in which rings must not run full."""

@@ -30,6 +30,9 @@ _ENDED = {
     "events": ("at_ns",),
     "process_usage": ("t_ns",),
     "system": ("t_ns",),
+    "auxiliary_batches": ("start_ns", "wall_ns"),
+    "auxiliary_transforms": ("start_ns",),
+    "arrivals": ("start_ns", "wall_ns"),
 }
 """When a row's matter was over: these columns, added up."""
 # Rows are written up to 0.3 s late; rings are drained twice a second, in turn.

@@ -318,6 +318,42 @@ DEVICE_STEPS = Table(
     later=True,
 )
 
+_HOST = Field("host", "name of the auxiliary host", "text")
+_AWAY = "; times are those of the host of the rank"
+AUXILIARY_BATCHES = Table(
+    12,
+    "auxiliary_batches",
+    f"a batch made by a worker on an auxiliary host, as in `batches`{_AWAY}",
+    (*BATCHES.fields, _HOST),
+    later=True,
+)
+AUXILIARY_TRANSFORMS = Table(
+    13,
+    "auxiliary_transforms",
+    f"what a transform took on an auxiliary host, as in `transforms`{_AWAY}",
+    (*TRANSFORMS.fields, _HOST),
+    later=True,
+)
+ARRIVALS = Table(
+    14,
+    "arrivals",
+    "a batch of an auxiliary host, from asking for it until it lay in its slot",
+    (
+        _RANK,
+        _LOADER,
+        _HOST,
+        Field("worker", "the worker's number on that host"),
+        Field("start_ns", "when it was asked for"),
+        Field("wall_ns", "until it was there"),
+        Field("queued_ns", "of wall_ns: waiting on that host for a worker and its core"),
+        Field("making_ns", "of wall_ns: with the worker that made it"),
+        Field("receive_ns", "of wall_ns: from its first byte here to the last"),
+        Field("size_bytes", "what came"),
+        Field("counted", "1: it was the one that counted; 0: another had made it meanwhile"),
+    ),
+    later=True,
+)
+
 TABLES = (
     PROCESSES,
     LOADERS,
@@ -330,6 +366,9 @@ TABLES = (
     HOSTS,
     PROCESS_USAGE,
     DEVICE_STEPS,
+    AUXILIARY_BATCHES,
+    AUXILIARY_TRANSFORMS,
+    ARRIVALS,
 )
 """All tables but `system`, which has its own columns, those of the host: see system.py."""
 

@@ -193,6 +193,11 @@ class Dealer:
             self._waiting.remove(ask.ticket)
         return ask.ticket
 
+    def asked_s(self, number: int, host: str) -> float | None:
+        """Return when a host was asked, None where it was not."""
+        ask = self._known(number, host)
+        return ask.since_s if ask is not None else None
+
     def arrived(self, number: int, host: str, now_s: float) -> int | None:
         """Note that an ask's batch has arrived; return its ticket, where this one counts."""
         ask = self._known(number, host)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.cluster.offload.hosts_file import HostsFile
-from headrace.cluster.offload.session import RecipeMessage
+from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.core import env
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.core.world import World
@@ -51,16 +51,24 @@ class AuxiliaryHelper:
         self._process: SideProcess | None = None
         self._ends: tuple[list[int], int] | None = None
         self._recipes = 0
+        self._loader: int | None = None
         self._sent = b""  # the digest of the recipe that was sent last
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
         """Start the receiver; see `Helper`."""
         self._ends = list(slots), answers
         self._sent = b""
+        self._loader = _recorded_loader()
         self._process = SideProcess(
             f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
             "headrace.cluster.offload.receiver:main",
-            [answers, self._ends[0], str(self._file), int(self._world.local_rank == 0)],
+            [
+                answers,
+                self._ends[0],
+                str(self._file),
+                self._world.rank,
+                int(self._world.local_rank == 0),
+            ],
             descriptors=[answers, *slots],
             environment=env.child_environment(env.NOT_BELOW_A_RANK),
         )
@@ -77,6 +85,7 @@ class AuxiliaryHelper:
             self.connect(*self._ends)
         recipe = RecipeMessage(
             rank=self._world.rank,
+            loader=self._loader,
             folder=self._below_root(Path.cwd()) or ".",
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
             variables=env.own_variables(),
@@ -131,6 +140,13 @@ class AuxiliaryHelper:
             return str(path.absolute().relative_to(self._root))
         except ValueError:
             return None
+
+
+def _recorded_loader() -> int | None:
+    """Return the number by which the probe knows the loader at work; None: nothing is recorded."""
+    if env.RECORDS_DIR.get() is None:
+        return None
+    return int(env.child_environment().get(env.LOADER.name, -1))
 
 
 def _tell(line: str) -> None:

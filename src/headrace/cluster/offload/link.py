@@ -17,27 +17,31 @@ from enum import IntEnum
 
 from headrace.core.errors import LaunchError
 
-_MAGIC = b"headrace batches 1"
+_MAGIC = b"headrace batches 2"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 _GONE_MS = 10_000  # what is sent is not taken for so long
-_HEAD = struct.Struct("<qqqqqq")
+_HEAD = struct.Struct("<qqqqqqqq")
 HEAD_BYTES = _HEAD.size
 
 
 class Kind(IntEnum):
-    """What a frame says. The receiver says the first five."""
+    """What a frame says. The receiver says the first six."""
 
     RECIPE = 1  # a: its number; body: `RecipeMessage`
     ORDER = 2  # make batch `ask`; body: the order
     RECEIVED = 3  # batch `ask` is here, its memory is free
     WANT = 4  # a: how many batches the rank would have of this host
     FORGET = 5  # what was asked for so far is needed no more
-    BATCH = 6  # of `ask`; a: the answer, b: the worker, c: where the structure is; body: all of it
-    SHARE = 7  # a: how many orders may be here
-    READY = 8  # a: the number of the recipe that can be made
-    REFUSED = 9  # a: the number of the recipe that cannot; body: the failure
-    BEAT = 10  # this host lives
+    RECORD = 6  # a: 1, workers are to record what they do; 0, no more
+    # Of `ask`; a: the answer, b: the worker, c: where the structure is, d: nanoseconds until it
+    # had a worker, e: ... and with that; body: all of it.
+    BATCH = 7
+    SHARE = 8  # a: how many orders may be here, b: how many cores make them
+    READY = 9  # a: the number of the recipe that can be made
+    REFUSED = 10  # a: the number of the recipe that cannot; body: the failure
+    BEAT = 11  # this host lives
+    ROWS = 12  # body: what workers have recorded, see `RecordedWorkers`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ class Head:
     Attributes:
         kind: What it says.
         ask: The order that it is about.
-        a, b, c: As `kind` explains.
+        a, b, c, d, e: As `kind` explains.
         body_bytes: Length of the body that follows.
     """
 
@@ -56,22 +60,25 @@ class Head:
     a: int = 0
     b: int = 0
     c: int = 0
+    d: int = 0
+    e: int = 0
     body_bytes: int = 0
 
     def pack(self) -> bytes:
         """Return its bytes."""
-        return _HEAD.pack(self.kind, self.ask, self.a, self.b, self.c, self.body_bytes)
+        numbers = self.a, self.b, self.c, self.d, self.e
+        return _HEAD.pack(self.kind, self.ask, *numbers, self.body_bytes)
 
     @classmethod
     def unpack(cls, content: bytes | bytearray | memoryview) -> Head:
         """Return the head that `pack` made; ValueError where it is none."""
-        kind, ask, a, b, c, body_bytes = _HEAD.unpack(content)
-        return cls(kind=Kind(kind), ask=ask, a=a, b=b, c=c, body_bytes=body_bytes)
+        kind, ask, a, b, c, d, e, body_bytes = _HEAD.unpack(content)
+        return cls(kind=Kind(kind), ask=ask, a=a, b=b, c=c, d=d, e=e, body_bytes=body_bytes)
 
 
-def frame(kind: Kind, body: bytes = b"", *, ask: int = 0, a: int = 0) -> bytes:
+def frame(kind: Kind, body: bytes = b"", *, ask: int = 0, a: int = 0, b: int = 0) -> bytes:
     """Return a whole frame."""
-    return Head(kind=kind, ask=ask, a=a, body_bytes=len(body)).pack() + body
+    return Head(kind=kind, ask=ask, a=a, b=b, body_bytes=len(body)).pack() + body
 
 
 def prepare(connection: socket.socket) -> None:

@@ -27,11 +27,13 @@ class Arriving:
         head: Its head.
         body: Where its body goes.
         filled: How much of that is here.
+        began_s: When its head was here.
     """
 
     head: Head
     body: memoryview
     filled: int = 0
+    began_s: float = field(default_factory=time.monotonic)
 
 
 @dataclass(slots=True)
@@ -45,9 +47,11 @@ class Peer:
         recipe: The number of the recipe that it is ready to make, 0 for none.
         refused: The number of the recipe that it is not asked for any more.
         orders: How many orders it takes.
+        cores: How many cores make them.
         wanted: How many it was told would be given.
         failures: Batches of the recipe that failed there, and could be made by others.
         was_lost: It was told to be lost.
+        records: It was told to record, which it does unless told otherwise.
     """
 
     host: AuxiliaryHost
@@ -56,9 +60,11 @@ class Peer:
     recipe: int = 0
     refused: int = 0
     orders: int = 0
+    cores: int = 0
     wanted: int = -1
     failures: int = 0
     was_lost: bool = False
+    records: bool = True
     _next_try_s: float = 0.0
     _is_trying: bool = False
     _unsent: deque[memoryview] = field(default_factory=deque)
@@ -87,6 +93,7 @@ class Peer:
         self.connection = connection
         self.heard_s = time.monotonic()
         self.recipe, self.orders, self.wanted = 0, 0, -1
+        self.records = True
         self._unsent.clear()
         self._head.clear()
         self._arriving = None

@@ -20,6 +20,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.cluster.offload.accounts import Accounts
 from headrace.cluster.offload.dealing import Dealer
 from headrace.cluster.offload.hosts_file import HostsFile
 from headrace.cluster.offload.link import Head, Kind, frame
@@ -53,18 +54,20 @@ class Receiver:
         answers: Takes answers.
         slots: Descriptors of the slots' files.
         hosts_file: Tells of the auxiliary hosts.
+        accounts: Where it notes what they do.
         tells: Tells of hosts that are lost: one of a host's ranks does.
     """
 
     def __init__(
-        self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path, *,
-        tells: bool,
+        self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path,
+        accounts: Accounts, *, tells: bool,
     ) -> None:  # fmt: skip
         self._control = control
         self._answers = answers
         self._slots = slots
         self._maps: dict[int, mmap.mmap] = {}
         self._hosts_file = hosts_file
+        self._accounts = accounts
         self._file_changed_ns = 0
         self._look_at_file_s = 0.0
         self._key = b""
@@ -110,6 +113,7 @@ class Receiver:
         match request:
             case ("recipe", int(number), bytes(content)):
                 self._recipe = number, content
+                self._accounts.begun()
                 for peer in self._peers.values():
                     peer.failures = 0
                     self._send_recipe(peer)
@@ -140,7 +144,13 @@ class Receiver:
             return
         self._dealer.lose(peer.host.name)
         peer.recipe = 0
+        self._tell_to_record(peer)
         self._send(peer, frame(Kind.RECIPE, content, a=number))
+
+    def _tell_to_record(self, peer: Peer) -> None:
+        if self._accounts.loader is not None and peer.records != self._accounts.on:
+            peer.records = self._accounts.on
+            self._send(peer, frame(Kind.RECORD, a=int(self._accounts.on)))
 
     # --- hosts come and go
 
@@ -159,6 +169,8 @@ class Receiver:
                 peer.connect(self._key, self._attempted)
             elif now_s - peer.heard_s > SILENT_S:
                 self._lose(peer, silent_for(peer.host.name, SILENT_S))
+            else:
+                self._tell_to_record(peer)
 
     def _read_file(self) -> None:
         with contextlib.suppress(OSError, LaunchError):
@@ -196,6 +208,7 @@ class Receiver:
         if peer.connection is not None:
             self._selector.unregister(peer.connection)
             peer.lost()
+            self._accounts.cores_of(peer.host.name, 0)
         self._dealer.lose(peer.host.name)
         if told and not peer.was_lost:
             peer.was_lost = True
@@ -263,9 +276,9 @@ class Receiver:
             case Kind.BATCH if head.a == Answer.RETURNED:
                 self._dealer.returned(head.ask, peer.host.name)
             case Kind.BATCH:
-                self._take_batch(peer, head)
+                self._take_batch(peer, arrived)
             case Kind.SHARE:
-                peer.orders = head.a
+                peer.orders, peer.cores = head.a, head.b
                 self._use(peer)
             case Kind.READY:
                 peer.recipe = head.a
@@ -274,19 +287,29 @@ class Receiver:
                 self._refused(peer, head.a, Failure.from_bytes(bytes(arrived.body)))
             case Kind.BEAT:
                 pass
+            case Kind.ROWS:
+                self._accounts.add(peer.host.name, bytes(arrived.body))
             case _:
                 raise ValueError(f"a station does not say {head.kind.name}")
 
     def _use(self, peer: Peer) -> None:
         if peer.recipe == self._recipe[0] and peer.recipe != peer.refused and peer.orders:
             self._dealer.set_orders(peer.host.name, peer.orders)
+            self._accounts.cores_of(peer.host.name, peer.cores)
             if peer.was_lost:
                 peer.was_lost = False
                 self._tell(back_from(peer.host.name))
 
-    def _take_batch(self, peer: Peer, head: Head) -> None:
+    def _take_batch(self, peer: Peer, arrived: Arriving) -> None:
+        head = arrived.head
         self._send(peer, frame(Kind.RECEIVED, ask=head.ask))
+        asked_s = self._dealer.asked_s(head.ask, peer.host.name)
         ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
+        if asked_s is not None:
+            self._accounts.arrived(
+                peer.host.name, head.b, asked_s=asked_s, began_s=arrived.began_s, queued_ns=head.d,
+                making_ns=head.e, size_bytes=head.body_bytes, counted=ticket is not None,
+            )  # fmt: skip
         if ticket is None:
             return
         slot, _ = self._placed.pop(ticket)
@@ -350,7 +373,9 @@ class Receiver:
                 sys.stderr.flush()
 
 
-def main(control: int, answers: int, slots: list[int], hosts_file: str, tells: int) -> None:
+def main(
+    control: int, answers: int, slots: list[int], hosts_file: str, rank: int, tells: int
+) -> None:
     """Serve the executor at the other end of `control`, then exit.
 
     Args:
@@ -358,6 +383,7 @@ def main(control: int, answers: int, slots: list[int], hosts_file: str, tells: i
         answers: That of the socket for answers.
         slots: Those of the slots' files.
         hosts_file: Where the auxiliary hosts are told of.
+        rank: The rank that it serves.
         tells: Whether it tells of hosts that are lost.
     """
     leave_signals_to_the_parent()
@@ -366,6 +392,7 @@ def main(control: int, answers: int, slots: list[int], hosts_file: str, tells: i
         socket.socket(fileno=answers),
         slots,
         Path(hosts_file),
+        Accounts(rank),
         tells=bool(tells),
     )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -13,10 +12,12 @@ import time
 import traceback
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame, send_file
+from headrace.cluster.offload.recipe_message import RecipeMessage
+from headrace.cluster.offload.recorded import RecordedWorkers
 from headrace.cluster.offload.shares import Cores
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
@@ -31,42 +32,14 @@ _MOST_DEATHS = 3  # of workers, one after another, at the same order
 _RECEIVE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeMessage:
-    """What goes with a recipe.
-
-    Attributes:
-        rank: Whose it is.
-        folder: The rank's working folder, from the job's folder on.
-        path: Where the rank looks for modules, as far as that is below the job's folder.
-        variables: What tells the rank from others, and what its script has set.
-        content: The recipe, pickled.
-    """
-
-    rank: int
-    folder: str
-    path: list[str]
-    variables: dict[str, str]
-    content: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return bytes that `from_bytes` reads."""
-        told = {name: getattr(self, name) for name in ("rank", "folder", "path", "variables")}
-        return json.dumps(told).encode() + b"\n" + self.content
-
-    @classmethod
-    def from_bytes(cls, body: bytes) -> RecipeMessage:
-        """Return the message that `to_bytes` told."""
-        told, _, content = body.partition(b"\n")
-        return cls(**json.loads(told), content=content)
-
-
 @dataclass(slots=True, kw_only=True)
 class _Order:
     ask: int
     payload: bytes
     slot: int = -1
     deaths: int = 0
+    came_ns: int = field(default_factory=time.monotonic_ns)
+    begun_ns: int = 0  # with a worker
 
 
 class Session:
@@ -75,14 +48,18 @@ class Session:
     Args:
         connection: To a receiver that was let in.
         cores: The host's.
+        folder: Where files of its own may lie meanwhile.
     """
 
-    def __init__(self, connection: socket.socket, cores: Cores) -> None:
+    def __init__(self, connection: socket.socket, cores: Cores, folder: Path) -> None:
         self._connection = connection
         self._cores = cores
         self._me = id(self)
         self._slots = SlotPool(2 * (cores.count + cores.count // 2 + 2))
         self._force: Workforce | None = None
+        self._folder = folder
+        self._recorded: RecordedWorkers | None = None
+        self._records = True  # as the receiver said last
         self._begun_with: object = None  # the path and variables that the workforce has
         self._arrived = bytearray()
         self._waiting: deque[_Order] = deque()
@@ -91,7 +68,7 @@ class Session:
         self._next_ticket = 0
         self._is_first = True
         self._recipe = 0
-        self._told_share = 0
+        self._told_share = 0, 0
         self._sending = threading.Lock()
         self._waking = threading.Lock()
         self._deaths_in_a_row = 0
@@ -118,6 +95,8 @@ class Session:
             beating.join()
             self._connection.close()
             self._end_force()
+            if self._recorded is not None:
+                self._recorded.close()
             self._slots.close()
             with self._waking:
                 os.close(self._wake)
@@ -155,14 +134,20 @@ class Session:
             os.eventfd_read(self._wake)
         is_there = self._receive()
         self._tell_share()
+        self._tell_rows()
         self._give_out()
         return is_there
 
     def _tell_share(self) -> None:
-        share = self._cores.orders_for(self._me)
+        cores, orders = share = self._cores.share_of(self._me)
         if share != self._told_share:
             self._told_share = share
-            self._send(frame(Kind.SHARE, a=share))
+            self._send(frame(Kind.SHARE, a=orders, b=cores))
+
+    def _tell_rows(self) -> None:
+        rows = self._recorded.due() if self._recorded is not None else None
+        if rows is not None:
+            self._send(frame(Kind.ROWS, rows))
 
     def _send(self, content: bytes) -> None:
         with self._sending:
@@ -206,6 +191,10 @@ class Session:
                 self._cores.want(self._me, head.a)
             case Kind.FORGET:
                 self._return_waiting()
+            case Kind.RECORD:
+                self._records = bool(head.a)
+                if self._recorded is not None:
+                    self._recorded.turn(on=self._records)
             case _:
                 raise ValueError(f"a receiver does not say {head.kind.name}")
 
@@ -244,7 +233,8 @@ class Session:
 
     def _start(self, recipe: RecipeMessage) -> None:
         root = Path.cwd()
-        begins_with = recipe.path, recipe.variables
+        variables = recipe.variables | self._recording(recipe.loader)
+        begins_with = recipe.path, variables
         if self._force is not None and not (begins_with == self._begun_with and self._force.usable):
             self._end_force()
         if self._force is None:
@@ -255,11 +245,23 @@ class Session:
                 rank=recipe.rank,
                 queues=1,
                 path=[*(str(root / entry) for entry in recipe.path), *sys.path],
-                variables=recipe.variables,
+                variables=variables,
             )
         folder = root / recipe.folder
         self._force.end_workers()  # nobody writes to the slots of what was given up
         self._force.start(recipe.content, str(folder if folder.is_dir() else root))
+
+    def _recording(self, loader: int | None) -> dict[str, str]:
+        """Return the variables by which workers record, where they are to."""
+        if loader is None:
+            return {}
+        if self._recorded is None:
+            try:
+                self._recorded = RecordedWorkers(loader, self._folder)
+            except OSError:  # no room: batches matter more
+                return {}
+            self._recorded.turn(on=self._records)
+        return self._recorded.variables
 
     # --- what the workers do
 
@@ -282,6 +284,7 @@ class Session:
         number = self._next_ticket
         self._next_ticket += 1
         self._at_work[number] = order
+        order.begun_ns = time.monotonic_ns()
         message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
         self._is_first = False
         self._force.send(message, 0)
@@ -298,6 +301,7 @@ class Session:
         size = answer.offset + answer.size_bytes
         head = Head(
             kind=Kind.BATCH, ask=order.ask, a=answer.answer, b=answer.worker, c=answer.offset,
+            d=order.begun_ns - order.came_ns, e=time.monotonic_ns() - order.begun_ns,
             body_bytes=size,
         )  # fmt: skip
         self._sent[order.ask] = order.slot

@@ -66,11 +66,11 @@ class Cores:
         if changed:
             self._wake_others(who)
 
-    def orders_for(self, who: int) -> int:
-        """Return how many of its orders may be here: its share of the cores, and some to wait."""
+    def share_of(self, who: int) -> tuple[int, int]:
+        """Return its share of the cores, and how many of its orders may be here: some wait."""
         with self._lock:
             share = fair_shares(self.count, self._wanted)[who]
-        return share + max(1, share // _SPARE)
+        return share, share + max(1, share // _SPARE)
 
     def take(self, who: int, *, waiting: int) -> bool:
         """Take a core, where one is free and nobody with fewer at work waits for it.

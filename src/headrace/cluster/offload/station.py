@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> None:
     told = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(told["--parent"]))
     allow_many_files()
-    key = Path(told["--key"]).read_bytes()
+    key_file = Path(told["--key"])
+    key = key_file.read_bytes()
     cores = Cores(int(told["--cores"]))
     with socket.create_server((told["--address"], 0), backlog=_MOST_STRANGERS) as listening:
         port = listening.getsockname()[1]
@@ -43,7 +44,9 @@ def main(arguments: Sequence[str]) -> None:
             try:
                 connection, _ = listening.accept()
                 threading.Thread(
-                    target=_serve, args=[connection, key, cores, strangers], daemon=True
+                    target=_serve,
+                    args=[connection, key, cores, key_file.parent, strangers],
+                    daemon=True,
                 ).start()
             except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
                 strangers.release()
@@ -52,8 +55,9 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _serve(
-    connection: socket.socket, key: bytes, cores: Cores, strangers: threading.BoundedSemaphore
-) -> None:
+    connection: socket.socket, key: bytes, cores: Cores, folder: Path,
+    strangers: threading.BoundedSemaphore,
+) -> None:  # fmt: skip
     try:
         prepare(connection)
         admit(connection, key, _ADMIT_S)
@@ -63,7 +67,7 @@ def _serve(
     finally:
         strangers.release()
     try:
-        Session(connection, cores).run()
+        Session(connection, cores, folder).run()
     except OSError as error:
         sys.stderr.write(f"headrace: a rank's batches cannot be made: {error}\n")
     finally:

@@ -19,6 +19,7 @@ from headrace.observe.doctor.model import Severity
 from headrace.observe.doctor.sources import ran_since
 from headrace.observe.doctor.stacks import Sighting, end_ns_of, read_sightings
 from headrace.observe.doctor.transforms import TransformShare, rank_transforms
+from headrace.observe.whatif.away import Away, read_away
 from headrace.observe.whatif.host import Host, read_host
 from headrace.observe.whatif.measured import (
     Work,
@@ -104,6 +105,7 @@ class Evidence:
         work: The batches made for it; None where none were recorded.
         simulator: Predicts changes; None where too little was recorded.
         host: The host's cores, as the job feels them.
+        away: What workers on auxiliary hosts did; None where they were not to do anything.
         wanted_threads: Threads of the run that ran or waited for a core of the host at a time.
         making: Where the making of batches was seen: in workers, or in ranks without workers.
         rank_seen: Where the ranks' main threads were seen.
@@ -120,6 +122,7 @@ class Evidence:
     work: Work | None
     simulator: Simulator | None
     host: Host
+    away: Away | None
     wanted_threads: float
     making: tuple[Sighting, ...]
     rank_seen: tuple[Sighting, ...]
@@ -247,7 +250,10 @@ def gather(tables: Tables) -> Evidence:
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host(tables, steps.span_ns)
-    measured = measured_from(steps=steps, loader=made, work=work, fetches=fetches, host=host)
+    away = read_away(tables, number, steps.span_ns)
+    measured = measured_from(
+        steps=steps, loader=made, work=work, fetches=fetches, host=host, away=away
+    )
     loader = _loader(made) if made is not None else None
     since_s = ran_since(columns(tables, "hosts"), processes)
     in_ranks = stacks["worker"] < 0 if length(stacks) else np.zeros(0, dtype=np.bool_)
@@ -264,6 +270,7 @@ def gather(tables: Tables) -> Evidence:
         work=work,
         simulator=Simulator(measured) if measured is not None else None,
         host=host,
+        away=away,
         wanted_threads=wanted,
         making=read_sightings(stacks, _making(stacks, loader), since_s),
         rank_seen=rank_seen,

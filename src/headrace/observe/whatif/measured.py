@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headrace.observe.whatif.away import Away, read_away
 from headrace.observe.whatif.host import Host, read_host
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.steps import TrainSteps, read_steps
@@ -114,6 +115,7 @@ class Measured:
         period_ns: A batch, on average, of each step: what the simulation must reproduce.
         ranks: Ranks on the host.
         persistent: Whether workers live on after an epoch.
+        auxiliary_ns: What a batch took that was made on an auxiliary host, beyond one made here.
     """
 
     pipeline: Pipeline
@@ -126,6 +128,7 @@ class Measured:
     period_ns: Floats
     ranks: int
     persistent: bool
+    auxiliary_ns: float = 0.0
 
 
 def main_loader(steps: TrainSteps) -> int:
@@ -164,6 +167,7 @@ def measure(tables: Tables) -> Measured | None:
         work=read_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host(tables, steps.span_ns),
+        away=read_away(tables, loader, steps.span_ns),
     )
 
 
@@ -174,6 +178,7 @@ def measured_from(
     work: Work | None,
     fetches: Columns,
     host: Host,
+    away: Away | None = None,
 ) -> Measured | None:
     """Return the pipeline's costs, from records that are already read; None where too few.
 
@@ -183,6 +188,7 @@ def measured_from(
         work: The batches made for it.
         fetches: The table `fetches`.
         host: The host they share.
+        away: What auxiliary hosts did, where they were to do something.
     """
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
@@ -203,9 +209,10 @@ def measured_from(
         pipeline=Pipeline(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
-            takes_next=str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0,
+            takes_next=_takes_next(loader) or away is not None,
             # What others of the host use is not to be had; but they never take all of it.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
+            auxiliary=away.workers if away is not None else 0,
         ),
         service_ns=service,
         service_cpu_ns=cpu,
@@ -216,7 +223,12 @@ def measured_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
+        auxiliary_ns=away.making_ns - float(service.mean()) if away and away.workers else 0.0,
     )
+
+
+def _takes_next(loader: Columns) -> bool:
+    return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
 
 
 def loader_rows(loaders: Columns, number: int) -> Columns | None:

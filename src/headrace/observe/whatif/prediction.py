@@ -50,8 +50,9 @@ class Change:
         consume_saved_ns: So much less a batch in the consumer; below 0: more.
         consume_cpu_added_ns: CPU time that is added to a batch in the consumer.
         ranks: Ranks on the host: they share its cores.
-        auxiliary_cores: Cores on auxiliary hosts that make batches for each rank. Local workers
-            take the batch that is next, as such a loader does; there is at least one.
+        auxiliary_cores: Cores on auxiliary hosts that make batches for each rank, in place of those
+            that did. Local workers take the batch that is next, as such a loader does; there is at
+            least one.
         auxiliary_ns: What a batch made there takes beyond its making here.
         receive_cpu_ns: CPU time here in receiving it.
         batch_factor: Batches of so many times the samples; fixed costs of a step stay.
@@ -229,7 +230,7 @@ def enough_workers(
 def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
     now = measured.pipeline
     workers = now.workers if change.workers is None else change.workers
-    away = 0
+    away = now.auxiliary
     if change.auxiliary_cores > 0:
         # There a worker gets the cores that its threads use.
         there = change.auxiliary_cores / max(change.threads or load.threads, 1.0)
@@ -251,6 +252,7 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
 
 
 def _changed(load: Load, change: Change) -> Load:
+    auxiliary_ns = change.auxiliary_ns if change.auxiliary_cores else load.auxiliary_ns
     load = _with_threads(_spun(load, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
@@ -269,7 +271,7 @@ def _changed(load: Load, change: Change) -> Load:
         consume_ns=consumed,
         consume_cpu_ns=(load.consume_cpu_ns + change.consume_cpu_added_ns) * change.batch_factor,
         queue_ns=queued,
-        auxiliary_ns=change.auxiliary_ns * change.batch_factor,
+        auxiliary_ns=auxiliary_ns * change.batch_factor,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
 

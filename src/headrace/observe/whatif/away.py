@@ -1,0 +1,76 @@
+"""What workers on auxiliary hosts did, beside those of the ranks' own host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.whatif.tables import (
+    Columns,
+    Floats,
+    Ints,
+    Tables,
+    chosen,
+    columns,
+    length,
+)
+
+LOADER_EVENT, CORES_EVENT = "auxiliary-loader", "auxiliary-cores"
+"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and how many of
+a host's cores it may count on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """Workers on auxiliary hosts.
+
+    Attributes:
+        workers: How many worked for each rank, on average.
+        making_ns: What they took to make a batch, on average; 0 where they made none.
+    """
+
+    workers: int
+    making_ns: float
+
+
+def read_away(tables: Tables, loader: int, span_ns: tuple[int, int] | None) -> Away | None:
+    """Return what auxiliary hosts did for a loader; None where they were not to do anything.
+
+    Args:
+        tables: Where the records are.
+        loader: The loader's number.
+        span_ns: From when to when.
+    """
+    arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
+    if span_ns is None or not _is_offloaded(events, loader):
+        return None
+    if length(arrivals) == 0:
+        return Away(workers=0, making_ns=0.0)
+    within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
+    within &= arrivals["start_ns"] <= span_ns[1]
+    mine = chosen(arrivals, within)
+    if length(mine) == 0:
+        return Away(workers=0, making_ns=0.0)
+    cores = _mean_cores(events, span_ns) / len(np.unique(mine["rank"]))
+    return Away(workers=max(round(cores), 1), making_ns=float(mine["making_ns"].mean()))
+
+
+def _is_offloaded(events: Columns, loader: int) -> bool:
+    told = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
+    return bool(told.any())
+
+
+def _mean_cores(events: Columns, span_ns: tuple[int, int]) -> float:
+    """Return the cores that all ranks together could count on, on average."""
+    told = chosen(events, events["kind"] == CORES_EVENT)
+    begin_ns, end_ns = span_ns
+    total = 0.0
+    for rank in np.unique(told["rank"]):
+        for host in np.unique(told["text"][told["rank"] == rank].astype(str)):
+            mine = chosen(told, (told["rank"] == rank) & (told["text"] == host))
+            order: Ints = np.argsort(mine["at_ns"], kind="stable")
+            at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
+            lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
+            total += float((mine["value"][order] * lasted).sum())
+    return total / max(end_ns - begin_ns, 1)
