@@ -10,6 +10,7 @@ from importlib.resources import files
 from headrace.report.markup import Html, element, joined
 from headrace.report.material import Material
 from headrace.report.section import Section
+from headrace.report.sections.auxiliary import auxiliary
 from headrace.report.sections.facts import facts
 from headrace.report.sections.findings import findings
 from headrace.report.sections.flame import flame_section
@@ -22,7 +23,7 @@ from headrace.report.sections.words import words
 from headrace.report.sections.workers import workers
 from headrace.report.telling import moment
 
-SECTIONS: tuple[Callable[[Material], Section], ...] = (
+SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
     verdict,
     findings,
     timeline_section,
@@ -30,6 +31,7 @@ SECTIONS: tuple[Callable[[Material], Section], ...] = (
     waits_section,
     transforms,
     workers,
+    auxiliary,
     flame_section,
     facts,
     words,
@@ -46,7 +48,7 @@ def page_of(material: Material) -> str:
     Args:
         material: What is known of the run.
     """
-    sections = [make(material) for make in SECTIONS]
+    sections = [made for make in SECTIONS if (made := make(material)) is not None]
     scripts = (_plotly(), _asset("page.js"))
     head = joined(
         (

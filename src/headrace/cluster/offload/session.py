@@ -39,7 +39,7 @@ class _Order:
     slot: int = -1
     deaths: int = 0
     came_ns: int = field(default_factory=time.monotonic_ns)
-    begun_ns: int = 0  # with a worker
+    begun_ns: int = 0  # when a worker took it
 
 
 class Session:
@@ -64,6 +64,7 @@ class Session:
         self._arrived = bytearray()
         self._waiting: deque[_Order] = deque()
         self._at_work: dict[int, _Order] = {}  # by ticket
+        self._next_in_line: deque[_Order] = deque()  # of these, those that no worker has yet
         self._sent: dict[int, int] = {}  # ask -> slot, until it is received
         self._next_ticket = 0
         self._is_first = True
@@ -229,6 +230,7 @@ class Session:
             self._cores.give(self._me)
         self._waiting.extend(self._at_work.values())
         self._at_work.clear()
+        self._next_in_line.clear()
         self._return_waiting()
 
     def _start(self, recipe: RecipeMessage) -> None:
@@ -285,12 +287,16 @@ class Session:
         self._next_ticket += 1
         self._at_work[number] = order
         order.begun_ns = time.monotonic_ns()
+        if len(self._at_work) > self._cores.count:
+            self._next_in_line.append(order)
         message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
         self._is_first = False
         self._force.send(message, 0)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
+        if self._next_in_line:
+            self._next_in_line.popleft().begun_ns = time.monotonic_ns()
         order = self._at_work.pop(answer.number, None)
         if order is None:
             return  # of a recipe that is gone
