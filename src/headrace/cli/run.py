@@ -75,7 +75,10 @@ def _run(
     group: _Groups = None,
     offload: Annotated[
         str | None,
-        typer.Option(help="The group whose hosts make batches, too: --group cpu=2 --offload cpu."),
+        typer.Option(
+            help="The group whose hosts make batches, too: --group cpu=2 --offload cpu. "
+            "auto: only if that is foretold to help."
+        ),
     ] = None,
     hosts_timeout: Annotated[
         str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")

@@ -56,14 +56,16 @@ class Auxiliaries:
             its files.
         show: Takes what stations say.
         tell: Takes lines for the user.
+        used: Whether hosts have stations at once; else from `use` on.
 
     Attributes:
+        cores: The cores of the hosts that are there, all together.
         version: Another number whenever other hosts are there.
     """
 
     def __init__(
         self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
-        show: Show, tell: Callable[[str], None],
+        show: Show, tell: Callable[[str], None], used: bool,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._group = group
@@ -71,13 +73,14 @@ class Auxiliaries:
         self._program_of = program_of
         self._show = show
         self._tell = tell
+        self._is_used = used
         self._key = secrets.token_bytes(32)
         self._stations: dict[str, _Station] = {}  # by Ray's number of the host
         self._again_s: dict[str, float] = {}  # when a host that was lost is tried, likewise
         self._up_s: dict[str, float] = {}  # when its station came up, likewise
         self._losses: dict[str, int] = {}  # of a host in a row, likewise
         self._look_s = 0.0
-        self._cores = 0
+        self.cores = 0
         self.version = 0
         self.tend()
 
@@ -89,7 +92,7 @@ class Auxiliaries:
             if each.port is not None
         )
         return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self._cores, hosts=hosts
+            key=self._key.hex(), folder=folder, cores=self.cores, hosts=hosts
         ).to_bytes()
 
     def tend(self) -> None:
@@ -106,6 +109,10 @@ class Auxiliaries:
             except (self._ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(station, now_s, str(error))
 
+    def use(self) -> None:
+        """Have the hosts make batches from now on."""
+        self._is_used = True
+
     def close(self) -> None:
         """End all stations."""
         actors = [station.actor for station in self._stations.values()]
@@ -121,7 +128,9 @@ class Auxiliaries:
         hosts = {
             host.node_id: host for host in living_hosts(self._ray) if host.group == self._group
         }
-        self._cores = sum(max(host.cpus, 1) for host in hosts.values())
+        self.cores = sum(max(host.cpus, 1) for host in hosts.values())
+        if not self._is_used:
+            return
         for node_id in self._stations.keys() - hosts.keys():
             self._lose(self._stations[node_id], now_s, "the host is gone")
         for node_id, host in hosts.items():

@@ -11,6 +11,7 @@ from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds
 
 _ENGINES = ("local", "ray")
+AUTO = "auto"
 _HOSTS_S = 600.0
 # The cluster says how many hosts there are, which is which, and where they meet.
 _THE_CLUSTERS_OWN = {
@@ -36,6 +37,7 @@ class ClusterOptions:
         training: The group whose hosts run the ranks.
         others: Other groups.
         offload: The group whose hosts make batches, too; None: none.
+        offload_if_it_helps: ... only if that is foretold to help (`--offload auto`).
         hosts_s: Longest wait for the hosts, in seconds.
         max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
     """
@@ -44,6 +46,7 @@ class ClusterOptions:
     training: Group
     others: tuple[Group, ...]
     offload: str | None
+    offload_if_it_helps: bool
     hosts_s: float
     max_preemptions: int
 
@@ -53,7 +56,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="local", help="local, or ray: the hosts of a cluster.")
     parser.add_argument("--address", help="The Ray cluster: HOST:PORT, auto, ray://HOST:PORT.")
     parser.add_argument("--group", action="append", default=[], help="NAME=HOSTS[:cpus=N,gpus=N]")
-    parser.add_argument("--offload", help="The group whose hosts make batches, too.")
+    parser.add_argument("--offload", help="The group whose hosts make batches, or auto.")
     parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
     parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
 
@@ -90,15 +93,36 @@ def cluster_options(
         raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
     address = args.address or env.RAY_ADDRESS.get()
     training = groups[0] if groups else Group(name=USUAL_GROUP, hosts=1)
-    _check_offload(args.offload, training, groups, address)
+    offload = _chosen_offload(args, groups[1:])
+    _check_offload(offload, training, groups, address)
     return ClusterOptions(
         address=address,
         training=training,
         others=groups[1:],
-        offload=args.offload,
+        offload=offload,
+        offload_if_it_helps=args.offload == AUTO,
         hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
         max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
     )
+
+
+def _chosen_offload(args: argparse.Namespace, others: tuple[Group, ...]) -> str | None:
+    """Return the group that may make batches; `auto` stands for the one that does not train."""
+    name: str | None = args.offload
+    if name != AUTO:
+        return name
+    if len(others) != 1:
+        told = ", ".join(group.name for group in others) or "none"
+        raise UsageError(
+            f"--offload auto is about the one group beside the one that trains; there are: {told}. "
+            "Name it by --group NAME=HOSTS, and several by --offload NAME."
+        )
+    if args.profile == "off":
+        raise UsageError(
+            "--offload auto goes by what is recorded, and --profile off records nothing. Leave one "
+            "of them out, or name the group: --offload NAME."
+        )
+    return others[0].name
 
 
 def _check_offload(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -11,6 +12,7 @@ from headrace.cluster.machine import Mark
 from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
 from headrace.core.places import SITE
+from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.showing import Shown
 from headrace.launch.told import tell
 from headrace.launch.travelling import Luggage
@@ -27,15 +29,20 @@ class Offloading:
         luggage: The job's folder.
         mark: Left by this process.
         shown: Shows what those hosts say.
+        choice: Tells whether they are to help; None: they are.
     """
 
     def __init__(
-        self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown
-    ) -> None:
+        self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown,
+        choice: OffloadChoice | None,
+    ) -> None:  # fmt: skip
         self._luggage = luggage
+        self._choice = choice
         self._agents: Sequence[PlacedAgent] = ()
         self._told = -1
-        self._auxiliaries = Auxiliaries(ray, group, mark, self._program, show=shown.show, tell=tell)
+        self._auxiliaries = Auxiliaries(
+            ray, group, mark, self._program, show=shown.show, tell=tell, used=choice is None
+        )
 
     def variables(self, *, is_here: bool) -> dict[str, str]:
         """Return the variables by which ranks find the hosts, for a program of an agent's."""
@@ -53,12 +60,18 @@ class Offloading:
 
     def tend(self) -> None:
         """Look after the hosts; to be called often."""
+        if self._choice is not None and self._choice.is_yes(
+            self._auxiliaries.cores, time.monotonic()
+        ):
+            self._auxiliaries.use()
         self._auxiliaries.tend()
         if self._told != self._auxiliaries.version:
             self._publish()
 
     def close(self) -> None:
         """End what makes batches there."""
+        if self._choice is not None:
+            self._choice.close()
         self._auxiliaries.close()
 
     def _publish(self) -> None:

@@ -30,6 +30,7 @@ from headrace.launch.failure import first_failure
 from headrace.launch.flags import TorchrunJob
 from headrace.launch.gang import Gang, HostEnd, StopRequest
 from headrace.launch.member import Member
+from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.offloading import Offloading
 from headrace.launch.recording import Recording
 from headrace.launch.showing import Shown
@@ -119,8 +120,9 @@ class _Starts:
         try:
             if self._options.offload is not None:
                 self._offloading = Offloading(
-                    self._ray, self._options.offload, self._luggage, mark, self._shown
-                )
+                    self._ray, self._options.offload, self._luggage, mark, self._shown,
+                    self._offload_choice(),
+                )  # fmt: skip
             while True:
                 ends = self._start(number, stop, mark)
                 if stop.number is not None:
@@ -138,6 +140,13 @@ class _Starts:
             self._shown.close()
             if self._recording is not None:
                 self._recording.finish()
+
+    def _offload_choice(self) -> OffloadChoice | None:
+        options = self._options
+        if options.offload is None or not options.offload_if_it_helps:
+            return None
+        ranks = self._job.ranks_here * options.training.hosts
+        return OffloadChoice(self._folder.path, self._attempt.number, options.offload, ranks, tell)
 
     def _start(self, number: int, stop: StopRequest, mark: Mark) -> list[HostEnd]:
         placement = self._placed(stop, mark)

@@ -11,7 +11,7 @@ from headrace.observe.doctor.evidence import Evidence
 from headrace.observe.doctor.model import Remedy
 from headrace.observe.doctor.remedies import WORTH_IT, predicted
 from headrace.observe.whatif.measured import Work
-from headrace.observe.whatif.prediction import Change, Prediction, Simulator
+from headrace.observe.whatif.prediction import Change, Prediction, Simulator, with_auxiliary
 from headrace.observe.whatif.scaling import MOST_SPUN
 
 _UNLIKE = 0.5
@@ -121,8 +121,7 @@ def _threads_a_core(evidence: Evidence) -> float:
 def auxiliary_hosts(evidence: Evidence) -> Remedy | None:
     """Return the fewest auxiliary hosts like this one that give nearly the most.
 
-    A batch's way over the network was not measured: it is taken to cost between nothing and as
-    long again as making the batch, so that a core there does all to half of what one here does.
+    For the way over the network see `with_auxiliary`.
     """
     if evidence.simulator is None or not np.isfinite(evidence.host.cores):
         return None
@@ -135,24 +134,19 @@ def auxiliary_hosts(evidence: Evidence) -> Remedy | None:
     if prediction.speedup < WORTH_IT or prediction.low <= 1.0:
         return None
     plural = "s" if hosts > 1 else ""
+    more_told = " more" if evidence.away is not None and evidence.away.workers else ""
     return predicted(
         "auxiliary-hosts",
-        f"{hosts} auxiliary host{plural} of {evidence.host.cores:g} cores",
+        f"{hosts}{more_told} auxiliary host{plural} of {evidence.host.cores:g} cores",
         prediction,
-        "Have CPU hosts beside this one make batches: an instance group of their own. The way over "
-        "the network is taken to cost from nothing to as long again as making a batch.",
+        "Have CPU hosts beside this one make batches, an instance group of their own: headrace run "
+        f"--engine ray --group gpu=1 --group cpu={hosts} --offload cpu (docs/clusters.md). A core "
+        "there is taken to do all to three quarters of what one here does.",
     )
 
 
 def _with_hosts(evidence: Evidence, hosts: int) -> Prediction:
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # asked before
-    near, far = (
-        Change(
-            auxiliary_cores=hosts * host.cores / host.ranks,
-            auxiliary_ns=way_ns,
-            receive_cpu_ns=float(evidence.work.column("send_ns").mean()) if evidence.work else 0.0,
-        )
-        for way_ns in (0.0, float(simulator.load.service_ns.mean()))
-    )
-    return simulator.predict_between(far, near)
+    there = simulator.measured.pipeline.auxiliary * simulator.load.threads  # already
+    return with_auxiliary(simulator, there + hosts * host.cores / host.ranks)

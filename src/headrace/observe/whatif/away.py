@@ -13,6 +13,7 @@ from headrace.observe.whatif.tables import (
     Tables,
     chosen,
     columns,
+    grouped,
     length,
 )
 
@@ -74,3 +75,12 @@ def _mean_cores(events: Columns, span_ns: tuple[int, int]) -> float:
             lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
             total += float((mine["value"][order] * lasted).sum())
     return total / max(end_ns - begin_ns, 1)
+
+
+def joined_ns(events: Columns) -> tuple[int, int] | None:
+    """Return when the first host began to make batches, and when the last; None: none did."""
+    told = chosen(events, (events["kind"] == CORES_EVENT) & (events["value"] > 0))
+    if length(told) == 0:
+        return None
+    firsts = [told["at_ns"][places].min() for places in grouped(told, ("rank", "text"))]
+    return int(min(firsts)), int(max(firsts))

@@ -23,6 +23,10 @@ _LOWEST_PERCENT, _HIGHEST_PERCENT = 5, 95
 _HANDING_OVER_NS = (2e6, 0.2e6)
 """What taking a batch of tensors from a worker costs a rank, at most and at least: most of it CPU
 time. Where workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
+_RECEIVE_NS = 3e6
+"""CPU time of this host for a batch from another: its receiver process took 3.2 ms for 9.6 MB."""
+_SLOWER = 0.75
+"""At least so much a core of another host does of what one here does."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
 _MOST_BATCHES = 640
@@ -208,6 +212,26 @@ def with_workers(simulator: Simulator, count: int) -> Prediction:
         for cost in _HANDING_OVER_NS
     )
     return simulator.predict_between(least, most)
+
+
+def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
+    """Return what auxiliary hosts would give, in place of those that helped where some did.
+
+    Hosts and their network were not measured. Batches are on their way while others are made, so
+    that the way costs a worker nothing while the network keeps up; but cores there may be slower,
+    and a host may run out of orders: a core there is taken to do all to three quarters of what one
+    here does.
+
+    Args:
+        simulator: The measured pipeline.
+        cores: Their cores for each rank.
+    """
+    longer_ns = float(simulator.load.service_ns.mean()) * (1 / _SLOWER - 1)
+    near, far = (
+        Change(auxiliary_cores=cores, auxiliary_ns=more_ns, receive_cpu_ns=_RECEIVE_NS)
+        for more_ns in (0.0, longer_ns)
+    )
+    return simulator.predict_between(far, near)
 
 
 def enough_workers(

@@ -1,0 +1,205 @@
+"""`--offload auto`: whether auxiliary hosts are to help, as what is recorded of the job tells.
+
+The ranks begin without them. Once enough steps are recorded the model says what their cores would
+give; where they are used, the steps after that are held against what was foretold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.observe.whatif.away import joined_ns, read_away
+from headrace.observe.whatif.backtest import Checked, keep
+from headrace.observe.whatif.comparison import Comparison, compare
+from headrace.observe.whatif.measured import main_loader, measure
+from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
+from headrace.observe.whatif.steps import read_steps
+from headrace.observe.whatif.tables import ReadOnce, columns
+from headrace.observe.whatif.within import Within
+from headrace.records.reading import open_records
+
+_T = TypeVar("_T")
+_FEWEST_STEPS, _SHORTEST_NS = 20, 5_000_000_000
+_WORTH_IT = 1.05
+_SETTLES_NS = 2_000_000_000  # batches that were asked for before are used up
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foretold:
+    """What auxiliary hosts would give.
+
+    Attributes:
+        prediction: As `with_auxiliary` gives it.
+        wait_share: The share of step time that waits for data without them, 0 to 1.
+        reached: Whether they can make batches of the loader that feeds the steps.
+    """
+
+    prediction: Prediction
+    wait_share: float
+    reached: bool
+
+    @property
+    def helps(self) -> bool:
+        """Whether they are worth it."""
+        found = self.prediction
+        return self.reached and found.speedup >= _WORTH_IT and found.low > 1.0
+
+
+class OffloadChoice:
+    """The choice of one job.
+
+    Args:
+        run: Its folder.
+        attempt: The attempt's number.
+        group: The group's name.
+        ranks: How many ranks share its hosts.
+        tell: Takes lines for the user.
+    """
+
+    def __init__(
+        self, run: Path, attempt: int, group: str, ranks: int, tell: Callable[[str], None]
+    ) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._group = group
+        self._ranks = ranks
+        self._tell = tell
+        self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
+        self._looking: Future[Foretold | None] | None = None
+        self._checking: Future[Comparison | None] | None = None
+        self._foretold: Foretold | None = None
+        self._cores = 0
+        self._is_checked = False
+        self._next_s = 0.0
+
+    def is_yes(self, cores: int, now_s: float) -> bool:
+        """Return whether hosts are to be used, as far as is known; a moment at most.
+
+        Args:
+            cores: Their cores now, all together.
+            now_s: The time, by any clock that goes on.
+        """
+        if self._foretold is None:
+            self._look(cores, now_s)
+        elif self._foretold.helps and not self._is_checked:
+            self._check(now_s)
+        return self._foretold is not None and self._foretold.helps
+
+    def close(self) -> None:
+        """Tell what there is to tell; the job is over."""
+        self._thread.shutdown(cancel_futures=True)
+        if self._foretold is None:
+            self._tell(
+                f"headrace: --offload auto: group {self._group} was not used: too few steps were "
+                f"recorded on this machine to foretell what it gives (at least {_FEWEST_STEPS}, "
+                f"over {_SHORTEST_NS / 1e9:.0f} s)\n"
+            )
+        elif self._foretold.helps and not self._is_checked:
+            measured = _quietly(lambda: measured_so_far(self._run, self._attempt))
+            if measured is not None:
+                self._note(measured)
+
+    def _look(self, cores: int, now_s: float) -> None:
+        if self._looking is None:
+            if cores and now_s >= self._next_s:
+                self._cores, self._next_s = cores, now_s + _LOOK_EVERY_S
+                each = cores / self._ranks
+                self._looking = self._thread.submit(
+                    _quietly, lambda: foretell(self._run, self._attempt, each)
+                )
+        elif self._looking.done():
+            self._foretold, self._looking = self._looking.result(), None
+            if self._foretold is not None:
+                self._tell(self._told(self._foretold))
+
+    def _told(self, foretold: Foretold) -> str:
+        if not foretold.reached:
+            return (
+                f"headrace: --offload auto: group {self._group} is not used: batches of the loader "
+                "that feeds the steps can be made on this host alone, as was told\n"
+            )
+        found = foretold.prediction
+        what = (
+            f"with its {self._cores} cores the job is foretold to run {found.speedup:.2f} times as "
+            f"fast ({found.low:.2f} to {found.high:.2f}); {foretold.wait_share:.0%} of step time "
+            "waits for data"
+        )
+        does = "makes batches from now on" if foretold.helps else "is not used"
+        return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
+
+    def _check(self, now_s: float) -> None:
+        if self._checking is None:
+            if now_s >= self._next_s:
+                self._next_s = now_s + _LOOK_EVERY_S
+                self._checking = self._thread.submit(
+                    _quietly, lambda: measured_so_far(self._run, self._attempt)
+                )
+        elif self._checking.done():
+            measured, self._checking = self._checking.result(), None
+            if measured is not None and measured.after_steps >= _FEWEST_STEPS:
+                self._note(measured)
+
+    def _note(self, measured: Comparison) -> None:
+        self._is_checked = True
+        assert self._foretold is not None  # hosts are used
+        found = self._foretold.prediction
+        checked = Checked(
+            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self._group}",
+            applied=(f"offload={self._group}",),
+            predicted=found.speedup, low=found.low, high=found.high,
+            measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
+        )  # fmt: skip
+        keep(checked, self._run)
+        self._tell(
+            f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
+            f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"
+        )
+
+
+def foretell(run: Path, attempt: int, cores: float) -> Foretold | None:
+    """Return what auxiliary hosts would give; None: too little is recorded yet.
+
+    Args:
+        run: The run's folder.
+        attempt: The attempt's number.
+        cores: Their cores for each rank.
+    """
+    tables = ReadOnce(open_records(run, attempt))
+    steps = read_steps(tables)
+    span = steps.span_ns
+    if span is None or len(steps.steady) < _FEWEST_STEPS * max(len(steps.ranks), 1):
+        return None
+    measured = measure(tables) if span[1] - span[0] >= _SHORTEST_NS else None
+    if measured is None:
+        return None
+    return Foretold(
+        prediction=with_auxiliary(Simulator(measured), cores),
+        wait_share=steps.data_wait_share,
+        reached=read_away(tables, main_loader(steps), span) is not None,
+    )
+
+
+def measured_so_far(run: Path, attempt: int) -> Comparison | None:
+    """Return how steps with auxiliary hosts compare with those before; None: there are too few."""
+    tables = open_records(run, attempt)
+    joined = joined_ns(columns(tables, "events"))
+    if joined is None:
+        return None
+    first_ns, last_ns = joined
+    return compare(
+        ReadOnce(Within(tables, end_ns=first_ns)),
+        ReadOnce(Within(tables, begin_ns=last_ns + _SETTLES_NS)),
+    )
+
+
+def _quietly(look: Callable[[], _T | None]) -> _T | None:
+    """Return what a look finds; None where the records do not tell it, or not yet."""
+    try:
+        return look()
+    except Exception:  # noqa: BLE001 - records being written; the job matters more, and it looks again
+        return None
