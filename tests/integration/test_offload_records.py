@@ -1,0 +1,147 @@
+"""What is recorded of workers on auxiliary hosts, and what is foretold of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace import open_run
+from headrace.observe.whatif.measured import measure
+from headrace.records.reading import open_records
+from headrace.report.write import write_report
+from jobs import headrace, run
+from stations import Stations
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture
+def stations(tmp_path: Path) -> Iterator[Stations]:
+    shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
+    running = Stations(tmp_path)
+    yield running
+    running.close()
+
+
+def recorded(stations: Stations, folder: Path, *flags: str) -> dict[str, int]:
+    """Run the script, recorded; return how many batches were made where."""
+    command = headrace("run", "--run-dir", "r", *flags, "offload_recorded.py", "3")
+    ended = subprocess.run(
+        command, cwd=folder, env=stations.environment(), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    told = re.search(r"made (\{.*\})", ended.stdout)
+    assert told is not None, ended.stdout
+    made: dict[str, int] = json.loads(told[1])
+    return made
+
+
+def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(
+    stations: Stations, tmp_path: Path
+):
+    stations.start("one", 2)
+    stations.start("two", 1)
+    made = recorded(stations, tmp_path)
+    run = open_run(tmp_path / "r")
+    came = run.arrivals[run.arrivals["counted"] == 1].groupby("host").size()
+    assert {"one": came["one"], "two": came["two"]} == {k: made[k] for k in ("one", "two")}
+    assert len(run.workers) >= made["here"]
+
+    away = run.auxiliary_workers
+    assert set(away["host"]) == {"one", "two"}
+    assert set(away[away["host"] == "one"]["worker"]) == {0, 1}
+    assert (away["wall_ns"] >= 4 * 5_000_000).all(), "each batch waits 4 times 5 ms"
+    assert (away["samples"] == 4).all()
+    began_ns, ended_ns = run.steps["start_ns"].min(), run.steps["start_ns"].max()
+    assert ((away["start_ns"] > began_ns - 30e9) & (away["start_ns"] < ended_ns)).all()
+
+    arrivals = run.arrivals
+    parts_ns = arrivals["queued_ns"] + arrivals["making_ns"] + arrivals["receive_ns"]
+    assert (parts_ns <= arrivals["wall_ns"]).all(), "parts of one time"
+    assert (arrivals["size_bytes"] >= 4 * 64 * 4).all(), "four samples of 64 floats"
+
+    timed = run.auxiliary_transforms.groupby("name")[["calls", "wall_ns"]].sum()
+    waiting = timed.loc["Samples.transforms[0]: wait_a_little"]
+    assert waiting["wall_ns"] >= 5_000_000 * waiting["calls"]
+    assert "Samples.transforms[1]: Turned" in timed.index
+    assert not set(run.events["kind"]) & {"probe-fault", "dropped-records"}
+
+    measured = measure(open_records(tmp_path / "r"))
+    assert measured is not None
+    assert measured.pipeline.auxiliary in (1, 2, 3), "its cores, on average"
+    assert measured.pipeline.takes_next
+
+    page = write_report(tmp_path / "r").read_text()
+    assert "Auxiliary hosts" in page
+    assert "Samples.transforms[0]: wait_a_little" in page
+
+
+def test_without_a_recording_hosts_record_nothing(stations: Stations, tmp_path: Path):
+    stations.start("one", 2)
+    made = recorded(stations, tmp_path, "--profile", "off")
+    assert made["one"]
+    assert not (tmp_path / "r" / "records").exists()
+    assert not list((tmp_path / "stations").glob("records-*"))
+
+
+GROUPS = ("--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=3")
+BUSY = """
+import time, torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.zeros(4000, 8)), batch_size=4, num_workers=1)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for number, (samples,) in enumerate(loader):
+    model(samples).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)  # the device is at work
+    if number == 500:
+        break
+"""
+
+
+def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(tmp_path: Path):
+    shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
+    ended = run(
+        tmp_path, *GROUPS, "--offload", "auto", "--run-dir", "r", "offload_recorded.py", "12"
+    )
+    assert ended.returncode == 0, ended.stderr
+    told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
+    assert told in ended.stderr
+    assert "cpu-0 makes batches, on 3 cores" in ended.stderr
+    assert "headrace: --offload auto: foretold" in ended.stderr
+    checked = json.loads((tmp_path / "r" / "prediction.json").read_text())
+    assert checked["remedy"] == "auxiliary-hosts"
+    assert checked["measured"] > 1
+    assert checked["predicted"] > 1.05
+
+
+def test_auto_leaves_a_group_alone_that_would_not_help(tmp_path: Path):
+    (tmp_path / "train.py").write_text(BUSY)
+    ended = run(tmp_path, *GROUPS, "--offload", "auto", "--run-dir", "r", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
+    assert "makes batches" not in ended.stderr
+    assert not (tmp_path / "r" / "prediction.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--group", "gpu=1"], "about the one group beside the one that trains; there are: none"),
+        (["--group", "gpu=1", "--group", "a=1", "--group", "b=1"], "there are: a, b"),
+        (["--group", "gpu=1", "--group", "a=1", "--profile", "off"], "records nothing"),
+    ],
+)
+def test_auto_that_cannot_choose_is_refused(tmp_path: Path, flags: list[str], told: str):
+    (tmp_path / "train.py").write_text("")
+    ended = run(tmp_path, "--engine", "ray", *flags, "--offload", "auto", "train.py")
+    assert ended.returncode == 2
+    assert told in " ".join(ended.stderr.split())
