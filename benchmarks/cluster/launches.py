@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,28 @@ def headrace(script: str, arguments: list[str], *flags: str) -> list[dict[str, A
     """Run a script by `headrace run` with these flags, on a cluster where they ask for one."""
     command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
     return epochs_told([*command, str(SCRIPTS / script), *arguments])
+
+
+def told_live(
+    command: list[str], on_first: Callable[[], None], **extra: str
+) -> list[dict[str, Any]]:
+    """Run a command likewise, and call `on_first` once its first epoch has ended."""
+    epochs: list[dict[str, Any]] = []
+    said: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, **extra},
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        for line in job.stdout:
+            said.append(line)
+            if '{"epoch"' in line:
+                epochs.append(json.loads(line[line.index("{") :]))
+                if len(epochs) == 1:
+                    on_first()
+    if job.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{''.join(said)}")
+    return epochs
 
 
 def rate(epochs: list[dict[str, Any]]) -> float:

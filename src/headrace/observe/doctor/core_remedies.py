@@ -141,12 +141,12 @@ def auxiliary_hosts(evidence: Evidence) -> Remedy | None:
         prediction,
         "Have CPU hosts beside this one make batches, an instance group of their own: headrace run "
         f"--engine ray --group gpu=1 --group cpu={hosts} --offload cpu (docs/clusters.md). A core "
-        "there is taken to do all to three quarters of what one here does.",
+        "there is taken to do four fifths to five fourths of what one here does.",
     )
 
 
 def _with_hosts(evidence: Evidence, hosts: int) -> Prediction:
     simulator, host = evidence.simulator, evidence.host
     assert simulator is not None  # asked before
-    there = simulator.measured.pipeline.auxiliary * simulator.load.threads  # already
+    there = simulator.measured.pipeline.auxiliary * max(simulator.load.busy_cores, 1.0)  # already
     return with_auxiliary(simulator, there + hosts * host.cores / host.ranks)

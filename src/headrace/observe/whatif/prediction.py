@@ -25,8 +25,8 @@ _HANDING_OVER_NS = (2e6, 0.2e6)
 time. Where workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
 _RECEIVE_NS = 3e6
 """CPU time of this host for a batch from another: its receiver process took 3.2 ms for 9.6 MB."""
-_SLOWER = 0.75
-"""At least so much a core of another host does of what one here does."""
+_SPEED_THERE = (0.8, 1.25)
+"""What a core of another host does, at least and at most, of what one here does."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
 _MOST_BATCHES = 640
@@ -57,7 +57,7 @@ class Change:
         auxiliary_cores: Cores on auxiliary hosts that make batches for each rank, in place of those
             that did. Local workers take the batch that is next, as such a loader does; there is at
             least one.
-        auxiliary_ns: What a batch made there takes beyond its making here.
+        auxiliary_ns: What a batch made there takes beyond its making here; below 0: less.
         receive_cpu_ns: CPU time here in receiving it.
         batch_factor: Batches of so many times the samples; fixed costs of a step stay.
         fixed_consume_ns: The part of the consumer's time that does not grow with the batch.
@@ -218,20 +218,23 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
     """Return what auxiliary hosts would give, in place of those that helped where some did.
 
     Hosts and their network were not measured. Batches are on their way while others are made, so
-    that the way costs a worker nothing while the network keeps up; but cores there may be slower,
-    and a host may run out of orders: a core there is taken to do all to three quarters of what one
-    here does.
+    that the way costs a worker nothing while the network keeps up. A core there is taken to do four
+    fifths to five fourths of what one here does.
 
     Args:
         simulator: The measured pipeline.
         cores: Their cores for each rank.
     """
-    longer_ns = float(simulator.load.service_ns.mean()) * (1 / _SLOWER - 1)
-    near, far = (
-        Change(auxiliary_cores=cores, auxiliary_ns=more_ns, receive_cpu_ns=_RECEIVE_NS)
-        for more_ns in (0.0, longer_ns)
+    service_ns = float(simulator.load.service_ns.mean())
+    least, most = (
+        Change(
+            auxiliary_cores=cores,
+            auxiliary_ns=service_ns * (1 / speed - 1),
+            receive_cpu_ns=_RECEIVE_NS,
+        )
+        for speed in _SPEED_THERE
     )
-    return simulator.predict_between(far, near)
+    return simulator.predict_between(least, most)
 
 
 def enough_workers(
@@ -256,8 +259,8 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
     workers = now.workers if change.workers is None else change.workers
     away = now.auxiliary
     if change.auxiliary_cores > 0:
-        # There a worker gets the cores that its threads use.
-        there = change.auxiliary_cores / max(change.threads or load.threads, 1.0)
+        # There is a worker for each core; where its threads keep more of them busy, one for these.
+        there = change.auxiliary_cores / max(change.threads or load.busy_cores, 1.0)
         away = max(int(min(there, _MOST_AUXILIARY)), 1)
         workers = max(workers, 1)
     return replace(

@@ -87,6 +87,11 @@ class Load:
         """CPU time of all the worker's threads over that of its main thread."""
         return float(self.demand_ns.sum() / max(self.service_cpu_ns.sum(), 1.0))
 
+    @property
+    def busy_cores(self) -> float:
+        """Cores that a worker keeps busy while it makes batches, with all its threads."""
+        return float(self.demand_ns.sum() / max(self.service_ns.sum(), 1.0))
+
     def repeated(self, times: int) -> Load:
         """Return the same batches so many times in a row."""
         if times <= 1:
