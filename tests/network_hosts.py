@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,32 @@ class NetworkHost:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         eventually(lambda: not self.pids(), f"the end of all on {self.name}")
+
+
+def sagemaker(
+    host: NetworkHost, groups: Mapping[str, Sequence[str]], training: str
+) -> dict[str, str]:
+    """The environment of a host of a SageMaker job with instance groups.
+
+    Args:
+        host: The host.
+        groups: The names of the hosts of each group.
+        training: The group that trains.
+    """
+    told = {
+        name: {"hosts": hosts, "instance_group_name": name, "instance_type": "ml.any"}
+        for name, hosts in groups.items()
+    }
+    (group,) = (name for name, hosts in groups.items() if host.name in hosts)
+    return {
+        "SM_HOSTS": json.dumps(sorted(name for hosts in groups.values() for name in hosts)),
+        "SM_CURRENT_HOST": host.name,
+        "SM_CURRENT_INSTANCE_GROUP": group,
+        "SM_INSTANCE_GROUPS_DICT": json.dumps(told),
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": json.dumps([training]),
+        "RAY_AUTH_TOKEN": "",
+        "RAY_AUTH_TOKEN_PATH": "",
+    }
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs import eventually
-from network_hosts import NetworkHost, network_hosts, why_not
+from network_hosts import NetworkHost, network_hosts, sagemaker, why_not
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -51,21 +50,8 @@ def hosts(network: dict[str, NetworkHost]) -> Iterator[dict[str, NetworkHost]]:
         host.kill_all()
 
 
-def sagemaker(host: NetworkHost) -> dict[str, str]:
-    groups = {
-        name: {"hosts": hosts, "instance_group_name": name, "instance_type": "ml.any"}
-        for name, hosts in GROUPS.items()
-    }
-    (group,) = (name for name, hosts in GROUPS.items() if host.name in hosts)
-    return {
-        "SM_HOSTS": json.dumps(HOSTS),
-        "SM_CURRENT_HOST": host.name,
-        "SM_CURRENT_INSTANCE_GROUP": group,
-        "SM_INSTANCE_GROUPS_DICT": json.dumps(groups),
-        "SM_DISTRIBUTION_INSTANCE_GROUPS": '["gpu"]',
-        "RAY_AUTH_TOKEN": "",
-        "RAY_AUTH_TOKEN_PATH": "",
-    }
+def in_groups(host: NetworkHost) -> dict[str, str]:
+    return sagemaker(host, GROUPS, "gpu")
 
 
 def environments(host: NetworkHost) -> list[dict[str, str]]:
@@ -111,7 +97,7 @@ def test_a_sagemaker_job_with_groups_and_its_token_is_seen_nowhere(
     jobs = {
         name: host.start(
             tmp_path, "cluster", "join", "--run-dir", "r", "train.py", "--lr", "3",
-            **sagemaker(host),
+            **in_groups(host),
         )
         for name, host in hosts.items()
     }  # fmt: skip
@@ -173,12 +159,12 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
 ):
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
     join = ["cluster", "join", "--hosts-timeout", "15s", "train.py"]
-    leaving = hosts["algo-3"].start(tmp_path, *join, **sagemaker(hosts["algo-3"]))
+    leaving = hosts["algo-3"].start(tmp_path, *join, **in_groups(hosts["algo-3"]))
     eventually(lambda: heeds_signals(leaving.pid), "that it heeds signals")
     leaving.send_signal(signal.SIGINT)
     assert leaving.wait(30) == 130
     jobs = [
-        hosts[name].start(tmp_path, *join, **sagemaker(hosts[name])) for name in (HEAD, "algo-1")
+        hosts[name].start(tmp_path, *join, **in_groups(hosts[name])) for name in (HEAD, "algo-1")
     ]
     assert [job.wait(60) for job in jobs] == [1, 1]
     said = hosts[HEAD].said(tmp_path)
@@ -192,7 +178,7 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
 def test_sigterm_on_a_head_that_waits_for_hosts(hosts: dict[str, NetworkHost], tmp_path: Path):
     before = ray_folders()
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    head = hosts[HEAD].start(tmp_path, "cluster", "join", "train.py", **sagemaker(hosts[HEAD]))
+    head = hosts[HEAD].start(tmp_path, "cluster", "join", "train.py", **in_groups(hosts[HEAD]))
     eventually(lambda: "raylet" in str(command_lines(hosts[HEAD])), "that Ray is starting")
     head.send_signal(signal.SIGTERM)
     assert head.wait(30) == 143
@@ -206,7 +192,7 @@ def test_a_lost_host_does_not_end_the_head_and_ctrl_c_there_ends_all(
     before = ray_folders()
     (tmp_path / "train.py").write_text(STAY)
     jobs = {
-        name: host.start(tmp_path, "cluster", "join", "train.py", **sagemaker(host))
+        name: host.start(tmp_path, "cluster", "join", "train.py", **in_groups(host))
         for name, host in hosts.items()
     }
     eventually((tmp_path / "running").exists, "the script")
@@ -231,7 +217,7 @@ def test_kill_9_of_launchers_ends_all_that_they_started(
 ):
     (tmp_path / "train.py").write_text(STAY)
     jobs = {
-        name: host.start(tmp_path, "cluster", "join", "train.py", **sagemaker(host))
+        name: host.start(tmp_path, "cluster", "join", "train.py", **in_groups(host))
         for name, host in hosts.items()
     }
     eventually((tmp_path / "running").exists, "the script")

@@ -44,6 +44,21 @@ if restart == os.environ.get("LAST"):
 while True:
     signal.pause()
 """
+DRIVES = """
+import os, ray
+import beside
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Node
+ray.init(log_to_driver=False)
+whole, free = ray.cluster_resources(), ray.available_resources()
+print("free", free["CPU"] == whole["CPU"], free.get("GPU") == whole.get("GPU"), flush=True)
+@ray.remote(num_cpus=2)
+def task():
+    import beside
+    return beside.NAME, ray.get_runtime_context().get_node_id()
+nodes = [Node(node["NodeID"], soft=False) for node in ray.nodes()]
+found = ray.get([task.options(scheduling_strategy=node).remote() for node in nodes])
+print(sorted(set(name for name, _ in found)), "on", len(set(node for _, node in found)), "hosts")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +166,36 @@ def test_too_few_hosts_are_told_with_what_is_there(cluster: LocalCluster, tmp_pa
     assert "gpu-0 (gpu)" in ended.stderr
 
 
+def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
+    cluster: LocalCluster, tmp_path: Path
+):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "drive.py").write_text(DRIVES)
+    (tmp_path / "code" / "beside.py").write_text("NAME = 'of the folder'\n")
+    for flags in (
+        ["--address", cluster.address, "--group", "gpu=2"],
+        ["--group", "gpu=1:cpus=2,gpus=1", "--group", "cpu=1:cpus=2"],
+    ):
+        ended = run(tmp_path, "--engine", "ray", *flags, "--driver", "code/drive.py")
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == (
+            "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 2 hosts\n"
+        )
+
+
+def test_ray_train_does_not_wait_for_devices_that_the_ranks_have(tmp_path: Path):
+    (tmp_path / "train.py").write_text(
+        "from ray.train import ScalingConfig\n"
+        "from ray.train.torch import TorchTrainer\n"
+        "TorchTrainer(print, scaling_config=ScalingConfig(num_workers=1, use_gpu=True)).fit()\n"
+    )
+    flags = ["--engine", "ray", "--group", "gpu=1:cpus=2,gpus=1", "--profile", "off"]
+    ended = run(tmp_path, *flags, "train.py")
+    assert ended.returncode == 1
+    assert "TorchTrainer asks Ray for devices, and all of this group's are" in ended.stderr
+    assert "`--driver`" in ended.stderr
+
+
 def test_without_a_cluster_one_is_emulated_and_nothing_of_it_is_left(tmp_path: Path):
     (tmp_path / "train.py").write_text(TRAIN)
     before = set(Path("/tmp").glob("headrace-ray-*"))  # noqa: S108
@@ -171,6 +216,22 @@ def test_without_a_cluster_one_is_emulated_and_nothing_of_it_is_left(tmp_path: P
         (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
         (["--engine", "ray", "--group", "gpu"], "how many hosts"),
         (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
+        (["--driver"], "--driver is about a cluster: add --engine ray"),
+        (["--engine", "ray", "--driver", "--nproc-per-node", "2"], "such a script runs once"),
+        (
+            [
+                "--engine",
+                "ray",
+                "--group",
+                "gpu=1",
+                "--group",
+                "cpu=1",
+                "--offload",
+                "cpu",
+                "--driver",
+            ],
+            "--offload cpu and --driver",
+        ),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
     ],
 )

@@ -87,6 +87,14 @@ def _run(
         str | None,
         typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
     ] = None,
+    driver: Annotated[
+        bool,
+        typer.Option(
+            "--driver",
+            help="The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of "
+            "the first group, and all cores and devices are Ray's to give out.",
+        ),
+    ] = False,
 ) -> None:
     told = {
         "--run-dir": run_dir,
@@ -103,4 +111,5 @@ def _run(
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     own += [f"--group={each}" for each in group or ()]
+    own += ["--driver"] if driver else []
     sys.exit(run_job([*own, *context.args]))

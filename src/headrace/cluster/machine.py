@@ -34,7 +34,7 @@ def marked(folder: Path) -> Iterator[Mark]:
     content = secrets.token_hex(8)
     path.write_text(content)
     try:
-        yield Mark(boot=_boot(), path=str(path), content=content)
+        yield Mark(boot=boot_id(), path=str(path), content=content)
     finally:
         path.unlink(missing_ok=True)
 
@@ -42,12 +42,13 @@ def marked(folder: Path) -> Iterator[Mark]:
 def is_same_machine(mark: Mark) -> bool:
     """Tell whether this process runs where the mark was left: a container beside it does not."""
     try:
-        return mark.boot == _boot() and Path(mark.path).read_text() == mark.content
+        return mark.boot == boot_id() and Path(mark.path).read_text() == mark.content
     except OSError:
         return False
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """Return what names this machine, since it was started; "" where nothing does."""
     try:
         return _BOOT.read_text().strip()
     except OSError:

@@ -19,6 +19,7 @@ _CALLS_AT_ONCE = 4  # to one agent: while it waits for news, it can be told to s
 _PLACE_S = 60.0
 _LOOK_S = 60.0
 _LEAVE_S = 5.0
+_SLIVER = 0.001  # the least that Ray counts is 0.0001
 
 
 class NotPlacedError(LaunchError):
@@ -70,16 +71,16 @@ class Placement:
         from ray.util.placement_group import placement_group
 
         self._ray = ray
-        devices = _devices_of(group, hosts)
+        bundles = self._bundles(group, hosts)
         self._group = placement_group(
-            [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts,
+            bundles,
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[{LABEL: group.name}] * group.hosts,
+            bundle_label_selector=[{LABEL: group.name}] * len(bundles),
         )
         self._actors: list[Any] = []
         try:
-            self._wait(group, devices, is_over)
-            self._actors = [self._agent(bundle, devices) for bundle in range(group.hosts)]
+            self._wait(group, bundles, is_over)
+            self._actors = [self._agent(number, bundle) for number, bundle in enumerate(bundles)]
             self.agents = self._placed(mark)
         except BaseException:
             self.close()
@@ -95,28 +96,35 @@ class Placement:
         with suppress(Exception):
             remove_placement_group(self._group)
 
-    def _wait(self, group: Group, devices: int, is_over: Callable[[], bool]) -> None:
+    def _bundles(self, group: Group, hosts: Sequence[Host]) -> list[dict[str, float]]:
+        """Return what each agent is to have of its host."""
+        devices = _devices_of(group, hosts)
+        return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
+
+    def _wait(
+        self, group: Group, bundles: Sequence[dict[str, float]], is_over: Callable[[], bool]
+    ) -> None:
         deadline_s = time.monotonic() + _PLACE_S
         while not self._group.wait(timeout_seconds=1):
             if time.monotonic() < deadline_s and not is_over():
                 continue
             raise NotPlacedError(
                 f"Group {group.name} has {group.hosts} hosts, but not all of them have a core and "
-                f"{devices} devices free: another job is on them. Wait for its end, or take other "
-                "hosts."
+                f"{bundles[0].get('GPU', 0)} devices free: another job is on them. Wait for its "
+                "end, or take other hosts."
             )
 
-    def _agent(self, bundle: int, devices: int) -> Any:
+    def _agent(self, number: int, bundle: dict[str, float]) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         strategy = PlacementGroupSchedulingStrategy(
-            placement_group=self._group, placement_group_bundle_index=bundle
+            placement_group=self._group, placement_group_bundle_index=number
         )
         return (
             self._ray.remote(HostAgent)
             .options(
-                num_cpus=1,
-                num_gpus=devices,
+                num_cpus=bundle.get("CPU", 0),
+                num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=strategy,
                 max_concurrency=_CALLS_AT_ONCE,
             )
@@ -146,6 +154,21 @@ class Placement:
             for actor, host, facts in zip(actors, hosts, found, strict=True)
         ]
         return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
+
+
+class DriverPlacement(Placement):
+    """One agent for a script that uses Ray itself: it takes nothing that Ray gives out.
+
+    It is on this process's own host where that is one of the group, else on the group's first.
+    """
+
+    def _bundles(self, group: Group, hosts: Sequence[Host]) -> list[dict[str, float]]:
+        here = self._ray.get_runtime_context().get_node_id()
+        of_group = [host for host in hosts if host.group == group.name]
+        chosen = min(of_group, key=lambda host: (host.node_id != here, host.name), default=None)
+        if chosen is None:
+            raise NotPlacedError(f"Group {group.name} has lost its hosts.")
+        return [{f"node:{chosen.address}": _SLIVER}]  # a resource that each of Ray's nodes has
 
 
 def _devices_of(group: Group, hosts: Sequence[Host]) -> int:

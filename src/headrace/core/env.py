@@ -67,6 +67,9 @@ PYTHON_EXEC = Variable("PYTHON_EXEC", "the interpreter that runs the script (tor
 RUN_DIR = Variable("HEADRACE_RUN_DIR", "the run folder, set by `headrace run`")
 RUNS_DIR = Variable("HEADRACE_RUNS_DIR", "where runs lie unless a call names a folder: ./runs")
 RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set by `headrace run`")
+RECORDS_BOOT = Variable(
+    "HEADRACE_RECORDS_BOOT", "the machine whose processes record there; unset: any that has it"
+)
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
@@ -74,10 +77,19 @@ STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the sc
 OFFLOAD = Variable(
     "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
 )
+DEVICES_HELD = Variable(
+    "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
+)
 NOT_BELOW_A_RANK: dict[str, str | None] = {OFFLOAD.name: None}
 """What a rank's own side processes are not told, being no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
+RAY_JOB_CONFIG = Variable(
+    "RAY_JOB_CONFIG_JSON_ENV_VAR", "what `ray.init` gives a job's processes, JSON (Ray)"
+)
+RAY_JOB_CONFIG_YIELDS = Variable(
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV", "1: a script's own runtime_env goes before that (Ray)"
+)
 RAY_AUTH_MODE = Variable("RAY_AUTH_MODE", "token: Ray lets in who has its token (Ray)")
 RAY_AUTH_TOKEN = Variable("RAY_AUTH_TOKEN", "Ray's token itself (Ray)")
 RAY_AUTH_TOKEN_PATH = Variable("RAY_AUTH_TOKEN_PATH", "the file with Ray's token (Ray)")

@@ -11,14 +11,23 @@ def begin() -> None:
         from headrace.enter.overrides import prepare_overrides
 
         prepare_overrides()
+    if env.DEVICES_HELD.get():
+        from headrace.enter.ray_train import prepare_ray_train
+
+        prepare_ray_train()
     if env.OFFLOAD.get():
         from headrace.enter.offload import prepare_offload
 
         prepare_offload()
     if env.RECORDS_DIR.get():
-        from headrace.observe.probe.hooks import prepare
+        from headrace.enter.elsewhere import is_elsewhere, tell_unrecorded
 
-        prepare()
+        if is_elsewhere():
+            tell_unrecorded()
+        else:
+            from headrace.observe.probe.hooks import prepare
+
+            prepare()
     if env.STOP_AFTER.get():
         from headrace.enter.stop import prepare_stop
 

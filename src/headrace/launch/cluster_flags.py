@@ -40,6 +40,7 @@ class ClusterOptions:
         offload_if_it_helps: ... only if that is foretold to help (`--offload auto`).
         hosts_s: Longest wait for the hosts, in seconds.
         max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
+        driver: The script drives the cluster by Ray itself: it runs once, and Ray gives out all.
     """
 
     address: str | None
@@ -49,6 +50,12 @@ class ClusterOptions:
     offload_if_it_helps: bool
     hosts_s: float
     max_preemptions: int
+    driver: bool = False
+
+    @property
+    def ranks_hosts(self) -> int:
+        """How many hosts run the script."""
+        return 1 if self.driver else self.training.hosts
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +66,7 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offload", help="The group whose hosts make batches, or auto.")
     parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
     parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
+    parser.add_argument("--driver", action="store_true", help="The script uses Ray itself.")
 
 
 def cluster_options(
@@ -77,7 +85,7 @@ def cluster_options(
         raise UsageError(f"--engine {args.engine}: it is one of {', '.join(_ENGINES)}.")
     groups = parse_groups(args.group)
     if args.engine == "local":
-        for flag in ("address", "group", "offload", "hosts_timeout", "max_preemptions"):
+        for flag in ("address", "group", "offload", "hosts_timeout", "max_preemptions", "driver"):
             if getattr(args, flag):
                 raise UsageError(
                     f"--{flag.replace('_', '-')} is about a cluster: add --engine ray."
@@ -95,6 +103,7 @@ def cluster_options(
     training = groups[0] if groups else Group(name=USUAL_GROUP, hosts=1)
     offload = _chosen_offload(args, groups[1:])
     _check_offload(offload, training, groups, address)
+    _check_driver(args)
     return ClusterOptions(
         address=address,
         training=training,
@@ -103,6 +112,7 @@ def cluster_options(
         offload_if_it_helps=args.offload == AUTO,
         hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
         max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
+        driver=args.driver,
     )
 
 
@@ -123,6 +133,21 @@ def _chosen_offload(args: argparse.Namespace, others: tuple[Group, ...]) -> str 
             "of them out, or name the group: --offload NAME."
         )
     return others[0].name
+
+
+def _check_driver(args: argparse.Namespace) -> None:
+    if not args.driver:
+        return
+    if args.nproc_per_node != "1":
+        raise UsageError(
+            f"--nproc-per-node {args.nproc_per_node} and --driver: such a script runs once, and "
+            "says itself how many workers Ray is to start."
+        )
+    if args.offload is not None:
+        raise UsageError(
+            f"--offload {args.offload} and --driver: Ray spreads the work of such a script over "
+            "all hosts by itself. Leave one of them out."
+        )
 
 
 def _check_offload(

@@ -70,7 +70,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     return TorchrunJob(
         args=args,
         ranks_here=ranks_here,
-        world_size=ranks_here * (cluster.training.hosts if cluster else _hosts(args.nnodes)),
+        world_size=ranks_here * (cluster.ranks_hosts if cluster else _hosts(args.nnodes)),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         options=JobOptions.parse(args.profile, args.profile_interval, args.apply),

@@ -22,7 +22,7 @@ from headrace.cluster.connection import connected, living_hosts, wait_for_hosts
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.machine import Mark, marked
-from headrace.cluster.placement import NotPlacedError, PlacedAgent, Placement
+from headrace.cluster.placement import DriverPlacement, NotPlacedError, PlacedAgent, Placement
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions
@@ -32,6 +32,7 @@ from headrace.launch.gang import Gang, HostEnd, StopRequest
 from headrace.launch.member import Member
 from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.offloading import Offloading
+from headrace.launch.ray_scripts import ray_variables
 from headrace.launch.recording import Recording
 from headrace.launch.showing import Shown
 from headrace.launch.supervise import STOPPING, exit_code_of
@@ -64,7 +65,7 @@ def run_on_cluster(
     stop = StopRequest()
     stop.heed(STOPPING)
     groups = [options.training, *options.others]
-    for group in options.others:
+    for group in () if options.driver else options.others:
         if group.name != options.offload:
             tell(f"headrace: group {group.name}: its hosts have no part in this job; --offload "
                  f"{group.name} would have them make batches\n")  # fmt: skip
@@ -174,17 +175,21 @@ class _Starts:
 
     def _placed(self, stop: StopRequest, mark: Mark) -> Placement | None:
         """Return agents on all hosts, as soon as there are enough; None where the job is over."""
-        group, options = self._options.training, self._options
+        options = self._options
+        group = options.training
+        wanted = [group, *options.others] if options.driver else [group]
         deadline_s = time.monotonic() + options.hosts_s
         while not stop.is_asked():
             left_s = max(0.0, deadline_s - time.monotonic())
             hosts = wait_for_hosts(
-                self._ray, [group], longest_s=left_s, tell=tell, without=self._lost,
+                self._ray, wanted, longest_s=left_s, tell=tell, without=self._lost,
                 is_over=stop.is_asked,
             )  # fmt: skip
             if stop.is_asked():
                 break
             try:
+                if options.driver:
+                    return DriverPlacement(self._ray, group, hosts, mark, is_over=stop.is_asked)
                 return Placement(self._ray, group, hosts, mark, is_over=stop.is_asked)
             except NotPlacedError as error:
                 # A host may have gone a moment ago, or another job be about to end.
@@ -214,15 +219,20 @@ class _Starts:
         return Program(
             command=command,
             folder=str(Path.cwd()) if is_here else None,
-            environment=self._environment(agents) if is_here else self._environment_elsewhere(),
+            environment=self._environment(agents)
+            if is_here
+            else self._environment_elsewhere(agent),
             is_whole=is_here,
             files=self._offloading.files_of(agent) if self._offloading is not None else {},
         )
 
-    def _environment_elsewhere(self) -> dict[str, str]:
+    def _environment_elsewhere(self, agent: PlacedAgent) -> dict[str, str]:
         """Return the variables of ranks on another machine."""
         own = {**env.travelling_environment(), env.RUN_DIR.name: "{folder}"}
-        own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
+        own |= ray_variables(
+            self._ray, self._luggage, {},
+            is_here=False, devices_held=self._holds_devices([agent]),
+        )  # fmt: skip
         if self._offloading is not None:
             own |= self._offloading.variables(is_here=False)
         return own
@@ -232,13 +242,17 @@ class _Starts:
         if self._recording is None:
             self._recording = Recording(self._folder, self._attempt, self._job.options)
         own = {**env.whole_environment(), env.RUN_DIR.name: str(self._folder.path)}
-        own[env.RAY_ADDRESS.name] = self._ray.get_runtime_context().gcs_address
+        recorded = self._recording.environment()
+        own |= ray_variables(
+            self._ray, self._luggage, recorded,
+            is_here=True, devices_held=self._holds_devices(agents),
+        )  # fmt: skip
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self._job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores
             cores = len(os.sched_getaffinity(0))
             own.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
-        for name, value in self._recording.environment().items():
+        for name, value in recorded.items():
             if value is None:
                 own.pop(name, None)
             else:
@@ -246,6 +260,9 @@ class _Starts:
         if self._offloading is not None:
             own |= self._offloading.variables(is_here=True)
         return own
+
+    def _holds_devices(self, agents: Sequence[PlacedAgent]) -> bool:
+        return not self._options.driver and any(agent.host.gpus for agent in agents)
 
     def _may_start_anew(self, ends: Sequence[HostEnd]) -> bool:
         """Tell what has ended the ranks; return whether they are started once more."""

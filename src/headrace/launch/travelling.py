@@ -16,10 +16,12 @@ class Luggage:
     Attributes:
         folder: The folder whose copy the ranks stand in.
         argv: The command line, the script named from that folder on.
+        scripts: The script's own folder, named from that folder on; "" where it is that one.
     """
 
     folder: str
     argv: tuple[str, ...]
+    scripts: str = ""
 
 
 def pack_luggage(args: argparse.Namespace, argv: Sequence[str]) -> Luggage:
@@ -44,5 +46,6 @@ def pack_luggage(args: argparse.Namespace, argv: Sequence[str]) -> Luggage:
         return Luggage(folder=str(here), argv=tuple(argv))
     script = Path(os.path.normpath(Path(args.training_script).absolute()))
     folder = here if script.is_relative_to(here) else script.parent
-    name = str(script.relative_to(folder))
-    return Luggage(folder=str(folder), argv=(*before, name, *after))
+    name = script.relative_to(folder)
+    scripts = "" if name.parent == Path() else str(name.parent)
+    return Luggage(folder=str(folder), argv=(*before, str(name), *after), scripts=scripts)

@@ -1,0 +1,39 @@
+"""A training process that Ray has started on another machine than its run's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from headrace.core.places import SITE
+from headrace.records.layout import RINGS
+from headrace.records.switch import make_switch
+from jobs import clean_environment
+
+TRAINS = """
+import torch
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path):
+    rings = tmp_path / RINGS
+    rings.mkdir()
+    make_switch(tmp_path, interval_s=0.5)
+    (tmp_path / "train.py").write_text(TRAINS)
+    source = str(Path(SITE).parents[2])
+    for boot, told, written in (("another", 1, 0), ("", 0, 1)):  # a disk that machines share
+        ended = subprocess.run(
+            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
+            env=clean_environment(
+                HEADRACE_RECORDS_DIR=str(tmp_path), HEADRACE_RECORDS_BOOT=boot, RANK="3",
+                PYTHONPATH=f"{SITE}:{source}",
+            ),
+        )  # fmt: skip
+        assert ended.stderr.count("rank 3 trains on") == told
+        assert len(list(rings.glob("*.ring"))) == written
