@@ -1,0 +1,82 @@
+"""The example of reference case B, both ways, small."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from headrace.records.reading import open_records
+from jobs import run
+from network_hosts import NetworkHost, network_hosts, sagemaker, why_not
+
+pytestmark = pytest.mark.timeout(600)  # Ray starts some twenty processes
+WHY_NOT = why_not()
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_vit"
+GROUPS = {"cpu": ["algo-1"], "gpu": ["algo-2"]}
+SMALL = ["--batch-size", "2", "--steps", "6", "--every", "3", "--model", "tiny"]
+
+
+@pytest.fixture
+def hosts() -> Iterator[dict[str, NetworkHost]]:
+    with network_hosts(["algo-1", "algo-2"]) as hosts:
+        yield {host.name: host for host in hosts}
+
+
+def recorded_steps(folder: Path) -> list[dict]:
+    steps = open_records(folder).table("steps").to_pylist()
+    return [row for row in steps if row["kind"] == "train"]
+
+
+def test_the_blur_is_what_opencv_calls_by_that_name(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    import images  # type: ignore[import-not-found]
+
+    image = images.random_image()
+    blurred = images.GaussianBlur(11, (1.3, 1.3))(torch.from_numpy(image).permute(2, 0, 1))
+    expected = cv2.GaussianBlur(image, (11, 11), 1.3, borderType=cv2.BORDER_REFLECT_101)
+    np.testing.assert_allclose(blurred.permute(1, 2, 0).numpy(), expected, atol=1e-5)
+    assert images.prepare(image).shape == (3, 224, 224)
+    del sys.modules["images"]
+
+
+def test_the_plain_script_with_help_of_an_auxiliary_host(tmp_path: Path):
+    ended = run(
+        tmp_path, "--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=1",
+        "--offload", "cpu", "--run-dir", "r", str(EXAMPLE / "train.py"), "--workers", "1", *SMALL,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "cpu-0 makes batches" in ended.stderr
+    assert "step 6: " in ended.stdout
+    assert len(recorded_steps(tmp_path / "r")) == 6
+
+
+@pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+def test_ray_data_and_ray_train_on_the_hosts_of_a_sagemaker_job(
+    hosts: dict[str, NetworkHost], tmp_path: Path
+):
+    shutil.copytree(EXAMPLE, tmp_path / "ray_vit", ignore=shutil.ignore_patterns("__pycache__"))
+    jobs = {
+        name: host.start(
+            tmp_path, "cluster", "join", "--driver", "--run-dir", "r", "ray_vit/train_ray.py",
+            *SMALL, HOME=str(tmp_path), **sagemaker(host, GROUPS, "gpu"),
+        )
+        for name, host in hosts.items()
+    }  # fmt: skip
+    codes = {name: job.wait(300) for name, job in jobs.items()}
+    said = hosts["algo-2"].said(tmp_path)
+    assert codes == {"algo-1": 0, "algo-2": 0}, said
+    assert "step 6: " in said
+    assert "Reporting training result 2" in said
+    # The worker of Ray Train is rank 0 of the run's records; its namespace is on this machine.
+    steps = recorded_steps(tmp_path / "r")
+    assert [row["samples"] for row in steps] == [2] * 6
+    assert all(row["data_wait_ns"] and row["backward_ns"] for row in steps)
+    (loader,) = open_records(tmp_path / "r").table("loaders").to_pylist()
+    assert (loader["kind"], Path(loader["file"]).name) == ("ray", "train_ray.py")
