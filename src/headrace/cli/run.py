@@ -32,6 +32,14 @@ _Groups = Annotated[
         "trains."
     ),
 ]
+_Driver = Annotated[
+    bool,
+    typer.Option(
+        "--driver",
+        help="The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of the "
+        "first group, and all cores and devices are Ray's to give out.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -87,14 +95,7 @@ def _run(
         str | None,
         typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
     ] = None,
-    driver: Annotated[
-        bool,
-        typer.Option(
-            "--driver",
-            help="The script uses Ray itself (Ray Train, Ray Data): it runs once, on one host of "
-            "the first group, and all cores and devices are Ray's to give out.",
-        ),
-    ] = False,
+    driver: _Driver = False,
 ) -> None:
     told = {
         "--run-dir": run_dir,

@@ -102,10 +102,15 @@ def _may_have(override: Override, dataset: Any) -> bool:
     """Whether an override keeps what a loader gives: workers each iterate all of a stream."""
     from torch.utils.data import IterableDataset
 
-    if override.name != "num_workers" or not isinstance(dataset, IterableDataset):
+    from headrace.data.loader.ray_dataset import is_rays
+
+    if override.name != "num_workers":
         return True
-    sys.stderr.write(
-        f"headrace: {override} is not applied to {type(dataset).__name__}: each worker would "
-        "iterate over all of it, unless it shares itself out\n"
-    )
+    if is_rays(dataset):
+        why = "Ray's own processes make its batches"
+    elif isinstance(dataset, IterableDataset):
+        why = "each worker would iterate over all of it, unless it shares itself out"
+    else:
+        return True
+    sys.stderr.write(f"headrace: {override} is not applied to {type(dataset).__name__}: {why}\n")
     return False

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import psutil
+import torch
 from numpy.typing import NDArray
+from torch.utils.data import IterableDataset
 
 from headrace.core.errors import UsageError
 from headrace.core.world import World, current_world
@@ -73,6 +75,16 @@ def check_waiting(executor: object, timeout_s: float) -> None:
         raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
     if timeout_s <= 0:
         raise UsageError(f"timeout_s={timeout_s}: give more than 0 seconds.")
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether a dataset is iterated, not indexed, as torch sees it."""
+    return not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
+
+
+def drawn_seed(generator: torch.Generator) -> int:
+    """Return a seed drawn from a generator."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def check_place(made_for: World) -> None:

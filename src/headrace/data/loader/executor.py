@@ -126,3 +126,23 @@ def take_turn(executor: Executor) -> Callable[[], bool]:
     turn = _TURNS[executor] = object()
     # Where all of it is garbage together, the entry goes first.
     return lambda: _TURNS.get(executor, turn) is not turn
+
+
+def give_back(executor: Executor, idle: list[Executor] | None) -> None:
+    """Keep one executor for the next iteration; others, of iterations side by side, are ended.
+
+    Args:
+        executor: It has done its iteration.
+        idle: Those that are kept; None where the loader is gone, as that of a `for` line is.
+    """
+    executor.finish()
+    if idle is None or idle:
+        executor.close()
+    else:
+        idle.append(executor)
+
+
+def close_all(executors: list[Executor]) -> None:
+    """End all workers of executors."""
+    for executor in executors:
+        executor.close()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler
 
 from headrace.core.world import current_world
 from headrace.data.loader.arguments import (
@@ -19,18 +19,22 @@ from headrace.data.loader.arguments import (
     check_place,
     check_waiting,
     dataset_shape,
+    drawn_seed,
+    is_iterable,
     modules_of,
     resolve_prefetch,
     resolve_workers,
 )
 from headrace.data.loader.device import DeviceFeed
-from headrace.data.loader.executor import Executor, Helper, take_turn
+from headrace.data.loader.executor import Executor, Helper, close_all, give_back, take_turn
 from headrace.data.loader.inline import InlineExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
 from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders, SamplerOrders
 from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.data.loader.ray_dataset import RayBatches, check_rays, is_rays
+from headrace.data.loader.ray_executor import RayExecutor
 from headrace.data.loader.state import BatchCount, LoaderState, state_from_dict, state_to_dict
 from headrace.data.loader.stats import LoaderStats
 from headrace.data.loader.stream import BatchStream, Progress
@@ -54,14 +58,16 @@ class DataLoader:
     the state was taken.
 
     Args:
-        dataset: Map-style (`__getitem__`, `__len__`) or iterable.
+        dataset: Map-style (`__getitem__`, `__len__`) or iterable; or a Ray Dataset, or an iterator
+            of one, whose batches are its columns as a dict of tensors.
         batch_size: Samples a batch on this rank; None gives samples as they are, uncollated.
         shuffle: Shuffle anew each epoch.
         seed: Decides the order and every sample's random draws.
         num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
             the host's cores.
         drop_last: Drop the tail that does not fill a global batch, instead of splitting it.
-        collate_fn: List of samples to batch; torch's `default_collate` by default.
+        collate_fn: List of samples to batch; torch's `default_collate` by default. For a Ray
+            Dataset: a batch's columns, as NumPy arrays, to batch.
         sampler: Yields this rank's indices, used as they are; excludes `shuffle`.
         batch_sampler: Yields this rank's lists of indices, used as they are.
         prefetch_batches: Batches made ahead; two a worker by default.
@@ -73,7 +79,8 @@ class DataLoader:
         rank, world: This rank and the world size; by default of the process group or torchrun.
         timeout_s: Longest wait for one batch, in seconds.
         lanes: How many samples in a row come from different parts of the dataset; about 64.
-        window: Samples of a lane that are shuffled together; about one shard by default.
+        window: Samples of a lane that are shuffled together; about one shard by default. Of a Ray
+            Dataset: samples that are; 8 global batches by default.
         worker_init_fn: Called with the worker's number when a worker starts.
         prefetch_factor: torch's spelling of `prefetch_batches`: batches ahead for each worker.
         timeout: torch's spelling of `timeout_s`; 0 leaves it.
@@ -120,28 +127,28 @@ class DataLoader:
         in_order: bool = True,  # noqa: ARG002
         pin_memory_device: str = "",  # noqa: ARG002
     ) -> None:
-        self.dataset = dataset
-        self.iterable = not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
+        self.dataset, self.is_rays = dataset, is_rays(dataset)
+        self.iterable = self.is_rays or is_iterable(dataset)
         self.shuffle, self.drop_last = shuffle, drop_last
         self.sampler, self.batch_sampler = sampler, batch_sampler
         self.collate_fn, self.worker_init_fn = collate_fn, worker_init_fn
         self.timeout_s = timeout or timeout_s
-        self.seed = seed if generator is None else _drawn_seed(generator)
+        self.seed = seed if generator is None else drawn_seed(generator)
         self.world = current_world(rank, world)
         self._is_placed = rank is not None  # by the caller, whatever the process group says
         check_exclusive(
-            iterable=self.iterable, shuffle=shuffle, drop_last=drop_last, sampler=sampler,
-            batch_sampler=batch_sampler, batch_size=batch_size,
+            iterable=self.iterable and not self.is_rays, shuffle=shuffle, drop_last=drop_last,
+            sampler=sampler, batch_sampler=batch_sampler, batch_size=batch_size,
         )  # fmt: skip
         check_waiting(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
-        self.num_workers = resolve_workers(num_workers, self.world)
+        workers = 0 if self.is_rays and num_workers == "auto" else num_workers
+        self.num_workers = resolve_workers(workers, self.world)
         self.prefetch_batches = resolve_prefetch(
             prefetch_batches, prefetch_factor, self.num_workers
         )
-        self._lanes, self._window = lanes, window
-        self.pin_memory = pin_memory
+        self._lanes, self._window, self.pin_memory = lanes, window, pin_memory
         self._feed = DeviceFeed(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor
         self._get_ready()
@@ -153,10 +160,17 @@ class DataLoader:
         self._progress: Progress | None = None  # of the newest iteration
         self._resumed: LoaderState | None = None
         self._idle: list[Executor] = []
-        self._closer = weakref.finalize(self, _close_all, self._idle)
+        self._closer = weakref.finalize(self, close_all, self._idle)
         if self._planned:
             for warning in self._plan(0).check(self.world.size):
                 warnings.warn(warning, stacklevel=3)
+        if self.is_rays:
+            given: dict[str, Any] = {
+                "sampler": self.sampler, "batch_sampler": self.batch_sampler, "lanes": self._lanes,
+                "num_workers": self.num_workers, "worker_init_fn": self.worker_init_fn,
+                "executor": self._executor_given,
+            }  # fmt: skip
+            check_rays(self._ray_batches(), given, single=self._single)
         if self.num_workers and self._executor_given is None:
             self._idle.append(self._new_executor())  # early, so that the first batch is soon there
 
@@ -194,6 +208,8 @@ class DataLoader:
         """Return how many batches an epoch has on this rank; TypeError where that is unknown."""
         if self._planned:
             return self._plan(0).num_batches(self.world.size)
+        if self.is_rays:
+            return self._ray_batches().count()
         if self.iterable:
             samples = len(self.dataset)  # TypeError where the dataset has no length, as in torch
             return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
@@ -350,7 +366,7 @@ class DataLoader:
         if executor is self._executor_given:
             return executor.finish  # its owner closes it
         idle, closer = self._idle, self._closer
-        return lambda: _give_back(executor, idle if closer.alive else None)
+        return lambda: give_back(executor, idle if closer.alive else None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""
@@ -360,9 +376,11 @@ class DataLoader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin with no process."""
         self.__dict__.update(state)
-        self._closer = weakref.finalize(self, _close_all, self._idle)
+        self._closer = weakref.finalize(self, close_all, self._idle)
 
     def _new_executor(self, helper: Helper | None = None) -> Executor:
+        if self.is_rays:
+            return RayExecutor(self._ray_batches())
         if self.num_workers == 0 and helper is None:
             return InlineExecutor(self.world.rank)
         return ProcessExecutor(
@@ -374,25 +392,9 @@ class DataLoader:
             helper=helper,
         )
 
-
-def _drawn_seed(generator: torch.Generator) -> int:
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-
-
-def _give_back(executor: Executor, idle: list[Executor] | None) -> None:
-    """Keep one executor for the next iteration; others, of iterations side by side, are ended.
-
-    Args:
-        executor: It has done its iteration.
-        idle: Those that are kept; None where the loader is gone, as that of a `for` line is.
-    """
-    executor.finish()
-    if idle is None or idle:
-        executor.close()
-    else:
-        idle.append(executor)
-
-
-def _close_all(executors: list[Executor]) -> None:
-    for executor in executors:
-        executor.close()
+    def _ray_batches(self) -> RayBatches:
+        return RayBatches(
+            dataset=self.dataset, batch_size=self.batch_size, world=self.world,
+            shuffle=self.shuffle, window=self._window, drop_last=self.drop_last,
+            prefetch=self.prefetch_batches,
+        )  # fmt: skip

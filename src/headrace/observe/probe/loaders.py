@@ -179,7 +179,7 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
 
 def _describe_own(loader: Any) -> tuple[Any, ...]:
     return (
-        "headrace",
+        "ray" if loader.is_rays else "headrace",  # whose processes make its batches
         type(loader.dataset).__qualname__,
         "iterable" if loader.iterable else "map",
         loader.num_workers,

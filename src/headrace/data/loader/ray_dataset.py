@@ -1,0 +1,201 @@
+"""Batches of a Ray Dataset: its columns in the order of the dataset, this rank's part of each.
+
+Ray is not imported here: whose object it is tells whether it is Ray's.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.core.errors import DatasetError, UsageError
+from headrace.core.world import World
+from headrace.plan.seeds import batch_seed
+
+Columns = dict[str, NDArray[Any]]
+_WINDOW_BATCHES = 8
+_ORDER = "Ray's dataset decides its own order; shuffle=True shuffles it in windows"
+_REFUSED = {
+    "sampler": _ORDER,
+    "batch_sampler": _ORDER,
+    "num_workers": "Ray's own processes make its batches; map_batches(concurrency=...) says how "
+    "many",
+    "worker_init_fn": "Ray's own processes make its batches; map_batches takes a class, whose "
+    "objects begin once a process",
+    "executor": "Ray's own processes make its batches",
+    "lanes": "Ray's dataset has no shards; window= says how many samples are shuffled together",
+}
+_TENSOR_KINDS = "biufc"  # NumPy's kinds that torch has, too: bool, int, uint, float, complex
+
+
+def is_rays(dataset: Any) -> bool:
+    """Whether a dataset is a `ray.data.Dataset` or a `ray.data.DataIterator`."""
+    return _is_whole(dataset) or _has_class(dataset, "ray.data.iterator", "DataIterator")
+
+
+def _is_whole(dataset: Any) -> bool:
+    return _has_class(dataset, "ray.data.dataset", "Dataset")
+
+
+def _has_class(dataset: Any, module: str, name: str) -> bool:
+    return any(
+        (each.__module__, each.__qualname__) == (module, name) for each in type(dataset).__mro__
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayBatches:
+    """What one iteration over a Ray Dataset is made of.
+
+    A rank takes its part of each global batch, so all ranks have as many steps, and each sample is
+    one rank's. An iterator of Ray's, as of `get_dataset_shard`, is one rank's already.
+
+    Attributes:
+        dataset: The `ray.data.Dataset` or `ray.data.DataIterator`.
+        batch_size: Samples a batch on this rank.
+        world: This rank's place.
+        shuffle: Permute each window.
+        window: Samples of a window; None: of 8 global batches.
+        drop_last: Drop the tail that does not fill a global batch.
+        prefetch: Batches that Ray fetches ahead.
+    """
+
+    dataset: Any
+    batch_size: int
+    world: World
+    shuffle: bool
+    window: int | None
+    drop_last: bool
+    prefetch: int
+
+    def of_epoch(self, seed: int, epoch: int) -> Iterator[Columns]:
+        """Iterate over this rank's batches of an epoch."""
+        world = self.world if _is_whole(self.dataset) else World()
+        whole = self.batch_size * world.size
+        batches = self._global_batches(whole, seed, epoch)
+        if self.drop_last:
+            batches = (batch for batch in batches if rows_of(batch) == whole)
+        elif world.size > 1:
+            batches = _with_tail_joined(batches, world.size)
+        for batch in batches:
+            rows = rows_of(batch)
+            begin, end = (rows * rank // world.size for rank in (world.rank, world.rank + 1))
+            yield {name: column[begin:end] for name, column in batch.items()}
+
+    def count(self) -> int:
+        """Return how many batches an epoch has on each rank.
+
+        Raises:
+            TypeError: Ray does not know without running the dataset, or it is an iterator of Ray's.
+        """
+        # The public count() runs the whole dataset where the number is not known.
+        samples = self.dataset._meta_count() if _is_whole(self.dataset) else None  # noqa: SLF001
+        if samples is None:
+            raise TypeError(
+                "How many samples this Ray Dataset has is not known before it has run. Count "
+                "batches as they come, or give the loader dataset.materialize()."
+            )
+        whole, left = divmod(samples, self.batch_size * self.world.size)
+        return int(whole + (not self.drop_last and left >= (self.world.size if whole else 1)))
+
+    def _global_batches(self, rows: int, seed: int, epoch: int) -> Iterator[Columns]:
+        if not self.shuffle:
+            yield from self._chunks(rows, self.prefetch)
+            return
+        # Not Ray's own shuffle: what that gives depends on how rows are spread over blocks, which
+        # differs with the cores that are free, and so could from rank to rank.
+        window = max((self.window or _WINDOW_BATCHES * rows) // rows, 1) * rows
+        ahead = max(1, self.prefetch * rows // window)
+        for number, chunk in enumerate(self._chunks(window, ahead)):
+            order = np.random.default_rng(batch_seed(seed, epoch, number))
+            places = order.permutation(rows_of(chunk))
+            for begin in range(0, len(places), rows):
+                chosen = places[begin : begin + rows]
+                yield {name: column[chosen] for name, column in chunk.items()}
+
+    def _chunks(self, rows: int, ahead: int) -> Iterator[Columns]:
+        dataset = self.dataset
+        if _is_whole(dataset):
+            # Blocks come as they are ready otherwise, another way each time and on each rank.
+            dataset.context.execution_options.preserve_order = True
+        return iter(
+            dataset.iter_batches(batch_size=rows, batch_format="numpy", prefetch_batches=ahead)
+        )
+
+
+def check_rays(batches: RayBatches, given: Mapping[str, Any], *, single: bool) -> None:
+    """Raise UsageError for arguments that mean nothing for a Ray Dataset.
+
+    Warns where ranks have the same work done once each.
+
+    Args:
+        batches: What iterations will be made of.
+        given: Other arguments by their names; what is falsy was not given.
+        single: Samples are wanted one by one.
+    """
+    for name, why in _REFUSED.items():
+        if given[name]:
+            raise UsageError(f"{name} and a Ray Dataset: {why}. Leave {name} out.")
+    if single:
+        raise UsageError(
+            "batch_size=None and a Ray Dataset: its rows come in batches of columns. Give a number."
+        )
+    window = batches.window
+    if window is not None and (window < 1 or not batches.shuffle):
+        raise UsageError(f"window={window} and a Ray Dataset: 1 or more, and with shuffle=True.")
+    if batches.world.size > 1 and _is_whole(batches.dataset):
+        warnings.warn(
+            f"Each of {batches.world.size} ranks has Ray prepare this whole dataset, and takes its "
+            "own part: a Ray program is one rank's. In Ray Train, give the loader "
+            "ray.train.get_dataset_shard(...), which is prepared once for all ranks.",
+            stacklevel=4,
+        )
+
+
+def rows_of(columns: Columns) -> int:
+    """Return how many rows there are."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def _with_tail_joined(batches: Iterator[Columns], ranks: int) -> Iterator[Columns]:
+    """Iterate over batches; a last one with fewer rows than ranks joins the one before it."""
+    held: Columns | None = None
+    for batch in batches:
+        if held is None:
+            held = batch
+        elif rows_of(batch) < ranks:
+            held = {name: np.concatenate([held[name], batch[name]]) for name in held}
+        else:
+            yield held
+            held = batch
+    if held is None:
+        return
+    if rows_of(held) < ranks:
+        raise DatasetError(
+            f"The Ray Dataset has {rows_of(held)} samples for {ranks} ranks: not every rank could "
+            "have one. Use fewer ranks, or drop_last=True."
+        )
+    yield held
+
+
+def to_tensors(columns: Columns) -> dict[str, Any]:
+    """Return columns as tensors; what torch has no type for as a list, dates as arrays."""
+    return {name: _to_tensor(column) for name, column in columns.items()}
+
+
+def _to_tensor(column: Any) -> Any:
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.dtype.kind in _TENSOR_KINDS:
+        # Ray's shared memory may not be written to, and torch cannot say that of a tensor.
+        return torch.from_numpy(column if column.flags.writeable else copy.copy(column))
+    if column.dtype.kind == "O":  # rows of different shapes, texts, anything
+        return [_to_tensor(value) for value in column]
+    return column.tolist() if column.dtype.kind in "US" else column
