@@ -46,11 +46,24 @@ class NetworkHost:
     address: str
     namespace: str
 
-    def start(self, folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
-        """Start `headrace` on it; what it says goes to a file of its name in the folder."""
+    def start(
+        self, folder: Path, *arguments: str, empty: Path | None = None, **variables: str
+    ) -> subprocess.Popen[bytes]:
+        """Start `headrace` on it; what it says goes to a file of its name in the folder.
+
+        Where a folder is `empty` there, though it is not here, it has a file system of its own.
+        """
+        mounted = ["sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', str(empty)]
         with self.terminal(folder).open("wb") as terminal:
             return subprocess.Popen(
-                ["ip", "netns", "exec", self.namespace, *headrace(*arguments)],
+                [
+                    "ip",
+                    "netns",
+                    "exec",
+                    self.namespace,
+                    *(mounted if empty else []),
+                    *headrace(*arguments),
+                ],
                 cwd=folder,
                 env=clean_environment(**variables),
                 stdin=subprocess.DEVNULL,

@@ -41,6 +41,14 @@ _Driver = Annotated[
     ),
 ]
 
+_Requirements = Annotated[
+    str | None,
+    typer.Option(
+        help="What every host of the cluster installs by pip: a file, or none; by default the "
+        "requirements.txt beside the script, where there is one."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -96,6 +104,7 @@ def _run(
         typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
     ] = None,
     driver: _Driver = False,
+    requirements: _Requirements = None,
 ) -> None:
     told = {
         "--run-dir": run_dir,
@@ -109,6 +118,7 @@ def _run(
         "--offload": offload,
         "--hosts-timeout": hosts_timeout,
         "--max-preemptions": max_preemptions,
+        "--requirements": requirements,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     own += [f"--group={each}" for each in group or ()]

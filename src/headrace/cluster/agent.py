@@ -61,8 +61,8 @@ class Program:
             `{NAME}` stands for the file of that name among `files`.
         folder: Where it starts; None: where the agent is, with the copy of the job's folder.
         environment: Its variables. In them and in arguments `{folder}` is a folder of the agent's,
-            and `{logs}` one in it, where `rank-*` files come with the news; `{site}` is the
-            variable PYTHONPATH with what has scripts begin as Headrace wants it.
+            and `{logs}` one in it, whose files come with the news; `{site}` is the variable
+            PYTHONPATH with what has scripts begin as Headrace wants it.
         is_whole: They are all; otherwise they come beside those of the host.
         files: Content of files that it finds, by their names; `keep` writes them anew.
     """
@@ -125,13 +125,19 @@ class HostAgent:
         draft.replace(path)
 
     def start(self, program: Program) -> None:
-        """Run a program; `news` tells of it. Once."""
-        self._tail = FolderTail(self._own_folder() / "logs", "**/rank-*")
+        """Run a program; `news` tells of it. Once it has told the end, another may be started."""
+        self._tail = self._tail or FolderTail(self._own_folder() / "logs", "**/*")
+        with self._starting:
+            self._process, self._ended = None, None
         # A thread that lives as long: the program ends with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
-    def news(self) -> News:
-        """Return what happened meanwhile; waits about a second for something to happen."""
+    def news(self, _started: None = None) -> News:
+        """Return what happened meanwhile; waits about a second for something to happen.
+
+        Args:
+            _started: What `start` returns, for callers of several programs: Ray waits for it first.
+        """
         news = News()
         for kind, value in self._pieces():
             if kind == "ended":

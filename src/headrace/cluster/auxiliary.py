@@ -31,7 +31,7 @@ STATION = (
 )  # fmt: skip
 
 Show = Callable[[str, bytes], None]
-ProgramOf = Callable[[HostFacts, tuple[str, ...], dict[str, bytes]], Program]
+ProgramOf = Callable[[Host, HostFacts, tuple[str, ...], dict[str, bytes]], Program]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class _Station:
     port: int | None = None
     address: str = ""
     ended_s: float | None = None
+    is_unfit: bool = False  # what the job needs could not be installed
 
 
 class Auxiliaries:
@@ -52,8 +53,10 @@ class Auxiliaries:
         ray: Connected.
         group: The instance group's name.
         mark: Left by this process.
-        program_of: Returns what runs a command on a host, by the host's facts, the command and
-            its files.
+        program_of: Returns what runs a command on a host, by the host, its facts, the command
+            and its files.
+        hear: Takes what is announced on a host, by its name, before its station is; returns
+            whether the host can be one.
         show: Takes what stations say.
         tell: Takes lines for the user.
         used: Whether hosts have stations at once; else from `use` on.
@@ -65,12 +68,14 @@ class Auxiliaries:
 
     def __init__(
         self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
-        show: Show, tell: Callable[[str], None], used: bool,
+        hear: Callable[[str, dict[str, Any]], bool], show: Show, tell: Callable[[str], None],
+        used: bool,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._group = group
         self._mark = mark
         self._program_of = program_of
+        self._hear = hear
         self._show = show
         self._tell = tell
         self._is_used = used
@@ -79,6 +84,7 @@ class Auxiliaries:
         self._again_s: dict[str, float] = {}  # when a host that was lost is tried, likewise
         self._up_s: dict[str, float] = {}  # when its station came up, likewise
         self._losses: dict[str, int] = {}  # of a host in a row, likewise
+        self._unfit: set[str] = set()  # hosts that are asked no more, likewise
         self._look_s = 0.0
         self.cores = 0
         self.version = 0
@@ -134,7 +140,8 @@ class Auxiliaries:
         for node_id in self._stations.keys() - hosts.keys():
             self._lose(self._stations[node_id], now_s, "the host is gone")
         for node_id, host in hosts.items():
-            if node_id not in self._stations and now_s >= self._again_s.get(node_id, 0.0):
+            is_due = now_s >= self._again_s.get(node_id, 0.0) and node_id not in self._unfit
+            if is_due and node_id not in self._stations:
                 self._stations[node_id] = self._placed(host)
 
     def _placed(self, host: Host) -> _Station:
@@ -168,7 +175,7 @@ class Auxiliaries:
         cores = str(max(station.host.cpus, 1))
         command = (*STATION, "--address", facts.address, "--cores", cores)
         station.looking, station.address = None, facts.address
-        program = self._program_of(facts, command, {_KEY: self._key})
+        program = self._program_of(station.host, facts, command, {_KEY: self._key})
         station.actor.start.remote(program)
         station.news = station.actor.news.remote()
 
@@ -177,13 +184,15 @@ class Auxiliaries:
         for source, text in news.output:
             self._show(source, prefix + text)
         for announced in news.announced:
-            station.port = int(announced["port"])
-            self.version += 1
-            cores = max(station.host.cpus, 1)
-            self._tell(f"headrace: {station.host.name} makes batches, on {cores} cores\n")
-            self._up_s[station.host.node_id] = now_s
+            if "port" in announced:
+                self._is_up(station, int(announced["port"]), now_s)
+            elif not self._hear(station.host.name, announced):
+                station.is_unfit = True
         if news.returncode is None:
             station.news = station.actor.news.remote()
+            return
+        if station.is_unfit:
+            self._leave_out(station)
             return
         self._tell(
             f"headrace: {station.host.name}: what makes batches there ended with "
@@ -191,6 +200,19 @@ class Auxiliaries:
         )
         station.ended_s = now_s
         self._forget_port(station)
+
+    def _is_up(self, station: _Station, port: int, now_s: float) -> None:
+        station.port = port
+        self.version += 1
+        cores = max(station.host.cpus, 1)
+        self._tell(f"headrace: {station.host.name} makes batches, on {cores} cores\n")
+        self._up_s[station.host.node_id] = now_s
+
+    def _leave_out(self, station: _Station) -> None:
+        self._tell(f"headrace: auxiliary host {station.host.name} is left out of this job\n")
+        self._unfit.add(station.host.node_id)
+        del self._stations[station.host.node_id]
+        self._release(station)
 
     def _lose(self, station: _Station, now_s: float, why: str) -> None:
         node_id = station.host.node_id
@@ -203,6 +225,9 @@ class Auxiliaries:
         self._losses[node_id] = losses
         self._again_s[node_id] = now_s + min(_LONGEST_AGAIN_S, _AGAIN_S * 2 ** (losses - 1))
         self._forget_port(station)
+        self._release(station)
+
+    def _release(self, station: _Station) -> None:
         with suppress(Exception):  # it is gone with its host
             station.actor.leave.remote()
             self._ray.kill(station.actor)

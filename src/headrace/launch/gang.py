@@ -81,11 +81,13 @@ class Gang:
         logs: Where the logs go that hosts keep for themselves.
         shown: Shows what hosts say.
         meanwhile: Called often while the ranks run.
+        hear: Takes what programs announce beside a failure, by the host's name.
     """
 
     def __init__(
         self, ray: ModuleType, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
         shown: Shown, meanwhile: Callable[[], None],
+        hear: Callable[[str, dict[str, Any]], object] | None = None,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._agents = agents
@@ -93,7 +95,9 @@ class Gang:
         self._logs = logs
         self._shown = shown
         self._meanwhile = meanwhile
+        self._hear = hear
         self._announced: dict[str, dict[str, Any]] = {}
+        self._started: dict[str, Any] = {}
         self._heard_s: dict[str, float] = {}
         self._ends: list[HostEnd] = []
         self._waiting: dict[Any, PlacedAgent] = {}
@@ -104,7 +108,7 @@ class Gang:
     def run(self, programs: Sequence[Program], stop: StopRequest) -> list[HostEnd]:
         """Run a program on each host until all have ended, and return how, first end first."""
         for agent, program in zip(self._agents, programs, strict=True):
-            agent.actor.start.remote(program)
+            self._started[agent.host.node_id] = agent.actor.start.remote(program)
             self._heard_s[agent.host.node_id] = time.monotonic()
             self._ask(agent)
         while self._waiting:
@@ -114,7 +118,8 @@ class Gang:
         return self._ends
 
     def _ask(self, agent: PlacedAgent) -> None:
-        self._waiting[agent.actor.news.remote()] = agent
+        # Calls overtake one another, and what is heard must not be an earlier program's end.
+        self._waiting[agent.actor.news.remote(self._started[agent.host.node_id])] = agent
 
     def _look(self) -> None:
         ready, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=_LOOK_EVERY_S)
@@ -142,6 +147,8 @@ class Gang:
         with suppress(OSError):  # a full disk: what is shown is all there is
             grow(self._logs, news.logs)
         for announced in news.announced:
+            if self._hear is not None:
+                self._hear(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
         if news.returncode is None:
             self._ask(agent)

@@ -94,12 +94,14 @@ class _Head:
                 "A,B,C, or say how many of each group: --group gpu=2 --group cpu=1."
             )
         from headrace.launch.flags import parse_torchrun_flags  # imports torch
+        from headrace.launch.requirements import find_requirements
 
         self._address = heads_address(contract.head, contract.hosts)
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # What is wrong with the run's flags is told before anything starts.
-        parse_torchrun_flags([*cluster, *_group_flags(self._wanted()), *options.run])
+        job = parse_torchrun_flags([*cluster, *_group_flags(self._wanted()), *options.run])
+        find_requirements(job.args.requirements, job.args)
         self._token = _given_token(contract, options)
 
     def run(self) -> int:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 from headrace.cluster.agent import HostFacts, Program
 from headrace.cluster.auxiliary import Auxiliaries
+from headrace.cluster.connection import Host
 from headrace.cluster.machine import Mark
 from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
 from headrace.core.places import SITE
 from headrace.launch.offload_choice import OffloadChoice
+from headrace.launch.requirements import Requirements
 from headrace.launch.showing import Shown
 from headrace.launch.told import tell
 from headrace.launch.travelling import Luggage
@@ -30,18 +33,27 @@ class Offloading:
         mark: Left by this process.
         shown: Shows what those hosts say.
         choice: Tells whether they are to help; None: they are.
+        requirements: What they install before they help.
     """
 
     def __init__(
         self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown,
-        choice: OffloadChoice | None,
+        choice: OffloadChoice | None, requirements: Requirements | None,
     ) -> None:  # fmt: skip
         self._luggage = luggage
         self._choice = choice
+        self._requirements = requirements
         self._agents: Sequence[PlacedAgent] = ()
         self._told = -1
         self._auxiliaries = Auxiliaries(
-            ray, group, mark, self._program, show=shown.show, tell=tell, used=choice is None
+            ray,
+            group,
+            mark,
+            self._program,
+            hear=self._hear,
+            show=shown.show,
+            tell=tell,
+            used=choice is None,
         )
 
     def variables(self, *, is_here: bool) -> dict[str, str]:
@@ -80,10 +92,16 @@ class Offloading:
             for name, content in self.files_of(agent).items():
                 agent.actor.keep.remote(name, content)
 
+    def _hear(self, host: str, announced: dict[str, Any]) -> bool:
+        assert self._requirements is not None  # nobody else announces anything but a port
+        return self._requirements.hear(host, announced)
+
     def _program(
-        self, facts: HostFacts, command: tuple[str, ...], files: dict[str, bytes]
+        self, host: Host, facts: HostFacts, command: tuple[str, ...], files: dict[str, bytes]
     ) -> Program:
         is_here = facts.is_drivers
+        if self._requirements is not None:
+            command = (*self._requirements.command(host.name, is_here=is_here), "--", *command)
         return Program(
             command=command,
             folder=self._luggage.folder if is_here else None,

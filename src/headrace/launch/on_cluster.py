@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -34,6 +36,7 @@ from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.offloading import Offloading
 from headrace.launch.ray_scripts import ray_variables
 from headrace.launch.recording import Recording
+from headrace.launch.requirements import Requirements, find_requirements
 from headrace.launch.showing import Shown
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
@@ -70,13 +73,18 @@ def run_on_cluster(
             tell(f"headrace: group {group.name}: its hosts have no part in this job; --offload "
                  f"{group.name} would have them make batches\n")  # fmt: skip
     luggage = pack_luggage(job.args, argv)
+    file = find_requirements(options.requirements, job.args)
+    requirements = None
+    if file is not None:
+        travels = options.address is not None
+        requirements = Requirements(file, luggage, travels=travels, folder=folder, attempt=attempt)
     with (
         _address(options, groups) as address,
         # On emulated hosts the ranks stand where this process does.
         connected(address, folder=luggage.folder if options.address else None) as ray,
     ):
         stop.heed(STOPPING)  # Ray has its own ideas
-        starts = _Starts(ray, job, options, argv, luggage, folder, attempt)
+        starts = _Starts(ray, job, options, argv, luggage, folder, attempt, requirements)
         with marked(folder.logs(attempt.number)) as mark:
             return starts.run(stop, mark)
 
@@ -100,7 +108,7 @@ class _Starts:
 
     def __init__(
         self, ray: ModuleType, job: TorchrunJob, options: ClusterOptions, argv: Sequence[str],
-        luggage: Luggage, folder: RunFolder, attempt: Attempt,
+        luggage: Luggage, folder: RunFolder, attempt: Attempt, requirements: Requirements | None,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._job = job
@@ -109,6 +117,7 @@ class _Starts:
         self._luggage = luggage
         self._folder = folder
         self._attempt = attempt
+        self._requirements = requirements
         self._restarts_left = int(job.args.max_restarts)
         self._preemptions_left = options.max_preemptions
         self._lost: set[str] = set()  # hosts, by Ray's number
@@ -122,7 +131,7 @@ class _Starts:
             if self._options.offload is not None:
                 self._offloading = Offloading(
                     self._ray, self._options.offload, self._luggage, mark, self._shown,
-                    self._offload_choice(),
+                    self._offload_choice(), self._requirements,
                 )  # fmt: skip
             while True:
                 ends = self._start(number, stop, mark)
@@ -155,19 +164,30 @@ class _Starts:
             return []
         try:
             agents = placement.agents
+            if self._requirements is not None:
+                unwell = self._requirements.install(agents, partial(self._gang, agents), stop)
+                if unwell or stop.is_asked():
+                    return unwell
             if self._offloading is not None:
                 self._offloading.serve(agents)
-            gang = Gang(
-                self._ray,
-                agents,
-                grace_s=float(self._job.shutdown_s) + _AGENTS_EXTRA_S,
-                logs=self._folder.logs(self._attempt.number),
-                shown=self._shown,
-                meanwhile=self._tend,
-            )
-            return gang.run([self._program(agents, one, number) for one in agents], stop)
+            programs = [self._program(agents, one, number) for one in agents]
+            return self._gang(agents).run(programs, stop)
         finally:
             placement.close()
+
+    def _gang(
+        self, agents: Sequence[PlacedAgent],
+        hear: Callable[[str, dict[str, Any]], object] | None = None,
+    ) -> Gang:  # fmt: skip
+        return Gang(
+            self._ray,
+            agents,
+            grace_s=float(self._job.shutdown_s) + _AGENTS_EXTRA_S,
+            logs=self._folder.logs(self._attempt.number),
+            shown=self._shown,
+            meanwhile=self._tend,
+            hear=hear,
+        )
 
     def _tend(self) -> None:
         if self._offloading is not None:

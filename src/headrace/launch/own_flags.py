@@ -27,8 +27,11 @@ OWN_FLAGS = {
     "--hosts_timeout": "hosts_timeout",
     "--max-preemptions": "max_preemptions",
     "--max_preemptions": "max_preemptions",
+    "--requirements": "requirements",
 }
-_OF_CLUSTERS = {"engine", "address", "group", "offload", "hosts_timeout", "max_preemptions"}
+_OF_CLUSTERS = {
+    "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "requirements",
+}  # fmt: skip
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
 

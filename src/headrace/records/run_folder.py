@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -38,6 +38,7 @@ class Attempt:
         ended_s: When it ended; None while it runs, or where nothing was left to say so.
         exit_code: What `headrace run` exited with; None likewise.
         versions: Of Python and the packages that matter.
+        installed: What each host of a cluster installed for it, as NAME==VERSION.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Attempt:
     ended_s: float | None = None
     exit_code: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    installed: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +132,22 @@ class RunFolder:
             OSError: The folder cannot be written to, or is gone.
             LaunchError: What is there cannot be read.
         """
+        self._change(
+            number, lambda attempt: replace(attempt, ended_s=time.time(), exit_code=exit_code)
+        )
+
+    def note_installed(self, number: int, host: str, packages: Sequence[str]) -> None:
+        """Write down what a host installed for an attempt; raises as `end_attempt` does."""
+        self._change(
+            number,
+            lambda attempt: replace(attempt, installed={**attempt.installed, host: list(packages)}),
+        )
+
+    def _change(self, number: int, changed: Callable[[Attempt], Attempt]) -> None:
         with self._alone():
             self._write(
                 tuple(
-                    replace(attempt, ended_s=time.time(), exit_code=exit_code)
-                    if attempt.number == number
-                    else attempt
+                    changed(attempt) if attempt.number == number else attempt
                     for attempt in self.attempts()
                 )
             )

@@ -1,0 +1,159 @@
+"""`requirements.txt` beside the script: on every host, each with its own Python."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
+from jobs import attempts_of, eventually, run, started
+from network_hosts import NetworkHost, network_hosts, why_not
+from pip_environments import make_environment, make_wheel, packages_of
+
+TRAIN = """
+import os, pathlib, time, tinyhr
+print("tinyhr", tinyhr.VERSION, "in", os.getcwd(), flush=True)
+while not pathlib.Path(os.environ["ENOUGH"]).exists():
+    time.sleep(0.05)
+"""
+NO_RANK = "import pathlib; pathlib.Path('rank').touch()"
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter of this file's own, in place of that of the tests."""
+    python = make_environment(tmp_path_factory.mktemp("python") / "own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(python))
+        yield python
+
+
+@pytest.fixture(scope="module")
+def cluster(python: Path) -> Iterator[LocalCluster]:
+    groups = [Group(name="gpu", hosts=2, cpus=1), Group(name="cpu", hosts=1, cpus=1)]
+    cluster = LocalCluster(groups, devices=[])
+    yield cluster
+    cluster.close()
+
+
+def flags(cluster: LocalCluster) -> list[str]:
+    return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2", "--run-dir", "r"]
+
+
+def test_what_cannot_be_installed_ends_the_job_before_any_rank(
+    cluster: LocalCluster, tmp_path: Path
+):
+    (tmp_path / "train.py").write_text(NO_RANK)
+    (tmp_path / "requirements.txt").write_text("--no-index\nnosuchhr\n")
+    ended = run(tmp_path, *flags(cluster), "--max-restarts", "3", "train.py")
+    assert ended.returncode == 1
+    assert "requirements.txt cannot be installed: pip of " in ended.stderr
+    assert "    ERROR: No matching distribution found for nosuchhr\nCheck the name" in ended.stderr
+    assert "requirements.txt could not be installed on gpu-" in ended.stderr
+    assert "and no rank was started. All that pip said: " in ended.stderr
+    assert "`--requirements none` leaves the file out" in ended.stderr
+    assert not (tmp_path / "rank").exists()
+    (log, *_) = (tmp_path / "r" / "logs" / "attempt-1").glob("requirements-gpu-*.log")
+    assert "No matching distribution found for nosuchhr" in log.read_text()
+    ended = run(tmp_path, *flags(cluster), "--requirements", "none", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "rank").exists()
+
+
+def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(NO_RANK)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # an index that answers nothing
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+        (tmp_path / "more.txt").write_text(f"--index-url {url}\nnosuchhr\n")
+        with started(tmp_path, *flags(cluster), "--requirements", "more.txt", "train.py") as job:
+            eventually(
+                lambda: "installs more.txt" in (tmp_path / "terminal").read_text(), "pip at work"
+            )
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(60) == 143
+    assert not (tmp_path / "rank").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--engine", "ray", "--requirements", "no.txt"], "--requirements no.txt: there is no"),
+        (["--requirements", "r.txt"], "--requirements is about a cluster: add --engine ray"),
+    ],
+)
+def test_wrong_files_are_told(given: list[str], said: str, tmp_path: Path):
+    (tmp_path / "train.py").write_text(NO_RANK)
+    ended = run(tmp_path, *given, "train.py")
+    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+
+
+def test_a_file_that_stays_behind_is_told(cluster: LocalCluster, tmp_path: Path):
+    here, outside = tmp_path / "here", tmp_path / "more.txt"
+    here.mkdir()
+    outside.write_text("")
+    (here / "train.py").write_text(NO_RANK)
+    ended = run(here, *flags(cluster), "--requirements", str(outside), "train.py")
+    assert ended.returncode == 2
+    assert f"{outside} lies outside {here}, which goes along to the hosts" in ended.stderr
+
+
+@pytest.mark.skipif((why := why_not()) is not None, reason=why or "")
+def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    job, runs = tmp_path / "job", tmp_path / "runs"
+    runs.mkdir()
+    make_wheel(job / "wheels", "tinyhr", "1.0", ["smallhr"])
+    make_wheel(job / "wheels", "smallhr", "2.0")
+    (job / "train.py").write_text(TRAIN)
+    (job / "requirements.txt").write_text(
+        "--no-index\n--find-links wheels\n./wheels/tinyhr-1.0-py3-none-any.whl\n"
+    )
+    names = ["gpu-a", "gpu-b", "cpu-a", "cpu-b"]
+    with network_hosts(names) as network:
+        pythons = {host.name: make_environment(tmp_path / host.name) for host in network}
+        (pythons["cpu-b"].parents[1] / "pip.conf").write_text("[global]\nrequire-hashes = on\n")
+        jobs = [
+            joining(host, network, job, runs, pythons[host.name], monkeypatch) for host in network
+        ]
+        for told in (
+            "cpu-a makes batches", "cpu-b is left out of this job\n",
+            "[gpu/gpu-a:0] tinyhr 1.0", "[gpu/gpu-b:1] tinyhr 1.0",
+        ):  # fmt: skip
+            eventually(lambda told=told: told in network[0].said(job), told)
+        (job / "enough").touch()
+        assert [each.wait(60) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
+    said = network[0].said(job)
+    for host in ("gpu-a", "gpu-b", "cpu-a"):
+        assert packages_of(pythons[host]) == {"tinyhr", "smallhr"}
+        assert f"headrace: {host} has installed smallhr==2.0, tinyhr==1.0\n" in said
+    assert packages_of(pythons["cpu-b"]) == set()
+    assert "headrace: cpu-b: requirements.txt cannot be installed: pip of" in said
+    assert f"[gpu/gpu-a:0] tinyhr 1.0 in {job}\n" in said
+    assert f"[gpu/gpu-b:1] tinyhr 1.0 in {job}\n" not in said  # it has a copy
+    (attempt,) = attempts_of(runs / "r")
+    installed = ["smallhr==2.0", "tinyhr==1.0"]
+    assert attempt["installed"] == dict.fromkeys(("gpu-a", "gpu-b", "cpu-a"), installed)
+
+
+def joining(
+    host: NetworkHost, network: list[NetworkHost], job: Path, runs: Path, python: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Start a host's part; what one host has of the job's run, the others have not."""
+    monkeypatch.setattr(sys, "executable", str(python))
+    is_head = host is network[0]
+    hosts = ",".join(each.name for each in network)
+    group = host.name.partition("-")[0]
+    return host.start(
+        job, "cluster", "join", "--hosts", hosts, "--group", group, "--group", "gpu=2",
+        "--offload", "cpu", "--nproc-per-node", "1", "--run-dir", str(runs / "r"), "train.py",
+        empty=None if is_head else runs, ENOUGH=str(job / "enough"), RAY_AUTH_TOKEN="",
+        RAY_AUTH_TOKEN_PATH="",
+    )  # fmt: skip

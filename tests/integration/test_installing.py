@@ -1,0 +1,164 @@
+"""What installs a job's requirements on a host: real pip, environments of its own, no network."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import alive, clean_environment, descendants, eventually
+from pip_environments import make_environment, make_wheel, packages_of
+
+NO_OTHER_INDEX = {"PIP_CONFIG_FILE": os.devnull}
+
+
+@dataclass
+class Host:
+    """A folder with a requirements.txt, and an interpreter of its own."""
+
+    folder: Path
+    python: Path
+
+    def require(self, *lines: str) -> None:
+        offline = "--no-index\n--find-links wheels\n"
+        (self.folder / "requirements.txt").write_text(offline + "".join(f"{x}\n" for x in lines))
+
+    @contextmanager
+    def started(
+        self,
+        *command: str,
+        job: str = "a",
+        name: str = "host-0",
+        longest_s: float = 60,
+        **told: str,
+    ) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+        """Start what installs; gives it, and the lines of JSON that it announces."""
+        reading, writing = os.pipe()
+        process = subprocess.Popen(
+            [str(self.python), "-P", "-m", "headrace.cluster.installing", "--parent",
+             str(os.getpid()), "--announce", str(writing), "--job", job, "--file",
+             "requirements.txt", "--logs", "logs", "--name", name, "--longest-s", str(longest_s),
+             *(["--", *command] if command else [])],
+            cwd=self.folder, env=clean_environment(**NO_OTHER_INDEX, **told), pass_fds=[writing],
+            text=True, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        os.close(writing)
+        with os.fdopen(reading) as lines:
+            try:
+                yield process, map(json.loads, lines)
+            finally:
+                process.kill()
+                process.communicate()
+
+    def install(self, *command: str, **told: Any) -> tuple[int, dict[str, Any], str]:
+        """Return how it ended, what it announced last, and what the command said."""
+        with self.started(*command, **told) as (process, lines):
+            said, _ = process.communicate(timeout=60)
+            return process.returncode, list(lines)[-1], said
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return Host(folder, make_environment(tmp_path / "environment"))
+
+
+@contextmanager
+def silent_index() -> Iterator[str]:
+    """A package index that takes questions and answers none; gives its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+
+
+def test_what_stands_beside_the_script_is_installed_once_and_then_the_command_runs(host: Host):
+    make_wheel(host.folder / "wheels", "tinyhr", "1.0", ["smallhr>=1"])
+    make_wheel(host.folder / "wheels", "smallhr", "1.1")
+    make_wheel(host.folder / "elsewhere", "vendoredhr", "3")
+    (host.folder / "more.txt").write_text("./elsewhere/vendoredhr-3-py3-none-any.whl\n")
+    (host.folder / "pinned.txt").write_text("smallhr<2\n")
+    host.require("tinyhr", "-r more.txt", "-c pinned.txt")
+    (host.folder / "json.py").write_text("raise SystemExit('the script's own, not pip's')")
+    installed = ["smallhr==1.1", "tinyhr==1.0", "vendoredhr==3"]
+    command = [str(host.python), "-c", "import tinyhr; print(tinyhr.VERSION)"]
+    assert host.install(*command) == (0, {"installed": installed, "by_another": False}, "1.0\n")
+    assert packages_of(host.python) == {"smallhr", "tinyhr", "vendoredhr"}
+    assert "Successfully installed" in (host.folder / "logs/requirements-host-0.log").read_text()
+    # Another host of the job with that environment asks no pip at all; another job's finds all.
+    assert host.install(name="host-1") == (0, {"installed": installed, "by_another": True}, "")
+    assert not (host.folder / "logs/requirements-host-1.log").exists()
+    assert host.install(job="b") == (0, {"installed": [], "by_another": False}, "")
+
+
+def test_hosts_that_share_an_environment_take_turns(host: Host):
+    make_wheel(host.folder / "wheels", "tinyhr", "1.0")
+    host.require("tinyhr")
+    with host.started(name="host-0") as one, host.started(name="host-1") as two:
+        told = [list(lines)[-1] for _, lines in (one, two)]
+        assert [process.wait(60) for process, _ in (one, two)] == [0, 0]
+    assert sorted(each["by_another"] for each in told) == [False, True]
+    assert {str(each["installed"]) for each in told} == {"['tinyhr==1.0']"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "advised"),
+    [
+        (["nosuchhr"], "No matching distribution found for nosuchhr", "Check the name"),
+        (["torch==9.9"], "The user requested torch==9.9", "It asks for another torch than"),
+        (["oldhr"], "oldhr 1.0 depends on torch<2", "It asks for another torch than"),
+        (["breakshr"], "breakshr 1.0 depends on numpy<2", "what Headrace itself needs"),
+        (["oldhr", "-r no.txt"], "no.txt", "not in .gitignore"),
+    ],
+)
+def test_what_cannot_be_installed_changes_nothing_and_is_told(
+    lines: list[str], said: str, advised: str, host: Host
+):
+    wheels = host.folder / "wheels"
+    make_wheel(wheels, "torch", "9.9")
+    make_wheel(wheels, "numpy", "1.9")
+    make_wheel(wheels, "oldhr", "1.0", ["torch<2"])
+    make_wheel(wheels, "breakshr", "1.0", ["numpy<2"])
+    host.require(*lines)
+    code, told, output = host.install(str(host.python), "-c", "print('has run')")
+    assert (code, output) == (1, "")
+    assert f"pip of {host.python} ended with 1. Its last lines:\n    " in told["not_installed"]
+    assert said in told["not_installed"]
+    assert advised in told["not_installed"]
+    assert packages_of(host.python) == set()
+
+
+def test_a_file_that_did_not_come_along_is_told(host: Host):
+    code, told, _ = host.install()
+    assert code == 1
+    assert "requirements.txt is not among what came along" in told["not_installed"]
+
+
+def test_an_index_that_does_not_answer_is_given_up_at_the_deadline(host: Host):
+    with silent_index() as url:
+        (host.folder / "requirements.txt").write_text(f"--index-url {url}\nnosuchhr\n")
+        code, told, _ = host.install(longest_s=4)
+    assert code == 1
+    assert told["not_installed"].startswith("It has taken longer than 4 s. pip's last lines:\n")
+    assert f"Looking in indexes: {url}" in told["not_installed"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_pip_too(number: signal.Signals, host: Host):
+    with silent_index() as url:
+        (host.folder / "requirements.txt").write_text(f"--index-url {url}\nnosuchhr\n")
+        with host.started() as (process, lines):
+            assert list(next(lines)) == ["installing"]
+            below = descendants(process.pid)
+            assert below
+            process.send_signal(number)
+            assert process.wait(30) == (143 if number == signal.SIGTERM else -number)
+            eventually(lambda: not any(map(alive, below)), "the end of pip")

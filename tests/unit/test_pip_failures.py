@@ -1,0 +1,33 @@
+"""What is advised where pip fails, by its own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.cluster.pip_failures import advice, last_lines
+
+SAID = {
+    "error: externally-managed-environment": "the system's own",
+    "/opt/venv/bin/python: No module named pip": "python -m ensurepip",
+    "no such option: --report": "install -U pip",
+    "due to an OSError: [Errno 13] Permission denied: '/usr/lib/python3'": "may not be written",
+    "OSError: [Errno 30] Read-only file system: '/usr'": "may not be written",
+    "due to an OSError: [Errno 28] No space left on device": "Make room",
+    "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'Any'\n"
+    "ERROR: No matching distribution found for tiny": "does not reach the package index",
+    "The user requested (constraint) torch==2.13.0+cpu": "another torch than 2.13.0+cpu",
+    "    The user requested (constraint) numpy>=2.0": "what Headrace itself needs",
+    "ERROR: ResolutionImpossible: for help visit": "Loosen the ranges",
+    "error: subprocess-exited-with-error": "",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_is_advised(said: str):
+    assert SAID[said] in advice(said)
+    assert bool(SAID[said]) == bool(advice(said))
+
+
+def test_the_last_lines_are_few_and_indented():
+    said = "\n".join(f"line {number}\n" for number in range(40))
+    assert last_lines(said).splitlines() == [f"    line {number}" for number in range(28, 40)]
