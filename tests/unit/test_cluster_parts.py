@@ -10,9 +10,10 @@ from headrace.cluster.connection import connected
 from headrace.cluster.folder_tail import FolderTail, grow
 from headrace.cluster.machine import is_same_machine, marked
 from headrace.core import env
-from headrace.core.errors import LaunchError
+from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
 from headrace.launch.member import Member
+from headrace.launch.requirements import find_requirements
 from headrace.launch.travelling import pack_luggage
 
 
@@ -113,3 +114,25 @@ def test_nobody_at_an_address():
     with pytest.raises(LaunchError, match=r"no Ray cluster at 127\.0\.0\.1:1 that can be used"), \
          connected("127.0.0.1:1"):  # fmt: skip
         pass
+
+
+def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for path in ("src/train.py", "src/requirements.txt", "requirements.txt", "plain/train.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.chdir(tmp_path)
+
+    def found(*argv: str) -> Path | None:
+        args = parse_torchrun_flags(["--engine", "ray", *argv]).args
+        return find_requirements(args.requirements, args)
+
+    assert found("src/train.py") == tmp_path / "src" / "requirements.txt"
+    assert found("plain/train.py") is None
+    assert found("-m", "src.train") == tmp_path / "requirements.txt"
+    assert found("--requirements", "none", "src/train.py") is None
+    named = ("--requirements", "src/../requirements.txt", "plain/train.py")
+    assert found(*named) == tmp_path / "requirements.txt"
+    with pytest.raises(UsageError, match=r"--requirements no.txt: there is no such file in .*"):
+        found("--requirements", "no.txt", "src/train.py")
