@@ -32,6 +32,24 @@ _Groups = Annotated[
         "trains."
     ),
 ]
+_Apply = Annotated[
+    str | None,
+    typer.Option(
+        help="Loader arguments and threads in place of the script's: num_workers=8,"
+        "pin_memory=on,prefetch_factor@train.py:40=4,worker_threads=1,rank_threads=1."
+    ),
+]
+_Offload = Annotated[
+    str | None,
+    typer.Option(
+        help="The group whose hosts make batches, too: --group cpu=2 --offload cpu. "
+        "auto: only if that is foretold to help."
+    ),
+]
+_MaxPreemptions = Annotated[
+    str | None,
+    typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
+]
 _Driver = Annotated[
     bool,
     typer.Option(
@@ -77,32 +95,17 @@ def _run(
     profile_interval: Annotated[
         str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
     ] = None,
-    apply: Annotated[
-        str | None,
-        typer.Option(
-            help="Loader arguments and threads in place of the script's: num_workers=8,"
-            "pin_memory=on,prefetch_factor@train.py:40=4,worker_threads=1,rank_threads=1."
-        ),
-    ] = None,
+    apply: _Apply = None,
     engine: Annotated[
         str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
     ] = None,
     address: _Address = None,
     group: _Groups = None,
-    offload: Annotated[
-        str | None,
-        typer.Option(
-            help="The group whose hosts make batches, too: --group cpu=2 --offload cpu. "
-            "auto: only if that is foretold to help."
-        ),
-    ] = None,
+    offload: _Offload = None,
     hosts_timeout: Annotated[
         str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")
     ] = None,
-    max_preemptions: Annotated[
-        str | None,
-        typer.Option(help="How often a lost host may restart the ranks; -1, the default: any."),
-    ] = None,
+    max_preemptions: _MaxPreemptions = None,
     driver: _Driver = False,
     requirements: _Requirements = None,
 ) -> None:
