@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent, HostFacts, News, Program
 from headrace.cluster.connection import Host, living_hosts
+from headrace.cluster.groups import Group
 from headrace.cluster.machine import Mark
 from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
 
@@ -52,6 +53,7 @@ class Auxiliaries:
         ray: Connected.
         group: The instance group's name.
         mark: Left by this process.
+        declared: What the command line says of the group, where it does.
         program_of: Returns what runs a command on a host, by the host's facts, the command and
             its files.
         show: Takes what stations say.
@@ -63,7 +65,7 @@ class Auxiliaries:
 
     def __init__(
         self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
-        show: Show, tell: Callable[[str], None],
+        show: Show, tell: Callable[[str], None], declared: Group | None = None,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._group = group
@@ -80,6 +82,7 @@ class Auxiliaries:
         self._cores = 0
         self.version = 0
         self.tend()
+        self._strands = strands_of_job(declared, self._host_cores())
 
     def file_for(self, folder: str) -> bytes:
         """Return the hosts file of ranks whose job folder is `folder`."""
@@ -89,8 +92,15 @@ class Auxiliaries:
             if each.port is not None
         )
         return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self._cores, hosts=hosts
-        ).to_bytes()
+            key=self._key.hex(), folder=folder, cores=self._cores, strands=self._strands,
+            coming=sum(self._is_coming(each) for each in self._stations.values()), hosts=hosts,
+        ).to_bytes()  # fmt: skip
+
+    def _is_coming(self, station: _Station) -> bool:
+        return station.port is None and station.host.node_id not in self._losses
+
+    def _host_cores(self) -> list[int]:
+        return [max(station.host.cpus, 1) for station in self._stations.values()]
 
     def tend(self) -> None:
         """Look after hosts and stations, a moment at most; to be called often."""
@@ -199,9 +209,20 @@ class Auxiliaries:
             self._ray.kill(station.actor)
 
     def _forget_port(self, station: _Station) -> None:
-        if station.port is not None:
-            station.port = None
-            self.version += 1
+        station.port = None
+        self.version += 1  # it is not there, and not waited for either
+
+
+def strands_of_job(declared: Group | None, there: Sequence[int]) -> int:
+    """Return among how many workers on auxiliary hosts iterable datasets are shared: their cores.
+
+    Args:
+        declared: What the command line says of the group, which another start says as well.
+        there: The cores of each host that is there as the job begins.
+    """
+    if declared is None:
+        return sum(there)
+    return declared.hosts * (declared.cpus or max(there, default=0))
 
 
 def _short(text: str) -> str:

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from headrace.cluster.agent import HostFacts, Program
 from headrace.cluster.auxiliary import Auxiliaries
+from headrace.cluster.groups import Group
 from headrace.cluster.machine import Mark
 from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
@@ -24,18 +25,22 @@ class Offloading:
     Args:
         ray: Connected.
         group: The group's name.
+        declared: What the command line says of it, where it does.
         luggage: The job's folder.
         mark: Left by this process.
         shown: Shows what those hosts say.
     """
 
     def __init__(
-        self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown
-    ) -> None:
+        self, ray: ModuleType, group: str, declared: Group | None, luggage: Luggage, mark: Mark,
+        shown: Shown,
+    ) -> None:  # fmt: skip
         self._luggage = luggage
         self._agents: Sequence[PlacedAgent] = ()
         self._told = -1
-        self._auxiliaries = Auxiliaries(ray, group, mark, self._program, show=shown.show, tell=tell)
+        self._auxiliaries = Auxiliaries(
+            ray, group, mark, self._program, show=shown.show, tell=tell, declared=declared
+        )
 
     def variables(self, *, is_here: bool) -> dict[str, str]:
         """Return the variables by which ranks find the hosts, for a program of an agent's."""

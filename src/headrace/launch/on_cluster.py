@@ -118,8 +118,10 @@ class _Starts:
         number = 0
         try:
             if self._options.offload is not None:
+                group = self._options.offload
+                named = {one.name: one for one in self._options.others}
                 self._offloading = Offloading(
-                    self._ray, self._options.offload, self._luggage, mark, self._shown
+                    self._ray, group, named.get(group), self._luggage, mark, self._shown
                 )
             while True:
                 ends = self._start(number, stop, mark)

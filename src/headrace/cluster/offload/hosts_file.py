@@ -34,12 +34,17 @@ class HostsFile:
         key: The job's, by which stations know its ranks; in hexadecimal digits.
         folder: The job's folder on this host; stations stand in theirs.
         cores: How many cores the hosts have together, those that are not there yet among them.
+        strands: Among how many workers on these hosts an iterable dataset is shared, all ranks
+            together: the same as long as the job lasts, whoever comes and goes.
+        coming: How many hosts are about to be there.
         hosts: Those that are there.
     """
 
     key: str
     folder: str
     cores: int
+    strands: int = 0
+    coming: int = 0
     hosts: tuple[AuxiliaryHost, ...] = ()
 
     def to_bytes(self) -> bytes:

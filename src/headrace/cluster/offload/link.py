@@ -17,7 +17,7 @@ from enum import IntEnum
 
 from headrace.core.errors import LaunchError
 
-_MAGIC = b"headrace batches 1"
+_MAGIC = b"headrace batches 2"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 _GONE_MS = 10_000  # what is sent is not taken for so long
@@ -29,7 +29,7 @@ class Kind(IntEnum):
     """What a frame says. The receiver says the first five."""
 
     RECIPE = 1  # a: its number; body: `RecipeMessage`
-    ORDER = 2  # make batch `ask`; body: the order
+    ORDER = 2  # make batch `ask`; a: the strand of an iterable dataset; body: the order
     RECEIVED = 3  # batch `ask` is here, its memory is free
     WANT = 4  # a: how many batches the rank would have of this host
     FORGET = 5  # what was asked for so far is needed no more

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.cluster.offload.hosts_file import AuxiliaryHost
-from headrace.cluster.offload.link import HEAD_BYTES, Head, greet, prepare
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, greet, prepare
 
 _CONNECT_S = 5.0
 _AGAIN_S = 2.0  # between attempts to connect
@@ -48,6 +48,7 @@ class Peer:
         wanted: How many it was told would be given.
         failures: Batches of the recipe that failed there, and could be made by others.
         was_lost: It was told to be lost.
+        was_missed: It was not there in time for an iteration, or could not be reached.
     """
 
     host: AuxiliaryHost
@@ -59,6 +60,7 @@ class Peer:
     wanted: int = -1
     failures: int = 0
     was_lost: bool = False
+    was_missed: bool = False
     _next_try_s: float = 0.0
     _is_trying: bool = False
     _unsent: deque[memoryview] = field(default_factory=deque)
@@ -84,6 +86,7 @@ class Peer:
     def connected(self, connection: socket.socket | None) -> None:
         """Note what came of an attempt."""
         self._is_trying = False
+        self.was_missed = self.was_missed or connection is None
         self.connection = connection
         self.heard_s = time.monotonic()
         self.recipe, self.orders, self.wanted = 0, 0, -1
@@ -96,11 +99,16 @@ class Peer:
         """Whether there is a connection."""
         return self.connection is not None
 
+    def is_coming(self, recipe: int) -> bool:
+        """Whether it is likely about to say that it can make a recipe, or that it cannot."""
+        return not self.was_missed and recipe not in {self.refused, self.recipe}
+
     def lost(self) -> None:
         """Close the connection."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+            self.was_missed = True
 
     def send(self, content: bytes) -> None:
         """Send as much as goes at once; the rest as `pump` is called. OSError: it is gone."""
@@ -122,6 +130,12 @@ class Peer:
                     self._unsent[0] = self._unsent[0][sent:]
                 else:
                     self._unsent.popleft()
+
+    @property
+    def arriving_ask(self) -> int | None:
+        """The order whose batch is arriving, None: none is."""
+        is_batch = self._arriving is not None and self._arriving.head.kind is Kind.BATCH
+        return self._arriving.head.ask if self._arriving is not None and is_batch else None
 
     def divert(self) -> None:
         """Let what is arriving go nowhere: its place is needed for something else."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -12,11 +11,13 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame, send_file
+from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.cluster.offload.shares import Cores
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
@@ -31,40 +32,11 @@ _MOST_DEATHS = 3  # of workers, one after another, at the same order
 _RECEIVE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeMessage:
-    """What goes with a recipe.
-
-    Attributes:
-        rank: Whose it is.
-        folder: The rank's working folder, from the job's folder on.
-        path: Where the rank looks for modules, as far as that is below the job's folder.
-        variables: What tells the rank from others, and what its script has set.
-        content: The recipe, pickled.
-    """
-
-    rank: int
-    folder: str
-    path: list[str]
-    variables: dict[str, str]
-    content: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return bytes that `from_bytes` reads."""
-        told = {name: getattr(self, name) for name in ("rank", "folder", "path", "variables")}
-        return json.dumps(told).encode() + b"\n" + self.content
-
-    @classmethod
-    def from_bytes(cls, body: bytes) -> RecipeMessage:
-        """Return the message that `to_bytes` told."""
-        told, _, content = body.partition(b"\n")
-        return cls(**json.loads(told), content=content)
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Order:
     ask: int
     payload: bytes
+    strand: int
     slot: int = -1
     deaths: int = 0
 
@@ -83,7 +55,8 @@ class Session:
         self._me = id(self)
         self._slots = SlotPool(2 * (cores.count + cores.count // 2 + 2))
         self._force: Workforce | None = None
-        self._begun_with: object = None  # the path and variables that the workforce has
+        self._begun_with: object = None  # the path, variables and strands that the workforce has
+        self._strands = 0
         self._arrived = bytearray()
         self._waiting: deque[_Order] = deque()
         self._at_work: dict[int, _Order] = {}  # by ticket
@@ -199,7 +172,7 @@ class Session:
             case Kind.RECIPE:
                 self._load(head.a, RecipeMessage.from_bytes(body))
             case Kind.ORDER:
-                self._waiting.append(_Order(ask=head.ask, payload=body))
+                self._waiting.append(_Order(ask=head.ask, payload=body, strand=head.a))
             case Kind.RECEIVED:
                 self._slots.give(self._sent.pop(head.ask))
             case Kind.WANT:
@@ -244,16 +217,18 @@ class Session:
 
     def _start(self, recipe: RecipeMessage) -> None:
         root = Path.cwd()
-        begins_with = recipe.path, recipe.variables
+        begins_with = recipe.path, recipe.variables, recipe.strands
         if self._force is not None and not (begins_with == self._begun_with and self._force.usable):
             self._end_force()
         if self._force is None:
-            self._begun_with = begins_with
+            self._begun_with, self._strands = begins_with, recipe.strands
+            # Of an iterable dataset each strand has a worker, which begins with its first order.
             self._force = Workforce(
-                self._cores.count,
+                recipe.strands or self._cores.count,
                 self._slots.descriptors,
                 rank=recipe.rank,
-                queues=1,
+                queues=recipe.strands or 1,
+                beginning=0 if recipe.strands else None,
                 path=[*(str(root / entry) for entry in recipe.path), *sys.path],
                 variables=recipe.variables,
             )
@@ -265,16 +240,28 @@ class Session:
 
     def _give_out(self) -> None:
         """Hand waiting orders to workers, as far as cores and memory go."""
-        while self._force is not None and self._waiting:
+        while self._force is not None and (may_begin := self._orders_that_may_begin()):
             if not self._slots.free_count():
                 return
-            if not self._cores.take(self._me, waiting=len(self._waiting)):
+            if not self._cores.take(self._me, waiting=len(may_begin)):
                 return
-            order = self._waiting.popleft()
+            order = may_begin[0]
+            self._waiting.remove(order)
             slot = self._slots.take()
             assert slot is not None  # one was free
             order.slot = slot
             self._hand_over(order)
+
+    def _orders_that_may_begin(self) -> Sequence[_Order]:
+        """Return waiting orders that a worker could see to: one of a strand at a time."""
+        if not self._strands:
+            return self._waiting
+        first: dict[int, _Order] = {}
+        for order in self._waiting:
+            first.setdefault(order.strand, order)
+        for order in self._at_work.values():
+            first.pop(order.strand, None)
+        return list(first.values())
 
     def _hand_over(self, order: _Order) -> None:
         assert self._force is not None
@@ -284,7 +271,9 @@ class Session:
         self._at_work[number] = order
         message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
         self._is_first = False
-        self._force.send(message, 0)
+        if self._strands:
+            self._force.need(order.strand)
+        self._force.send(message, order.strand)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0

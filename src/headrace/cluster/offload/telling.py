@@ -24,6 +24,19 @@ def back_from(host: str) -> str:
     return f"auxiliary host {host} is back"
 
 
+def late_there(host: str) -> str:
+    """Return the line about a host whose part of an iterable dataset is waited for too long."""
+    return f"auxiliary host {host} is late with an iterable dataset; its part is made here"
+
+
+def nobody_there(strands: int) -> str:
+    """Return the line about an iterable dataset that no host takes a part of."""
+    return (
+        f"no auxiliary host is there for an iterable dataset: what {strands} workers there would "
+        "make of it in this iteration is made here"
+    )
+
+
 def refused_there(host: str, failure: Failure) -> str:
     """Return the line about a host that cannot load the dataset."""
     return (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _NEWER = 0.2  # weight of the newest
 _UNKNOWN_S = 5.0  # while nobody knows how long a batch takes
+_LONG_S = 10.0  # no strand of an iterable dataset is late sooner,
+_LONG_FIRST_S = 90.0  # ... or with its first batch: hosts load and open the dataset
 _TIMES_HERE, _TIMES_AWAY = 4.0, 2.0
 
 
@@ -53,3 +55,20 @@ def is_better_made_away(here_for_s: float, rounds: float, here: Pace, away: Pace
     expected_s = rounds * here.usual_s
     is_long_over = here_for_s > _TIMES_HERE * expected_s + away.usual_s
     return is_long_over or expected_s - here_for_s > _TIMES_AWAY * away.usual_s
+
+
+def is_strand_overdue(waited_s: float, places: int, here: Pace, away: Pace) -> bool:
+    """Whether a strand of an iterable dataset that is waited for is to come home.
+
+    It is gone through anew here, up to where it was. Who waits as long as that takes before doing
+    so waits twice as long as one who knew what would come, at most.
+
+    Args:
+        waited_s: How long its batch, and nothing else, has been waited for.
+        places: How many batches of it were made before.
+        here: What a worker here takes over a batch.
+        away: What a helper takes over a batch, from when it is asked.
+    """
+    here_s, away_s = here.usual_s or 0.0, away.usual_s or 0.0
+    long_s = _LONG_S if places else _LONG_FIRST_S
+    return waited_s > long_s + _TIMES_HERE * max(here_s, away_s) + places * here_s
