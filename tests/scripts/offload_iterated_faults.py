@@ -17,21 +17,21 @@ class Shared(IterableDataset):
     def __iter__(self):
         info = get_worker_info()
         for index in range(info.id, SAMPLES, info.num_workers):
-            self.look_at(index, bool(os.environ.get("STATION")))
+            self.look_at(index)
             yield index
 
-    def look_at(self, index: int, elsewhere: bool) -> None:
+    def look_at(self, index: int) -> None:
         pass
 
 
 class Files(Shared):
-    def look_at(self, index: int, elsewhere: bool) -> None:
-        if index > 50 and elsewhere:
+    def look_at(self, index: int) -> None:
+        if index > 50 and os.environ.get("STATION"):
             Path("nowhere/sample").read_text()
 
 
 class Wrong(Shared):
-    def look_at(self, index: int, elsewhere: bool) -> None:
+    def look_at(self, index: int) -> None:
         if index == 50:
             raise ValueError("a picture without pixels")
 
@@ -42,8 +42,8 @@ class Locked(Shared):
 
 
 class Hanging(Shared):
-    def look_at(self, index: int, elsewhere: bool) -> None:
-        if index > 50 and elsewhere:
+    def look_at(self, index: int) -> None:
+        if index > 50 and os.environ.get("STATION"):
             time.sleep(1000)
 
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     loader = DataLoader(kinds[sys.argv[1]](), 4, num_workers=1)
     for _ in range(2 if sys.argv[1] == "files" else 1):
         came = [batch.tolist() for batch in loader]
-        assert sorted(sum(came, [])) == list(range(SAMPLES))
+        assert sorted(index for batch in came for index in batch) == list(range(SAMPLES))
         workers = {index % WORKERS for index in came[0]}
         assert len(workers) == 1 or sys.argv[1] == "locked", came[0]
     sys.stdout.write("whole\n")
