@@ -101,6 +101,7 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
     with stations.running("offload_iterated_epochs.py", "5") as script:
         assert "['here', 'one', 'two']" in next_whole(stations, after=0)
         number = stop_in_the_middle(stations, pause)
+        os.kill(descendants(stations.processes["two"].pid)[-1], signal.SIGKILL)  # a worker there
         stations.signal("one", signal.SIGKILL)  # its strands go to the other host
         pause.unlink()
         assert "['here', 'one', 'two']" in next_whole(stations, after=number)
@@ -148,6 +149,12 @@ def test_what_fails_or_hangs_elsewhere_is_made_here(stations: Stations, kind: st
     ended = stations.run("offload_iterated_faults.py", kind)
     assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
     assert told in ended.stderr
+
+
+def test_without_any_host_it_is_made_here(stations: Stations):
+    ended = stations.run("offload_iterated_faults.py", "files")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    assert "no auxiliary host is there for an iterable dataset: what 2 workers" in ended.stderr
 
 
 def test_what_fails_everywhere_is_told_as_without_help(stations: Stations):

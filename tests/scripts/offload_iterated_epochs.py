@@ -22,7 +22,7 @@ class Slow(IterableDataset):
         info = get_worker_info()
         for index in range(info.id, SAMPLES, info.num_workers):
             time.sleep(0.005)
-            yield index, os.environ.get("STATION", "here")
+            yield index, os.environ.get("STATION", "here"), os.getppid()  # one for each host
 
 
 def expected(workers: int) -> list[int]:
@@ -36,13 +36,14 @@ if __name__ == "__main__":
     right, pause = expected(int(sys.argv[1])), Path("pause")
     loader = DataLoader(Slow(), BATCH, num_workers=1, persistent_workers=True)
     while not Path("enough").exists():
-        came, makers = [], set()
-        for number, (indices, made_by) in enumerate(loader):
+        came, makers, hosts = [], set(), set()
+        for number, (indices, made_by, parents) in enumerate(loader):
             came += indices.tolist()
             makers.update(made_by)
+            hosts.update(parents.tolist())
             if number == MIDDLE and pause.exists():
                 sys.stdout.write("in the middle\n")
                 while pause.exists():
                     time.sleep(0.01)
         assert came == right, came
-        sys.stdout.write(f"epoch whole, made by {sorted(makers)}\n")
+        sys.stdout.write(f"epoch whole, {len(hosts)} hosts, made by {sorted(makers)}\n")

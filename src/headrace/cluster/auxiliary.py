@@ -23,6 +23,7 @@ from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
 _LOOK_EVERY_S = 1.0
 _AGAIN_S = 5.0  # before a station that ended is started anew, and twice as long each time
 _LONGEST_AGAIN_S = 120.0
+_COMES_WITHIN_S = 60.0  # a station that takes longer is not waited for
 _CALLS_AT_ONCE = 4
 _LEAVE_S = 5.0
 _KEY = "key"
@@ -39,6 +40,7 @@ ProgramOf = Callable[[HostFacts, tuple[str, ...], dict[str, bytes]], Program]
 class _Station:
     host: Host
     actor: Any
+    placed_s: float
     looking: Any  # reference of the agent's first look; None once it has looked
     news: Any = None
     port: int | None = None
@@ -79,7 +81,7 @@ class Auxiliaries:
         self._up_s: dict[str, float] = {}  # when its station came up, likewise
         self._losses: dict[str, int] = {}  # of a host in a row, likewise
         self._look_s = 0.0
-        self._cores = 0
+        self._cores = self._coming = 0
         self.version = 0
         self.tend()
         self._strands = strands_of_job(declared, self._host_cores())
@@ -93,11 +95,20 @@ class Auxiliaries:
         )
         return HostsFile(
             key=self._key.hex(), folder=folder, cores=self._cores, strands=self._strands,
-            coming=sum(self._is_coming(each) for each in self._stations.values()), hosts=hosts,
+            coming=self._coming, hosts=hosts,
         ).to_bytes()  # fmt: skip
 
-    def _is_coming(self, station: _Station) -> bool:
-        return station.port is None and station.host.node_id not in self._losses
+    def _count_coming(self, now_s: float) -> None:
+        """Count the stations that ranks may expect at any moment."""
+        coming = sum(
+            station.port is None
+            and station.host.node_id not in self._losses
+            and now_s - station.placed_s < _COMES_WITHIN_S
+            for station in self._stations.values()
+        )
+        if coming != self._coming:
+            self._coming = coming
+            self.version += 1
 
     def _host_cores(self) -> list[int]:
         return [max(station.host.cpus, 1) for station in self._stations.values()]
@@ -115,6 +126,7 @@ class Auxiliaries:
                 station.news = station.actor.news.remote()
             except (self._ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(station, now_s, str(error))
+        self._count_coming(now_s)
 
     def close(self) -> None:
         """End all stations."""
@@ -150,7 +162,8 @@ class Auxiliaries:
             )
             .remote()
         )
-        return _Station(host=host, actor=actor, looking=actor.look.remote(self._mark, host.address))
+        looking = actor.look.remote(self._mark, host.address)
+        return _Station(host=host, actor=actor, placed_s=time.monotonic(), looking=looking)
 
     def _attend(self, station: _Station, now_s: float) -> None:
         if station.looking is not None:
@@ -209,8 +222,9 @@ class Auxiliaries:
             self._ray.kill(station.actor)
 
     def _forget_port(self, station: _Station) -> None:
-        station.port = None
-        self.version += 1  # it is not there, and not waited for either
+        if station.port is not None:
+            station.port = None
+            self.version += 1
 
 
 def strands_of_job(declared: Group | None, there: Sequence[int]) -> int:

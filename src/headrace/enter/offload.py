@@ -18,7 +18,7 @@ from headrace.core import env
 from headrace.core.after_import import after_import
 from headrace.core.errors import HeadraceError, NotSendableError, WorkerError
 from headrace.core.files import allow_many_files
-from headrace.core.world import World, current_world
+from headrace.core.world import current_world
 
 
 def prepare_offload() -> None:
@@ -80,22 +80,25 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
 
     @functools.wraps(shared_among)
     def _shared_among(loader: Any) -> int:
-        return int(shared_among(loader)) + _strands(hosts_file, loader.world)
+        is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
+        others = 0 if is_given else _strands(hosts_file, loader.world.size)
+        return int(shared_among(loader)) + others
 
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise
     loader_class._shared_among = _shared_among  # noqa: SLF001 - likewise
 
 
-def _strands(hosts_file: Path, world: World) -> int:
+@functools.cache  # it does not change as long as the job lasts
+def _strands(hosts_file: Path, world_size: int) -> int:
     from headrace.cluster.offload.helper import strands_of_rank
     from headrace.cluster.offload.hosts_file import HostsFile
 
-    return strands_of_rank(HostsFile.read(hosts_file), world.size)
+    return strands_of_rank(HostsFile.read(hosts_file), world_size)
 
 
 def _why_alone(hosts_file: Path) -> str:
     """Return why iterable datasets have no part on other hosts, an empty text where they have."""
-    if _strands(hosts_file, current_world()):
+    if _strands(hosts_file, current_world().size):
         return ""
     return (
         "it is iterated, and nobody knew when the job began how many cores there would be on other "

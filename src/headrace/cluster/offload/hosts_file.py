@@ -36,7 +36,7 @@ class HostsFile:
         cores: How many cores the hosts have together, those that are not there yet among them.
         strands: Among how many workers on these hosts an iterable dataset is shared, all ranks
             together: the same as long as the job lasts, whoever comes and goes.
-        coming: How many hosts are about to be there.
+        coming: How many more hosts are about to be there.
         hosts: Those that are there.
     """
 

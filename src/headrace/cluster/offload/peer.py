@@ -101,7 +101,8 @@ class Peer:
 
     def is_coming(self, recipe: int) -> bool:
         """Whether it is likely about to say that it can make a recipe, or that it cannot."""
-        return not self.was_missed and recipe not in {self.refused, self.recipe}
+        is_ready = self.recipe == recipe and self.orders > 0
+        return not (self.was_missed or is_ready or self.refused == recipe)
 
     def lost(self) -> None:
         """Close the connection."""

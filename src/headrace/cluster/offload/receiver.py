@@ -43,7 +43,7 @@ _LOOK_S = 0.1
 _SOON_S = 0.005
 _LOOK_AT_FILE_S = 1.0
 # An iterable dataset is begun without hosts that are not there, or have not loaded it, by then.
-_WAIT_TO_MEET_S, _WAIT_TO_LOAD_S = 10.0, 60.0
+_WAIT_TO_MEET_S, _WAIT_TO_LOAD_S = 20.0, 60.0
 _STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
 _MOST_FAILURES = 3
 _WORKERS = 1 << 20  # a host's workers are counted from a multiple of it

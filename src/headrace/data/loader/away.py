@@ -123,9 +123,9 @@ class TicketsAway:
             time.monotonic() - since_s, rounds, here, self._pace
         )
 
-    def is_overdue(self, waited_s: float, places: int, here: Pace) -> bool:
+    def is_overdue(self, waited_s: float, held_up_s: float, places: int, here: Pace) -> bool:
         """Whether a strand of an iterable dataset is to come home; see `is_strand_overdue`."""
-        return is_strand_overdue(waited_s, places, here, self._pace)
+        return is_strand_overdue(waited_s, held_up_s, places, here, self._pace)
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it is one of the helper's."""

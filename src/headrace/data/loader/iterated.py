@@ -73,6 +73,8 @@ class IterableExecutor(ProcessExecutor):
         self._coming_home: dict[int, list[tuple[int, int]]] = {}
         self._exhausted: set[int] = set()
         self._waited_for = -1, 0.0  # a batch, and since when
+        self._held_up_s: dict[int, float] = {}  # strand -> how long all have waited for it
+        self._looked_away_s = 0.0
         self._asked_home: dict[int, float] = {}  # strand -> when
         self._came_home: set[int] = set()  # and their time begins anew
         self._last_progress = 0
@@ -133,15 +135,18 @@ class IterableExecutor(ProcessExecutor):
     def _ask_others(self) -> None:
         """Have a strand that holds up all others, and is the helper's, come home."""
         now_s, batch = time.monotonic(), self._dispatch.next_delivery
-        if self._waited_for[0] != batch:
-            self._waited_for = batch, now_s
         strand = batch % self.workers
+        if self._waited_for[0] != batch:
+            self._waited_for, self._looked_away_s = (batch, now_s), now_s
+        held_up_s = self._held_up_s.get(strand, 0.0) + now_s - self._looked_away_s
+        self._held_up_s[strand], self._looked_away_s = held_up_s, now_s
         if strand not in self._away_now:
             return
         asked_s = self._asked_home.get(strand)
         if asked_s is None:
             waited_s = now_s - self._waited_for[1]
-            if self._away.is_overdue(waited_s, batch // self.workers, self._pace):
+            places = batch // self.workers
+            if self._away.is_overdue(waited_s, held_up_s, places, self._pace):
                 self._asked_home[strand] = now_s
                 self._away.take_home(strand)
         elif now_s - asked_s > _GIVE_UP_S:
