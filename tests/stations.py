@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,7 @@ class Stations:
     def tell(self) -> Path:
         """Write the hosts file anew; return it."""
         path = self._own / "hosts.json"
-        draft = path.with_suffix(".draft")
+        draft = path.with_suffix(f".draft-{threading.get_ident()}")
         told = HostsFile(
             key=self._key.hex(), folder=str(self._folder), cores=self.cores,
             strands=self.strands, hosts=tuple(self._hosts),

@@ -15,10 +15,10 @@ import selectors
 import socket
 import sys
 import time
-from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headrace.cluster.offload.answering import Answers
 from headrace.cluster.offload.dealing import Dealer
 from headrace.cluster.offload.hosts_file import HostsFile
 from headrace.cluster.offload.landing import Landing
@@ -65,7 +65,7 @@ class Receiver:
         tells: bool,
     ) -> None:  # fmt: skip
         self._control = control
-        self._answers = answers
+        self._answers = Answers(answers)
         self._landing = Landing(slots)
         self._hosts_file = hosts_file
         self._file_changed_ns = 0
@@ -80,7 +80,6 @@ class Receiver:
         self._attempts: queue.SimpleQueue[tuple[Peer, socket.socket | None]] = queue.SimpleQueue()
         self._recipe = (0, b"")
         self._told_room = -1
-        self._unsent: deque[bytes] = deque()
         self._tells = tells
         self._looked_s = time.monotonic()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -91,7 +90,7 @@ class Receiver:
     def serve(self) -> None:
         """Serve until the training process is gone (EOFError)."""
         while True:
-            ready = self._selector.select(_SOON_S if self._unsent else _LOOK_S)
+            ready = self._selector.select(_SOON_S if self._answers.has_unsent else _LOOK_S)
             self._forgive_where_stalled()
             for key, events in ready:
                 if isinstance(key.data, Peer):
@@ -151,7 +150,7 @@ class Receiver:
     def _forget(self) -> None:
         self._dealer.forget()
         self._landing.clear()
-        self._unsent.clear()
+        self._answers.clear()
         self._told_room = -1
         for peer in self._open_peers():
             peer.divert()
@@ -309,7 +308,7 @@ class Receiver:
         answer = AnswerMessage(
             Answer(head.a), worker, ticket, slot, head.c, head.body_bytes - head.c
         )
-        self._answer(answer)
+        self._answers.add(answer)
 
     def _refused(self, peer: Peer, number: int, failure: Failure) -> None:
         peer.refused = number
@@ -347,11 +346,11 @@ class Receiver:
                 self._send(peer, frame(Kind.WANT, a=wanted))
         for ticket in self._dealer.give_back():
             slot = self._landing.pop(ticket)
-            self._answer(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
+            self._answers.add(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
         if self._told_room != self._dealer.room:
             self._told_room = self._dealer.room
-            self._answer(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
-        self._send_answers()
+            self._answers.add(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
+        self._answers.send()
 
     def _spread(self, now_s: float) -> None:
         """Spread an iterable dataset's strands, once all hosts are there or it is time to."""
@@ -368,16 +367,6 @@ class Receiver:
         if at_home and not self._told_nobody:
             self._told_nobody = True
             self._tell(nobody_there(at_home))
-
-    def _answer(self, answer: AnswerMessage) -> None:
-        self._unsent.append(answer.pack())
-
-    def _send_answers(self) -> None:
-        """Send what the socket has room for: a blocking send could wait for who waits for us."""
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                self._answers.send(self._unsent[0], socket.MSG_DONTWAIT)
-                self._unsent.popleft()
 
     def _tell(self, line: str) -> None:
         if self._tells:

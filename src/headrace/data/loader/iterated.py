@@ -21,6 +21,7 @@ from headrace.data.loader.workforce import Workforce
 from headrace.plan.dispatch import Ticket
 
 _AHEAD = 2  # batches of a strand that a helper is asked for at a time
+_STALLED_S = 1.0  # this process itself was stopped for what is more between two looks
 _GIVE_UP_S = 10.0  # a helper that does not give back what it is asked to is ended
 
 
@@ -72,9 +73,8 @@ class IterableExecutor(ProcessExecutor):
         # Strand -> batches of it and their slots, until the helper has nothing of it any more.
         self._coming_home: dict[int, list[tuple[int, int]]] = {}
         self._exhausted: set[int] = set()
-        self._waited_for = -1, 0.0  # a batch, and since when
+        self._waited_for = -1, 0.0, 0.0  # a batch, how long so far, and when that was looked at
         self._held_up_s: dict[int, float] = {}  # strand -> how long all have waited for it
-        self._looked_away_s = 0.0
         self._asked_home: dict[int, float] = {}  # strand -> when
         self._came_home: set[int] = set()  # and their time begins anew
         self._last_progress = 0
@@ -135,22 +135,29 @@ class IterableExecutor(ProcessExecutor):
     def _ask_others(self) -> None:
         """Have a strand that holds up all others, and is the helper's, come home."""
         now_s, batch = time.monotonic(), self._dispatch.next_delivery
-        strand = batch % self.workers
-        if self._waited_for[0] != batch:
-            self._waited_for, self._looked_away_s = (batch, now_s), now_s
-        held_up_s = self._held_up_s.get(strand, 0.0) + now_s - self._looked_away_s
-        self._held_up_s[strand], self._looked_away_s = held_up_s, now_s
+        strand, places = batch % self.workers, batch // self.workers
+        waited_s = self._note_wait(now_s, batch)
         if strand not in self._away_now:
             return
         asked_s = self._asked_home.get(strand)
         if asked_s is None:
-            waited_s = now_s - self._waited_for[1]
-            places = batch // self.workers
+            held_up_s = self._held_up_s[strand]
             if self._away.is_overdue(waited_s, held_up_s, places, self._pace):
                 self._asked_home[strand] = now_s
                 self._away.take_home(strand)
         elif now_s - asked_s > _GIVE_UP_S:
             self._give_helper_up()
+
+    def _note_wait(self, now_s: float, batch: int) -> float:
+        """Note that a batch is waited for; return for how long, without what this process slept."""
+        before, waited_s, looked_s = self._waited_for
+        if before != batch:
+            waited_s, looked_s = 0.0, now_s
+        since_s = min(now_s - looked_s, _STALLED_S)
+        strand = batch % self.workers
+        self._held_up_s[strand] = self._held_up_s.get(strand, 0.0) + since_s
+        self._waited_for = batch, waited_s + since_s, now_s
+        return waited_s + since_s
 
     def _give_helper_up(self) -> None:
         numbers = set(self._away.numbers)
