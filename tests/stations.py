@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ class Stations:
         self._hosts: list[AuxiliaryHost] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.cores = 8
+        self.strands = 0  # among how many workers there iterable datasets are shared
 
     def start(self, name: str, cores: int, key: bytes | None = None) -> None:
         """Start one; what it makes finds its name in the variable STATION."""
@@ -58,10 +60,10 @@ class Stations:
     def tell(self) -> Path:
         """Write the hosts file anew; return it."""
         path = self._own / "hosts.json"
-        draft = path.with_suffix(".draft")
+        draft = path.with_suffix(f".draft-{threading.get_ident()}")
         told = HostsFile(
             key=self._key.hex(), folder=str(self._folder), cores=self.cores,
-            hosts=tuple(self._hosts),
+            strands=self.strands, hosts=tuple(self._hosts),
         )  # fmt: skip
         draft.write_bytes(told.to_bytes())
         draft.replace(path)
@@ -80,12 +82,21 @@ class Stations:
             PYTHONPATH=f"{SITE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
         )
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a script of the folder to its end."""
+    def run(self, script: str, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the folder to its end; `extra` are variables of it."""
+        return self._run(script, *arguments, environment={**self.environment(), **extra})
+
+    def run_without(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the folder to its end with nothing of ours in it."""
+        return self._run(script, *arguments, environment=clean_environment())
+
+    def _run(
+        self, script: str, *arguments: str, environment: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, script, *arguments],
             cwd=self._folder,
-            env=self.environment(),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=120,

@@ -50,6 +50,19 @@ def test_hosts_that_join_are_used_and_lost_ones_stop_nothing(cluster: LocalClust
     assert attempt["exit_code"] == 0
 
 
+def test_iterable_datasets_are_shared_among_the_cores_that_there_are_as_it_begins(
+    cluster: LocalCluster, tmp_path: Path
+):
+    shutil.copy(SCRIPTS / "offload_iterated_epochs.py", tmp_path)
+    with started(tmp_path, *flags(cluster), "offload_iterated_epochs.py", "3") as job:
+        terminal = tmp_path / "terminal"
+        eventually(lambda: "epoch whole, 2 hosts" in terminal.read_text(), "an epoch with both")
+        (tmp_path / "enough").touch()
+        assert job.wait(60) == 0, terminal.read_text()
+    (first, *_) = [line for line in terminal.read_text().splitlines() if "epoch whole" in line]
+    assert "2 hosts" in first, "the first epoch waits for hosts that are about to be there"
+
+
 def test_a_group_that_trains_or_is_not_there_is_told(tmp_path: Path):
     (tmp_path / "train.py").write_text("")
     for wrong, told in {

@@ -168,7 +168,7 @@ def test_mappings_keep_their_class_on_the_way_to_the_device():
 
 
 def test_a_given_executor_serves_many_epochs_and_stays_its_owners():
-    executor = ProcessExecutor(1, 2, rank=0, iterable=False)
+    executor = ProcessExecutor(1, 2, rank=0)
     loader = DataLoader(range(6), 2, executor=executor)
     assert [numbers(loader) for _ in range(4)] == [[[0, 1], [2, 3], [4, 5]]] * 4
     executor.close()
@@ -258,7 +258,7 @@ def test_a_device_transform_that_runs_out_is_an_error_and_no_end(workers: int):
 
 
 def test_an_iteration_whose_executor_was_taken_says_so():
-    executor = ProcessExecutor(2, 4, rank=0, iterable=False)
+    executor = ProcessExecutor(2, 4, rank=0)
     try:
         first = iter(DataLoader(range(40), 4, executor=executor))
         next(first)

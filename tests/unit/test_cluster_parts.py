@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster.auxiliary import strands_of_job
 from headrace.cluster.connection import connected
 from headrace.cluster.folder_tail import FolderTail, grow
+from headrace.cluster.groups import Group
 from headrace.cluster.machine import is_same_machine, marked
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
@@ -136,3 +138,19 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
     assert found(*named) == tmp_path / "requirements.txt"
     with pytest.raises(UsageError, match=r"--requirements no.txt: there is no such file in .*"):
         found("--requirements", "no.txt", "src/train.py")
+
+
+@pytest.mark.parametrize(
+    ("declared", "there", "strands"),
+    [
+        (None, [16, 8], 24),
+        (None, [], 0),
+        (Group(name="cpu", hosts=2, cpus=16), [4], 32),
+        (Group(name="cpu", hosts=2), [16], 32),
+        (Group(name="cpu", hosts=2), [], 0),
+    ],
+)
+def test_how_many_share_an_iterable_dataset_is_settled_by_what_was_asked_for(
+    declared: Group | None, there: list[int], strands: int
+):
+    assert strands_of_job(declared, there) == strands

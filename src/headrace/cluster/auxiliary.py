@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -16,12 +16,14 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent, HostFacts, News, Program
 from headrace.cluster.connection import Host, living_hosts
+from headrace.cluster.groups import Group
 from headrace.cluster.machine import Mark
 from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
 
 _LOOK_EVERY_S = 1.0
 _AGAIN_S = 5.0  # before a station that ended is started anew, and twice as long each time
 _LONGEST_AGAIN_S = 120.0
+_COMES_WITHIN_S = 60.0  # a station that takes longer is not waited for
 _CALLS_AT_ONCE = 4
 _LEAVE_S = 5.0
 _KEY = "key"
@@ -38,6 +40,7 @@ ProgramOf = Callable[[Host, HostFacts, tuple[str, ...], dict[str, bytes]], Progr
 class _Station:
     host: Host
     actor: Any
+    placed_s: float
     looking: Any  # reference of the agent's first look; None once it has looked
     news: Any = None
     port: int | None = None
@@ -53,6 +56,7 @@ class Auxiliaries:
         ray: Connected.
         group: The instance group's name.
         mark: Left by this process.
+        declared: What the command line says of the group, where it does.
         program_of: Returns what runs a command on a host, by the host, its facts, the command
             and its files.
         hear: Takes what is announced on a host, by its name, before its station is; returns
@@ -69,7 +73,7 @@ class Auxiliaries:
     def __init__(
         self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
         hear: Callable[[str, dict[str, Any]], bool], show: Show, tell: Callable[[str], None],
-        used: bool,
+        declared: Group | None, used: bool,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._group = group
@@ -86,9 +90,11 @@ class Auxiliaries:
         self._losses: dict[str, int] = {}  # of a host in a row, likewise
         self._unfit: set[str] = set()  # hosts that are asked no more, likewise
         self._look_s = 0.0
-        self.cores = 0
+        self.cores = self._coming = 0
         self.version = 0
         self.tend()
+        # Whether hosts help at all may not be settled yet, but the sharing of a dataset has to be.
+        self._strands = strands_of_job(declared, self._host_cores()) if used else 0
 
     def file_for(self, folder: str) -> bytes:
         """Return the hosts file of ranks whose job folder is `folder`."""
@@ -98,8 +104,24 @@ class Auxiliaries:
             if each.port is not None
         )
         return HostsFile(
-            key=self._key.hex(), folder=folder, cores=self.cores, hosts=hosts
-        ).to_bytes()
+            key=self._key.hex(), folder=folder, cores=self.cores, strands=self._strands,
+            coming=self._coming, hosts=hosts,
+        ).to_bytes()  # fmt: skip
+
+    def _count_coming(self, now_s: float) -> None:
+        """Count the stations that ranks may expect at any moment."""
+        coming = sum(
+            station.port is None
+            and station.host.node_id not in self._losses
+            and now_s - station.placed_s < _COMES_WITHIN_S
+            for station in self._stations.values()
+        )
+        if coming != self._coming:
+            self._coming = coming
+            self.version += 1
+
+    def _host_cores(self) -> list[int]:
+        return [max(station.host.cpus, 1) for station in self._stations.values()]
 
     def tend(self) -> None:
         """Look after hosts and stations, a moment at most; to be called often."""
@@ -114,6 +136,7 @@ class Auxiliaries:
                 station.news = station.actor.news.remote()
             except (self._ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(station, now_s, str(error))
+        self._count_coming(now_s)
 
     def use(self) -> None:
         """Have the hosts make batches from now on."""
@@ -156,7 +179,8 @@ class Auxiliaries:
             )
             .remote()
         )
-        return _Station(host=host, actor=actor, looking=actor.look.remote(self._mark, host.address))
+        looking = actor.look.remote(self._mark, host.address)
+        return _Station(host=host, actor=actor, placed_s=time.monotonic(), looking=looking)
 
     def _attend(self, station: _Station, now_s: float) -> None:
         if station.looking is not None:
@@ -236,6 +260,18 @@ class Auxiliaries:
         if station.port is not None:
             station.port = None
             self.version += 1
+
+
+def strands_of_job(declared: Group | None, there: Sequence[int]) -> int:
+    """Return among how many workers on auxiliary hosts iterable datasets are shared: their cores.
+
+    Args:
+        declared: What the command line says of the group, which another start says as well.
+        there: The cores of each host that is there as the job begins.
+    """
+    if declared is None:
+        return sum(there)
+    return declared.hosts * (declared.cpus or max(there, default=0))
 
 
 def _short(text: str) -> str:

@@ -15,6 +15,7 @@ HeadraceError
 │   ├── BadSampleError    one sample cannot be read or decoded
 │   └── TooManyBadSamplesError
 ├── LoaderError
+│   ├── NotSendableError  dataset or functions that other processes cannot have
 │   ├── WorkerError       an exception in a worker: sample and worker's traceback
 │   └── LoaderTimeoutError
 ├── CheckpointError
@@ -94,6 +95,10 @@ class TooManyBadSamplesError(DatasetError):
 
 class LoaderError(HeadraceError):
     """A loader cannot go on."""
+
+
+class NotSendableError(LoaderError):
+    """A dataset or its functions cannot be sent to workers; the message names the part."""
 
 
 class WorkerError(LoaderError):

@@ -16,12 +16,13 @@ from weakref import WeakSet
 
 from headrace.core import env
 from headrace.core.after_import import after_import
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, NotSendableError, WorkerError
 from headrace.core.files import allow_many_files
+from headrace.core.world import current_world
 
 
 def prepare_offload() -> None:
-    """Have auxiliary hosts make batches of every map-style loader that this process iterates."""
+    """Have auxiliary hosts make batches of every loader that this process iterates."""
     hosts_file = Path(env.OFFLOAD.get() or "")
     env.note_begun_with()
     allow_many_files()
@@ -35,18 +36,21 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
 
     @functools.wraps(original)
     def _get_iterator(loader: Any) -> Any:
-        from headrace.data.loader.torch_iterator import ExecutorIterator, may_be_taken
+        from headrace.data.loader.torch_iterator import ExecutorIterator, is_iterated, why_not_taken
 
         if loader in left:
             return original(loader)
-        if not may_be_taken(loader):
+        why_left = why_not_taken(loader) or (_why_alone(hosts_file) if is_iterated(loader) else "")
+        if why_left:
             left.add(loader)
-            _tell_left(loader, "its dataset is iterated, not indexed")
+            _tell_left(loader, why_left)
             return original(loader)
         before = _generator_state(loader)
         try:
             return ExecutorIterator(loader, _helper_from(hosts_file))
         except (HeadraceError, OSError) as error:  # whatever it is, torch's own may do
+            if is_iterated(loader) and not _is_alike_on_all_ranks(error):
+                raise
             left.add(loader)
             _tell_left(loader, str(error))
             _set_generator_state(loader, before)  # the seed is drawn once, as without us
@@ -58,18 +62,59 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
 def _hook_own(module: ModuleType, hosts_file: Path) -> None:
     loader_class = module.DataLoader
     original = loader_class._new_executor  # noqa: SLF001 - scripts have no part in it
+    shared_among = loader_class._shared_among  # noqa: SLF001 - likewise
 
     @functools.wraps(original)
     def _new_executor(loader: Any) -> Any:
-        if loader.iterable:
+        if loader.is_rays:  # its batches are made by Ray, where Ray likes
+            return original(loader)
+        why_left = _why_alone(hosts_file) if loader.iterable else ""
+        if why_left:
+            _tell_left(loader, why_left)
             return original(loader)
         try:
             return original(loader, _helper_from(hosts_file)(loader.world))
         except (HeadraceError, OSError) as error:
+            if loader.iterable and not _is_alike_on_all_ranks(error):
+                raise
             _tell_left(loader, str(error))
             return original(loader)
 
+    @functools.wraps(shared_among)
+    def _shared_among(loader: Any) -> int:
+        is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
+        others = 0 if is_given else _strands(hosts_file, loader.world.size)
+        return int(shared_among(loader)) + others
+
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise
+    loader_class._shared_among = _shared_among  # noqa: SLF001 - likewise
+
+
+@functools.cache  # it does not change as long as the job lasts
+def _strands(hosts_file: Path, world_size: int) -> int:
+    from headrace.cluster.offload.helper import strands_of_rank
+    from headrace.cluster.offload.hosts_file import HostsFile
+
+    return strands_of_rank(HostsFile.read(hosts_file), world_size)
+
+
+def _why_alone(hosts_file: Path) -> str:
+    """Return why iterable datasets have no part on other hosts, an empty text where they have."""
+    if _strands(hosts_file, current_world().size):
+        return ""
+    return (
+        "it is iterated, and nobody knew when the job began how many cores there would be on other "
+        "hosts to share it among; --group NAME=HOSTS:cpus=N says so, --offload auto does not"
+    )
+
+
+def _is_alike_on_all_ranks(error: Exception) -> bool:
+    """Whether all ranks meet an error, so that all share an iterable dataset as torch does.
+
+    On one alone the ranks would share it among different numbers of workers: samples would be lost
+    and come twice, without a word.
+    """
+    return current_world().size == 1 or isinstance(error, (NotSendableError, WorkerError))
 
 
 def _helper_from(hosts_file: Path) -> Callable[[Any], Any]:

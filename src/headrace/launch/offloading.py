@@ -10,6 +10,7 @@ from typing import Any
 from headrace.cluster.agent import HostFacts, Program
 from headrace.cluster.auxiliary import Auxiliaries
 from headrace.cluster.connection import Host
+from headrace.cluster.groups import Group
 from headrace.cluster.machine import Mark
 from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
@@ -29,6 +30,7 @@ class Offloading:
     Args:
         ray: Connected.
         group: The group's name.
+        declared: What the command line says of it, where it does.
         luggage: The job's folder.
         mark: Left by this process.
         shown: Shows what those hosts say.
@@ -37,8 +39,8 @@ class Offloading:
     """
 
     def __init__(
-        self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown,
-        choice: OffloadChoice | None, requirements: Requirements | None,
+        self, ray: ModuleType, group: str, declared: Group | None, luggage: Luggage, mark: Mark,
+        shown: Shown, choice: OffloadChoice | None, requirements: Requirements | None,
     ) -> None:  # fmt: skip
         self._luggage = luggage
         self._choice = choice
@@ -53,6 +55,7 @@ class Offloading:
             hear=self._hear,
             show=shown.show,
             tell=tell,
+            declared=declared,
             used=choice is None,
         )
 

@@ -129,8 +129,10 @@ class _Starts:
         number = 0
         try:
             if self._options.offload is not None:
+                group = self._options.offload
+                named = {one.name: one for one in self._options.others}
                 self._offloading = Offloading(
-                    self._ray, self._options.offload, self._luggage, mark, self._shown,
+                    self._ray, group, named.get(group), self._luggage, mark, self._shown,
                     self._offload_choice(), self._requirements,
                 )  # fmt: skip
             while True:

@@ -54,6 +54,11 @@ class Dispatch:
         self._finished[ticket.batch] = ticket
         return None
 
+    def batch_of(self, number: int) -> int | None:
+        """Return the batch of an open ticket, None for another."""
+        ticket = self._open.get(number)
+        return None if ticket is None else ticket.batch
+
     def deliver(self) -> Ticket | None:
         """Return the ticket of the next batch in order and step on, or None if not yet made."""
         ticket = self._finished.pop(self.next_delivery, None)

@@ -30,12 +30,14 @@ class Ask:
         ticket: The ticket.
         host: The host.
         since_s: When.
+        strand: Whose of an iterable dataset's strands it is.
     """
 
     number: int
     ticket: int
     host: str
     since_s: float
+    strand: int = 0
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class Dealer:
         known = self._hosts.get(host)
         return (len(known.out) if known else 0) + len(self._waiting)
 
-    def add(self, ticket: int) -> None:
+    def add(self, ticket: int, strand: int = 0) -> None:  # noqa: ARG002 - see `StrandDealer`
         """Take a ticket."""
         self._tickets[ticket] = _Ticket()
         self._waiting.append(ticket)

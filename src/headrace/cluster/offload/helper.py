@@ -22,7 +22,18 @@ _ANSWER_S = 10.0
 _MAY_LAST = "It was stopped, or this host has no processor time to spare."
 _LEAST_CORES = 8  # room for hosts that come later
 _MOST_TICKETS = 96  # each slot is a descriptor, in this process and in each worker
+_MOST_STRANDS = 48  # ... and of each two batches are made ahead
 _SHARE_OF_MEMORY = 0.2  # of what is free, for batches ahead in all ranks of this host
+
+
+def strands_of_rank(found: HostsFile, world_size: int) -> int:
+    """Return among how many workers of auxiliary hosts a rank's iterable dataset is shared.
+
+    It is the same on every rank: scripts count on all to have as many workers.
+    """
+    if not found.strands:
+        return 0
+    return min(_MOST_STRANDS, max(1, found.strands // world_size))
 
 
 class AuxiliaryHelper:
@@ -35,6 +46,7 @@ class AuxiliaryHelper:
     Attributes:
         most_open: The most tickets that it will ever have room for.
         most_bytes: The most memory that batches made ahead may take, in bytes.
+        strands: For how many workers it stands where a dataset is iterated.
 
     Raises:
         LaunchError: There is no such file.
@@ -48,6 +60,7 @@ class AuxiliaryHelper:
         cores = max(found.cores, _LEAST_CORES)
         self.most_open = min(3 * cores, _MOST_TICKETS)
         self.most_bytes = int(usable_memory() * _SHARE_OF_MEMORY) // world.local_size
+        self.strands = strands_of_rank(found, world.size)
         self._process: SideProcess | None = None
         self._ends: tuple[list[int], int] | None = None
         self._recipes = 0
@@ -78,8 +91,8 @@ class AuxiliaryHelper:
         """Whether its receiver does."""
         return self._process is not None and self._process.lives
 
-    def start(self, content: bytes) -> None:
-        """Make batches of the recipe in `content` from now on; one that has ended begins anew."""
+    def start(self, content: bytes, strands: range) -> None:
+        """Make batches of the recipe in `content` from now on; see `Helper`."""
         if not self.lives and self._ends is not None:
             _tell("the receiver of batches from auxiliary hosts has ended, and is started anew")
             self.connect(*self._ends)
@@ -89,21 +102,27 @@ class AuxiliaryHelper:
             folder=self._below_root(Path.cwd()) or ".",
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
             variables=env.own_variables(),
+            strands=strands.stop,
             content=content,
         )
         whole = recipe.to_bytes()
         digest = hashlib.blake2b(whole).digest()
         with suppress(LoaderError):  # it has ended: the workers here go on
-            if digest == self._sent:
+            if digest == self._sent and not strands:  # an iterable dataset is begun anew
                 self._request("again")
                 return
             self._recipes += 1
-            self._request("recipe", self._recipes, whole)
+            self._request("recipe", self._recipes, whole, list(strands))
             self._sent = digest
 
-    def send(self, ticket: TicketMessage) -> None:
+    def send(self, ticket: TicketMessage, strand: int) -> None:
         """Take a ticket; raises LoaderError where the receiver has ended."""
-        self._request("ticket", ticket.number, ticket.slot, ticket.payload_bytes)
+        self._request("ticket", ticket.number, ticket.slot, ticket.payload_bytes, strand)
+
+    def take_home(self, strand: int) -> None:
+        """Return all tickets of a strand, now and later."""
+        with suppress(LoaderError):  # it has ended, and its tickets come home with it
+            self._request("take home", strand)
 
     def forget(self) -> bool:
         """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""

@@ -29,7 +29,7 @@ class Kind(IntEnum):
     """What a frame says. The receiver says the first six."""
 
     RECIPE = 1  # a: its number; body: `RecipeMessage`
-    ORDER = 2  # make batch `ask`; body: the order
+    ORDER = 2  # make batch `ask`; a: the strand of an iterable dataset; body: the order
     RECEIVED = 3  # batch `ask` is here, its memory is free
     WANT = 4  # a: how many batches the rank would have of this host
     FORGET = 5  # what was asked for so far is needed no more

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import queue
 import socket
 import threading
 import time
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.cluster.offload.hosts_file import AuxiliaryHost
-from headrace.cluster.offload.link import HEAD_BYTES, Head, greet, prepare
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, greet, prepare
 
 _CONNECT_S = 5.0
 _AGAIN_S = 2.0  # between attempts to connect
@@ -52,6 +54,7 @@ class Peer:
         failures: Batches of the recipe that failed there, and could be made by others.
         was_lost: It was told to be lost.
         records: It was told to record, which it does unless told otherwise.
+        was_missed: It was not there in time for an iteration, or could not be reached.
     """
 
     host: AuxiliaryHost
@@ -65,6 +68,7 @@ class Peer:
     failures: int = 0
     was_lost: bool = False
     records: bool = True
+    was_missed: bool = False
     _next_try_s: float = 0.0
     _is_trying: bool = False
     _unsent: deque[memoryview] = field(default_factory=deque)
@@ -90,6 +94,7 @@ class Peer:
     def connected(self, connection: socket.socket | None) -> None:
         """Note what came of an attempt."""
         self._is_trying = False
+        self.was_missed = self.was_missed or connection is None
         self.connection = connection
         self.heard_s = time.monotonic()
         self.recipe, self.orders, self.wanted = 0, 0, -1
@@ -103,11 +108,17 @@ class Peer:
         """Whether there is a connection."""
         return self.connection is not None
 
+    def is_coming(self, recipe: int) -> bool:
+        """Whether it is likely about to say that it can make a recipe, or that it cannot."""
+        is_ready = self.recipe == recipe and self.orders > 0
+        return not (self.was_missed or is_ready or self.refused == recipe)
+
     def lost(self) -> None:
         """Close the connection."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+            self.was_missed = True
 
     def send(self, content: bytes) -> None:
         """Send as much as goes at once; the rest as `pump` is called. OSError: it is gone."""
@@ -129,6 +140,12 @@ class Peer:
                     self._unsent[0] = self._unsent[0][sent:]
                 else:
                     self._unsent.popleft()
+
+    @property
+    def arriving_ask(self) -> int | None:
+        """The order whose batch is arriving, None: none is."""
+        is_batch = self._arriving is not None and self._arriving.head.kind is Kind.BATCH
+        return self._arriving.head.ask if self._arriving is not None and is_batch else None
 
     def divert(self) -> None:
         """Let what is arriving go nowhere: its place is needed for something else."""
@@ -177,6 +194,31 @@ class Peer:
         if not count:
             raise ConnectionResetError(f"{self.host.name} has hung up")
         self.heard_s = time.monotonic()
+
+
+class Attempts:
+    """Attempts to connect that have ended, in threads of their own."""
+
+    def __init__(self) -> None:
+        self._ended: queue.SimpleQueue[tuple[Peer, socket.socket | None]] = queue.SimpleQueue()
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Return what can be read once one has ended."""
+        return self._wakeup
+
+    def note(self, peer: Peer, connection: socket.socket | None) -> None:
+        """Note what came of one; any thread may."""
+        self._ended.put((peer, connection))
+        os.eventfd_write(self._wakeup, 1)
+
+    def ended(self) -> Iterator[tuple[Peer, socket.socket | None]]:
+        """Give what came of each that has ended since."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._ended.get_nowait()
 
 
 def _connected(host: AuxiliaryHost, key: bytes) -> socket.socket:

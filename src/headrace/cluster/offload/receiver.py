@@ -1,46 +1,46 @@
 """The process beside a rank that asks auxiliary hosts for batches and puts them into slots.
 
-It is told what to do through a control connection, by tuples: ("recipe", number, bytes),
-("again",) for the same one, ("ticket", number, slot, payload bytes), ("forget",),
-("failed", worker, summary). It reports ("forgotten",), and answers tickets on the socket where
-workers do. It ends with the connection.
+It is told what to do through a control connection, by tuples: ("recipe", number, bytes, strands of
+an iterable dataset), ("again",) for the same one, ("ticket", number, slot, payload bytes, strand),
+("take home", strand), ("forget",), ("failed", worker, summary). It reports ("forgotten",), and
+answers tickets on the socket where workers do. It ends with the connection.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
-import queue
 import selectors
 import socket
-import sys
 import time
-from collections import deque
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from headrace.cluster.offload.accounts import Accounts
+from headrace.cluster.offload.answering import Answers
 from headrace.cluster.offload.dealing import Dealer
-from headrace.cluster.offload.hosts_file import HostsFile
+from headrace.cluster.offload.hosts_file import HostsFile, HostsWatch
+from headrace.cluster.offload.landing import Landing
 from headrace.cluster.offload.link import Head, Kind, frame
-from headrace.cluster.offload.peer import SILENT_S, Arriving, Peer
+from headrace.cluster.offload.peer import SILENT_S, Arriving, Attempts, Peer
+from headrace.cluster.offload.strands import StrandDealer
 from headrace.cluster.offload.telling import (
+    Teller,
     back_from,
     failed_there,
+    late_there,
     lost_for,
+    nobody_there,
     refused_there,
     silent_for,
 )
-from headrace.core.errors import LaunchError
 from headrace.core.lifetime import leave_signals_to_the_parent
 from headrace.data.loader.channels import Answer, AnswerMessage
 from headrace.data.loader.failures import Failure
-from headrace.data.loader.slots import read_at
 
 _LOOK_S = 0.1
 _SOON_S = 0.005
-_LOOK_AT_FILE_S = 1.0
+# An iterable dataset is begun without hosts that are not there, or have not loaded it, by then.
+_WAIT_TO_MEET_S, _WAIT_TO_LOAD_S = 20.0, 60.0
 _STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
 _MOST_FAILURES = 3
 _WORKERS = 1 << 20  # a host's workers are counted from a multiple of it
@@ -63,35 +63,30 @@ class Receiver:
         accounts: Accounts, *, tells: bool,
     ) -> None:  # fmt: skip
         self._control = control
-        self._answers = answers
-        self._slots = slots
-        self._maps: dict[int, mmap.mmap] = {}
-        self._hosts_file = hosts_file
+        self._answers = Answers(answers)
+        self._landing = Landing(slots)
+        self._hosts = HostsWatch(hosts_file)
         self._accounts = accounts
-        self._file_changed_ns = 0
-        self._look_at_file_s = 0.0
         self._key = b""
-        self._dealer = Dealer()
+        self._dealer: Dealer | StrandDealer = Dealer()
+        self._coming = 0  # hosts that are not there yet
+        self._began_s = 0.0  # the iteration over an iterable dataset
+        self._told_nobody = False
         self._peers: dict[str, Peer] = {}
         self._names: list[str] = []  # in the order they were first seen
-        self._attempts: queue.SimpleQueue[tuple[Peer, socket.socket | None]] = queue.SimpleQueue()
-        # Ticket -> its slot and its order, which the batch overwrites there.
-        self._placed: dict[int, tuple[int, bytes]] = {}
+        self._attempts = Attempts()
         self._recipe = (0, b"")
         self._told_room = -1
-        self._unsent: deque[bytes] = deque()
-        self._tells = tells
+        self._tell = Teller(on=tells)
         self._looked_s = time.monotonic()
-        self._trash = bytearray()
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, None)
+        self._selector.register(self._attempts, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
         """Serve until the training process is gone (EOFError)."""
         while True:
-            ready = self._selector.select(_SOON_S if self._unsent else _LOOK_S)
+            ready = self._selector.select(_SOON_S if self._answers.has_unsent else _LOOK_S)
             self._forgive_where_stalled()
             for key, events in ready:
                 if isinstance(key.data, Peer):
@@ -111,27 +106,48 @@ class Receiver:
 
     def _heed(self, request: tuple[object, ...]) -> None:
         match request:
-            case ("recipe", int(number), bytes(content)):
+            case ("recipe", int(number), bytes(content), list(strands)):
                 self._recipe = number, content
                 self._accounts.begun()
+                self._begin(strands)
                 for peer in self._peers.values():
                     peer.failures = 0
                     self._send_recipe(peer)
                 self._told_room = -1
             case ("again",):
                 self._told_room = -1
-            case ("ticket", int(number), int(slot), int(payload_bytes)):
-                self._placed[number] = slot, read_at(self._slots[slot], 0, payload_bytes)
-                self._dealer.add(number)
+            case ("ticket", int(number), int(slot), int(payload_bytes), int(strand)):
+                self._landing.add(number, slot, payload_bytes)
+                self._dealer.add(number, strand)
+            case ("take home", int(strand)):
+                self._take_home(strand)
             case ("failed", int(worker), str(summary)):
                 self._note_failure(worker, summary)
             case _:
                 self._forget()
 
+    def _begin(self, strands: list[int]) -> None:
+        """Begin an iteration over an iterable dataset, of which hosts have strands."""
+        if strands:
+            if not isinstance(self._dealer, StrandDealer):
+                self._dealer = StrandDealer()
+            self._dealer.begin(strands)
+            self._began_s = time.monotonic()
+
+    def _take_home(self, strand: int) -> None:
+        if isinstance(self._dealer, StrandDealer):
+            host = self._dealer.take_home(strand)
+            for peer in self._open_peers():
+                # What is arriving may be of no use any more, and its place be another's.
+                if not self._dealer.needs(peer.arriving_ask, peer.host.name):
+                    peer.divert()
+            if host is not None:
+                self._tell(late_there(host))
+
     def _forget(self) -> None:
         self._dealer.forget()
-        self._placed.clear()
-        self._unsent.clear()
+        self._landing.clear()
+        self._answers.clear()
         self._told_room = -1
         for peer in self._open_peers():
             peer.divert()
@@ -155,44 +171,31 @@ class Receiver:
     # --- hosts come and go
 
     def _look_after_hosts(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wakeup)
         now_s = time.monotonic()
-        if now_s >= self._look_at_file_s:
-            self._look_at_file_s = now_s + _LOOK_AT_FILE_S
-            self._read_file()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._joined(*self._attempts.get_nowait())
+        if (news := self._hosts.news(now_s)) is not None:
+            self._hear(news)
+        for ended in self._attempts.ended():
+            self._joined(*ended)
         for peer in list(self._peers.values()):
             if peer.connection is None:
-                peer.connect(self._key, self._attempted)
+                peer.connect(self._key, self._attempts.note)
             elif now_s - peer.heard_s > SILENT_S:
                 self._lose(peer, silent_for(peer.host.name, SILENT_S))
             else:
                 self._tell_to_record(peer)
 
-    def _read_file(self) -> None:
-        with contextlib.suppress(OSError, LaunchError):
-            changed_ns = self._hosts_file.stat().st_mtime_ns
-            if changed_ns == self._file_changed_ns:
-                return
-            found = HostsFile.read(self._hosts_file)
-            self._file_changed_ns = changed_ns
-            self._key = bytes.fromhex(found.key)
-            hosts = {host.name: host for host in found.hosts}
-            for name, peer in list(self._peers.items()):
-                if hosts.get(name) != peer.host:
-                    self._lose(peer, "" if peer.connection is None else lost_for(name))
-                    del self._peers[name]
-            for name, host in hosts.items():
-                self._peers.setdefault(name, Peer(host))
-                if name not in self._names:
-                    self._names.append(name)
-
-    def _attempted(self, peer: Peer, connection: socket.socket | None) -> None:
-        self._attempts.put((peer, connection))
-        os.eventfd_write(self._wakeup, 1)
+    def _hear(self, news: HostsFile) -> None:
+        self._key = bytes.fromhex(news.key)
+        self._coming = news.coming
+        hosts = {host.name: host for host in news.hosts}
+        for name, peer in list(self._peers.items()):
+            if hosts.get(name) != peer.host:
+                self._lose(peer, "" if peer.connection is None else lost_for(name))
+                del self._peers[name]
+        for name, host in hosts.items():
+            self._peers.setdefault(name, Peer(host))
+            if name not in self._names:
+                self._names.append(name)
 
     def _joined(self, peer: Peer, connection: socket.socket | None) -> None:
         if self._peers.get(peer.host.name) is not peer:
@@ -252,23 +255,10 @@ class Receiver:
     def _place(self, peer: Peer, head: Head) -> memoryview:
         """Return where a frame's body goes: into the slot of its ticket, if that is needed."""
         if head.kind is Kind.BATCH and head.a != Answer.RETURNED:
-            ticket = self._dealer.begins(head.ask, peer.host.name)
-            if ticket is not None:
-                return self._slot_memory(self._placed[ticket][0], head.body_bytes)
-            if len(self._trash) < head.body_bytes:
-                self._trash = bytearray(head.body_bytes)
-            return memoryview(self._trash)[: head.body_bytes]
-        return memoryview(bytearray(head.body_bytes))
-
-    def _slot_memory(self, slot: int, size_bytes: int) -> memoryview:
-        mapped = self._maps.get(slot)
-        if mapped is None or len(mapped) < size_bytes:
-            if os.fstat(self._slots[slot]).st_size < size_bytes:
-                os.ftruncate(self._slots[slot], size_bytes)
-            mapped = self._maps[slot] = mmap.mmap(
-                self._slots[slot], os.fstat(self._slots[slot]).st_size
+            return self._landing.memory(
+                self._dealer.begins(head.ask, peer.host.name), head.body_bytes
             )
-        return memoryview(mapped)[:size_bytes]
+        return memoryview(bytearray(head.body_bytes))
 
     def _take_in(self, peer: Peer, arrived: Arriving) -> None:
         head = arrived.head
@@ -282,6 +272,7 @@ class Receiver:
                 self._use(peer)
             case Kind.READY:
                 peer.recipe = head.a
+                peer.was_missed = False
                 self._use(peer)
             case Kind.REFUSED:
                 self._refused(peer, head.a, Failure.from_bytes(bytes(arrived.body)))
@@ -304,6 +295,8 @@ class Receiver:
         head = arrived.head
         self._send(peer, frame(Kind.RECEIVED, ask=head.ask))
         asked_s = self._dealer.asked_s(head.ask, peer.host.name)
+        if head.a == Answer.FAILED and isinstance(self._dealer, StrandDealer):
+            self._dealer.failed(head.ask, peer.host.name)
         ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
         if asked_s is not None:
             self._accounts.arrived(
@@ -312,16 +305,17 @@ class Receiver:
             )  # fmt: skip
         if ticket is None:
             return
-        slot, _ = self._placed.pop(ticket)
+        slot = self._landing.pop(ticket)
         worker = self._names.index(peer.host.name) * _WORKERS + head.b
         answer = AnswerMessage(
             Answer(head.a), worker, ticket, slot, head.c, head.body_bytes - head.c
         )
-        self._answer(answer)
+        self._answers.add(answer)
 
     def _refused(self, peer: Peer, number: int, failure: Failure) -> None:
         peer.refused = number
         self._dealer.lose(peer.host.name)
+        peer.divert()
         if number == self._recipe[0]:
             self._tell(refused_there(peer.host.name, failure))
 
@@ -336,41 +330,45 @@ class Receiver:
         if is_last:
             peer.refused = self._recipe[0]
             self._dealer.lose(peer.host.name)
+            peer.divert()
 
     # --- what is asked of them
 
     def _deal(self) -> None:
-        for ask in self._dealer.deal(time.monotonic()):
-            order = self._placed[ask.ticket][1]
-            self._send(self._peers[ask.host], frame(Kind.ORDER, order, ask=ask.number))
+        now_s = time.monotonic()
+        self._spread(now_s)
+        for ask in self._dealer.deal(now_s):
+            order = self._landing.order_of(ask.ticket)
+            told = frame(Kind.ORDER, order, ask=ask.number, a=ask.strand)
+            self._send(self._peers[ask.host], told)
         for peer in self._open_peers():
             wanted = self._dealer.wanted_of(peer.host.name)
             if wanted != peer.wanted:
                 peer.wanted = wanted
                 self._send(peer, frame(Kind.WANT, a=wanted))
         for ticket in self._dealer.give_back():
-            slot, _ = self._placed.pop(ticket)
-            self._answer(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
+            slot = self._landing.pop(ticket)
+            self._answers.add(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
         if self._told_room != self._dealer.room:
             self._told_room = self._dealer.room
-            self._answer(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
-        self._send_answers()
+            self._answers.add(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
+        self._answers.send()
 
-    def _answer(self, answer: AnswerMessage) -> None:
-        self._unsent.append(answer.pack())
-
-    def _send_answers(self) -> None:
-        """Send what the socket has room for: a blocking send could wait for who waits for us."""
-        with contextlib.suppress(BlockingIOError):
-            while self._unsent:
-                self._answers.send(self._unsent[0], socket.MSG_DONTWAIT)
-                self._unsent.popleft()
-
-    def _tell(self, line: str) -> None:
-        if self._tells:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write(f"headrace: {line}\n")
-                sys.stderr.flush()
+    def _spread(self, now_s: float) -> None:
+        """Spread an iterable dataset's strands, once all hosts are there or it is time to."""
+        if not isinstance(self._dealer, StrandDealer) or self._dealer.is_spread:
+            return
+        late = [peer for peer in self._peers.values() if peer.is_coming(self._recipe[0])]
+        loading = any(peer.is_open for peer in late)
+        wait_s = _WAIT_TO_LOAD_S if loading else _WAIT_TO_MEET_S if late or self._coming else 0.0
+        if now_s < self._began_s + wait_s:
+            return
+        for peer in late:  # it has a part in another iteration, once it is there
+            peer.was_missed = True
+        at_home = self._dealer.spread_out()
+        if at_home and not self._told_nobody:
+            self._told_nobody = True
+            self._tell(nobody_there(at_home))
 
 
 def main(
@@ -387,13 +385,9 @@ def main(
         tells: Whether it tells of hosts that are lost.
     """
     leave_signals_to_the_parent()
+    taking = socket.socket(fileno=answers)
     receiver = Receiver(
-        Connection(control),
-        socket.socket(fileno=answers),
-        slots,
-        Path(hosts_file),
-        Accounts(rank),
-        tells=bool(tells),
+        Connection(control), taking, slots, Path(hosts_file), Accounts(rank), tells=bool(tells)
     )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         receiver.serve()

@@ -16,6 +16,8 @@ class RecipeMessage:
         folder: The rank's working folder, from the job's folder on.
         path: Where the rank looks for modules, as far as that is below the job's folder.
         variables: What tells the rank from others, and what its script has set.
+        strands: Among how many workers an iterable dataset is shared, wherever they are; 0: the
+            dataset is indexed, and any worker makes any batch.
         content: The recipe, pickled.
     """
 
@@ -24,13 +26,13 @@ class RecipeMessage:
     folder: str
     path: list[str]
     variables: dict[str, str]
+    strands: int = 0
     content: bytes
 
     def to_bytes(self) -> bytes:
         """Return bytes that `from_bytes` reads."""
-        told = {
-            name: getattr(self, name) for name in ("rank", "loader", "folder", "path", "variables")
-        }
+        names = ("rank", "loader", "folder", "path", "variables", "strands")
+        told = {name: getattr(self, name) for name in names}
         return json.dumps(told).encode() + b"\n" + self.content
 
     @classmethod

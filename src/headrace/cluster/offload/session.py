@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 import sys
@@ -11,6 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.slots import SlotPool
-from headrace.data.loader.workforce import Workforce
+from headrace.data.loader.workforce import Workforce, wait_readable
 
 BEAT_S = 0.5
 _SEND_S = 60  # a rank that takes nothing for so long is gone, or stopped; it comes again
@@ -32,10 +32,11 @@ _MOST_DEATHS = 3  # of workers, one after another, at the same order
 _RECEIVE_BYTES = 1 << 20
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Order:
     ask: int
     payload: bytes
+    strand: int
     slot: int = -1
     deaths: int = 0
     came_ns: int = field(default_factory=time.monotonic_ns)
@@ -60,7 +61,8 @@ class Session:
         self._folder = folder
         self._recorded: RecordedWorkers | None = None
         self._records = True  # as the receiver said last
-        self._begun_with: object = None  # the path and variables that the workforce has
+        self._begun_with: object = None  # the path, variables and strands that the workforce has
+        self._strands = 0
         self._arrived = bytearray()
         self._waiting: deque[_Order] = deque()
         self._at_work: dict[int, _Order] = {}  # by ticket
@@ -130,7 +132,7 @@ class Session:
             self._replace(deaths)
             self._find_unseen()
         else:
-            _wait(also, _LOOK_S)
+            wait_readable(also, _LOOK_S)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         is_there = self._receive()
@@ -185,7 +187,7 @@ class Session:
             case Kind.RECIPE:
                 self._load(head.a, RecipeMessage.from_bytes(body))
             case Kind.ORDER:
-                self._waiting.append(_Order(ask=head.ask, payload=body))
+                self._waiting.append(_Order(ask=head.ask, payload=body, strand=head.a))
             case Kind.RECEIVED:
                 self._slots.give(self._sent.pop(head.ask))
             case Kind.WANT:
@@ -236,16 +238,18 @@ class Session:
     def _start(self, recipe: RecipeMessage) -> None:
         root = Path.cwd()
         variables = recipe.variables | self._recording(recipe.loader)
-        begins_with = recipe.path, variables
+        begins_with = recipe.path, variables, recipe.strands
         if self._force is not None and not (begins_with == self._begun_with and self._force.usable):
             self._end_force()
         if self._force is None:
-            self._begun_with = begins_with
+            self._begun_with, self._strands = begins_with, recipe.strands
+            # Of an iterable dataset each strand has a worker, which begins with its first order.
             self._force = Workforce(
-                self._cores.count,
+                recipe.strands or self._cores.count,
                 self._slots.descriptors,
                 rank=recipe.rank,
-                queues=1,
+                queues=recipe.strands or 1,
+                beginning=0 if recipe.strands else None,
                 path=[*(str(root / entry) for entry in recipe.path), *sys.path],
                 variables=variables,
             )
@@ -269,16 +273,28 @@ class Session:
 
     def _give_out(self) -> None:
         """Hand waiting orders to workers, as far as cores and memory go."""
-        while self._force is not None and self._waiting:
+        while self._force is not None and (may_begin := self._orders_that_may_begin()):
             if not self._slots.free_count():
                 return
-            if not self._cores.take(self._me, waiting=len(self._waiting)):
+            if not self._cores.take(self._me, waiting=len(may_begin)):
                 return
-            order = self._waiting.popleft()
+            order = may_begin[0]
+            self._waiting.remove(order)
             slot = self._slots.take()
             assert slot is not None  # one was free
             order.slot = slot
             self._hand_over(order)
+
+    def _orders_that_may_begin(self) -> Sequence[_Order]:
+        """Return waiting orders that a worker could see to: one of a strand at a time."""
+        if not self._strands:
+            return self._waiting
+        first: dict[int, _Order] = {}
+        for order in self._waiting:
+            first.setdefault(order.strand, order)
+        for order in self._at_work.values():
+            first.pop(order.strand, None)
+        return list(first.values())
 
     def _hand_over(self, order: _Order) -> None:
         assert self._force is not None
@@ -291,7 +307,9 @@ class Session:
             self._next_in_line.append(order)
         message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
         self._is_first = False
-        self._force.send(message, 0)
+        if self._strands:
+            self._force.need(order.strand)
+        self._force.send(message, order.strand)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
@@ -378,10 +396,3 @@ class Session:
         self._send_batch(
             order, AnswerMessage(Answer.FAILED, worker, 0, order.slot, 0, len(content))
         )
-
-
-def _wait(descriptors: list[int], longest_s: float) -> None:
-    poller = select.poll()
-    for descriptor in descriptors:
-        poller.register(descriptor, select.POLLIN)
-    poller.poll(longest_s * 1000)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
 from headrace.data.loader.failures import Failure
 
 _PATHS = ("FileNotFoundError", "NotADirectoryError", "No such file or directory")
 _MODULES = ("ModuleNotFoundError", "ImportError")
 _MOST = 300  # characters of an exception's text
+
+
+class Teller:
+    """Tells lines in the terminal of the job.
+
+    Args:
+        on: Whether it does: one of a host's ranks tells.
+    """
+
+    def __init__(self, *, on: bool) -> None:
+        self._on = on
+
+    def __call__(self, line: str) -> None:
+        """Tell a line."""
+        if self._on:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"headrace: {line}\n")
+                sys.stderr.flush()
 
 
 def lost_for(host: str) -> str:
@@ -22,6 +43,19 @@ def silent_for(host: str, seconds: float) -> str:
 def back_from(host: str) -> str:
     """Return the line about a host that was lost and is there again."""
     return f"auxiliary host {host} is back"
+
+
+def late_there(host: str) -> str:
+    """Return the line about a host whose part of an iterable dataset is waited for too long."""
+    return f"auxiliary host {host} is late with an iterable dataset; its part is made here"
+
+
+def nobody_there(strands: int) -> str:
+    """Return the line about an iterable dataset that no host takes a part of."""
+    return (
+        f"no auxiliary host is there for an iterable dataset: what {strands} workers there would "
+        "make of it in this iteration is made here"
+    )
 
 
 def refused_there(host: str, failure: Failure) -> str:

@@ -8,7 +8,12 @@ from headrace.core.errors import LoaderError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.executor import Helper
 from headrace.data.loader.failures import Failure
-from headrace.data.loader.pace import Pace, is_better_made_away, is_better_made_here
+from headrace.data.loader.pace import (
+    Pace,
+    is_better_made_away,
+    is_better_made_here,
+    is_strand_overdue,
+)
 
 _AHEAD = 2
 """Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
@@ -45,8 +50,14 @@ class TicketsAway:
         """Return how many batches may be under way or made ahead now."""
         if self._helper is None or not self._room:
             return depth
-        fitting = self._helper.most_bytes // (self._batch_bytes or _BATCH_BYTES)
-        return max(depth, min(_AHEAD * (depth + self._room), fitting))
+        return max(depth, min(_AHEAD * (depth + self._room), self.most_fitting))
+
+    @property
+    def most_fitting(self) -> int:
+        """Return how many batches fit into the memory that those made ahead may take."""
+        if self._helper is None:
+            return 0
+        return self._helper.most_bytes // (self._batch_bytes or _BATCH_BYTES)
 
     @property
     def has_room(self) -> bool:
@@ -63,23 +74,28 @@ class TicketsAway:
         """Whether some of them have nothing to do."""
         return self.has_room and len(self.numbers) < self.workers
 
-    def send(self, ticket: TicketMessage) -> None:
-        """Hand a ticket over."""
+    def send(self, ticket: TicketMessage, strand: int = 0) -> None:
+        """Hand a ticket over; it is of that worker's strand of an iterable dataset."""
         assert self._helper is not None  # there is no room otherwise
         self.numbers[ticket.number] = time.monotonic()
         try:
-            self._helper.send(ticket)
+            self._helper.send(ticket, strand)
         except LoaderError:  # it has ended: `lost` tells
             self._room = 0
 
-    def start(self, content: bytes) -> None:
-        """Have the helper make batches of the recipe in `content`."""
+    def take_home(self, strand: int) -> None:
+        """Have the helper return what it has of a strand of an iterable dataset."""
+        if self._helper is not None:
+            self._helper.take_home(strand)
+
+    def start(self, content: bytes, strands: range) -> None:
+        """Have the helper make batches of the recipe in `content`; see `Helper`."""
         self._failures.clear()
         self._limit = float("inf")
         if self._helper is not None:
             if not self._helper.lives:
                 self._room = 0
-            self._helper.start(content)
+            self._helper.start(content, strands)
 
     def forget(self) -> None:
         """Have the helper forget all tickets."""
@@ -106,6 +122,10 @@ class TicketsAway:
         return self.has_room and is_better_made_away(
             time.monotonic() - since_s, rounds, here, self._pace
         )
+
+    def is_overdue(self, waited_s: float, held_up_s: float, places: int, here: Pace) -> bool:
+        """Whether a strand of an iterable dataset is to come home; see `is_strand_overdue`."""
+        return is_strand_overdue(waited_s, held_up_s, places, here, self._pace)
 
     def note(self, answer: AnswerMessage) -> bool:
         """Note an answer; return whether it is one of the helper's."""

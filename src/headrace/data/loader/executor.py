@@ -81,10 +81,12 @@ class Helper(Protocol):
     Attributes:
         most_open: The most tickets that it will ever have room for.
         most_bytes: The most memory that batches made ahead may take, in bytes.
+        strands: For how many workers it stands where a dataset is iterated.
     """
 
     most_open: int
     most_bytes: int
+    strands: int
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
         """Get ready; once, before anything else.
@@ -98,11 +100,20 @@ class Helper(Protocol):
     def lives(self) -> bool:
         """Whether it can be asked for anything."""
 
-    def start(self, content: bytes) -> None:
-        """Make batches of the recipe in `content` from now on; one that has ended begins anew."""
+    def start(self, content: bytes, strands: range) -> None:
+        """Make batches of the recipe in `content` from now on; one that has ended begins anew.
 
-    def send(self, ticket: TicketMessage) -> None:
-        """Take a ticket."""
+        Args:
+            content: The recipe.
+            strands: The numbers of the workers for which it stands where the dataset is iterated,
+                out of `strands.stop` in all; they begin anew. Empty where it is indexed.
+        """
+
+    def send(self, ticket: TicketMessage, strand: int) -> None:
+        """Take a ticket; it is of that worker's strand of an iterable dataset."""
+
+    def take_home(self, strand: int) -> None:
+        """Return all tickets of a worker's strand, now and later: it is gone through elsewhere."""
 
     def forget(self) -> bool:
         """Forget all tickets; when this returns, nobody writes to a slot or answers for one.

@@ -28,6 +28,7 @@ from headrace.data.loader.arguments import (
 from headrace.data.loader.device import DeviceFeed
 from headrace.data.loader.executor import Executor, Helper, close_all, give_back, take_turn
 from headrace.data.loader.inline import InlineExecutor
+from headrace.data.loader.iterated import IterableExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
 from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders, SamplerOrders
@@ -267,16 +268,19 @@ class DataLoader:
         return self._count(self.epoch, position)
 
     def _count(self, epoch: int, position: int) -> BatchCount:
-        given = self._executor_given
-        workers = self.num_workers if given is None else given.workers
         return BatchCount(
             epoch=epoch,
             position=position,
             seed=self.seed,
             world=self.world.size,
             batch_size=self.batch_size,
-            workers=max(workers, 1) if self.iterable else 0,
+            workers=self._shared_among() if self.iterable else 0,
         )
+
+    def _shared_among(self) -> int:
+        """Return among how many workers an iterable dataset is shared."""
+        given = self._executor_given
+        return max(self.num_workers if given is None else given.workers, 1)
 
     def _plan(self, epoch: int) -> Plan:
         fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
@@ -312,9 +316,8 @@ class DataLoader:
             start = 0 if state is None else state.position
             if self.iterable:
                 return IterableOrders(epoch=self._epoch, start=start, **self._place())
-            batches = self._given_batches()
             return SamplerOrders(
-                batches=batches,
+                batches=self._given_batches(),
                 epoch=self._epoch,
                 start=start,
                 single=self._single,
@@ -383,14 +386,10 @@ class DataLoader:
             return RayExecutor(self._ray_batches())
         if self.num_workers == 0 and helper is None:
             return InlineExecutor(self.world.rank)
-        return ProcessExecutor(
-            max(self.num_workers, 1),
-            self.prefetch_batches,
-            rank=self.world.rank,
-            iterable=self.iterable,
-            modules=modules_of(self.dataset, self.collate_fn),
-            helper=helper,
-        )
+        return (IterableExecutor if self.iterable else ProcessExecutor)(
+            max(self.num_workers, 1), self.prefetch_batches, rank=self.world.rank,
+            modules=modules_of(self.dataset, self.collate_fn), helper=helper,
+        )  # fmt: skip
 
     def _ray_batches(self) -> RayBatches:
         return RayBatches(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,8 @@ class Recipe:
         worker_init_fn: Called with the worker's number when a worker starts.
         rank: The rank; iterable datasets of different ranks draw differently.
         switches: What the script has set in libraries for all its processes.
+        torch_seed: The base seed of a loader of torch's, whose workers' generators begin as torch
+            has them; None: of a loader of ours.
     """
 
     dataset: Any
@@ -50,6 +52,7 @@ class Recipe:
     worker_init_fn: Callable[[int], None] | None = None
     rank: int = 0
     switches: dict[str, Any] = field(default_factory=switches)
+    torch_seed: int | None = None
 
     @property
     def draws_in_samples_alone(self) -> bool:
@@ -63,6 +66,8 @@ class Recipe:
 
     def worker_seed(self, worker: int) -> int:
         """Return what a worker's generators begin with."""
+        if self.torch_seed is not None:
+            return self.torch_seed + worker
         return combine(sample_seed(self.seed, self.epoch, worker), self.rank)
 
 
@@ -77,6 +82,8 @@ class Order:
         indices: What the dataset is asked for, in this order.
         seed_ids: For each sample the number that its seed derives from.
         single: The batch is one sample as it is, not collated (`batch_size=None`).
+        place: Of an iterable dataset: which batch of its worker's it is, from 0. Whoever has not
+            come so far passes over what is before it. None: the next one.
     """
 
     draws: int
@@ -84,6 +91,7 @@ class Order:
     indices: Sequence[Any] = ()
     seed_ids: Sequence[int] = ()
     single: bool = False
+    place: int | None = None
 
     def to_bytes(self) -> bytes:
         """Return it pickled."""
@@ -94,6 +102,8 @@ class Order:
 
 
 ALL_OF_THEM = -1
+PASSES_OVER = -2
+"""Progress of a worker that passes over batches: this, and one less for each of them."""
 _NEARLY_ALL = 8  # all but an eighth: one slow answer does not hold up the rest
 
 
@@ -106,7 +116,8 @@ class BatchMaker:
 
     Args:
         recipe: What to make batches of.
-        on_progress: Told which sample of the batch at work is being made, -1 for all of them.
+        on_progress: Told which sample of the batch at work is being made, -1 for all of them; -2
+            and below while batches are passed over.
     """
 
     def __init__(self, recipe: Recipe, on_progress: Callable[[int], None]) -> None:
@@ -114,6 +125,7 @@ class BatchMaker:
         self._on_progress = on_progress
         self._plain = recipe.collate_fn is None
         self._iterator: Iterator[Any] | None = None
+        self._place = 0  # of an iterable dataset's next batch
         self._ended = False
         self._known = recipe.dataset if isinstance(recipe.dataset, KnownDataset) else None
         self._get_many = getattr(recipe.dataset, "__getitems__", None)
@@ -149,7 +161,10 @@ class BatchMaker:
         if self._known is not None:
             collecting = self._known.collecting_bad()
         with collecting as bad:
-            batch = self._iterated(arena) if self._recipe.iterable else self._indexed(order, arena)
+            if self._recipe.iterable:
+                batch = self._iterated(order, arena)
+            else:
+                batch = self._indexed(order, arena)
         # A sample that was made twice told of its fault twice.
         bad = list({record["sample"]: record for record in bad}.values())
         return encode((batch, bad, self._samples_made), arena)
@@ -188,15 +203,36 @@ class BatchMaker:
             sample = self._recipe.dataset[index]
         return sample
 
-    def _iterated(self, arena: Arena) -> Any:
-        size = self._recipe.batch_size
-        samples = self._next_samples(size or 1)
-        if not samples or (self._recipe.drop_last and len(samples) < (size or 1)):
-            raise Exhausted
+    def _iterated(self, order: Order, arena: Arena) -> Any:
+        if order.place is not None:
+            self._pass_over_until(order.place)
+        samples = self._next_batch()
         self._samples_made = len(samples)
-        if size is None:
+        if self._recipe.batch_size is None:
             return self._single(samples[0], None)
         return self._collated(samples, None, arena)
+
+    def _pass_over_until(self, place: int) -> None:
+        """Go on to a batch, past those that another worker in this one's place has made."""
+        if place < self._place:
+            raise RuntimeError(f"batch {place} of this worker was asked for after {self._place}")
+        while self._place < place:
+            self._on_progress(PASSES_OVER - self._place)
+            # What they raise was told by whoever made them; an error takes its place as well.
+            with suppress(Exception):
+                samples = self._next_batch()
+                if self._recipe.collate_fn is not None:  # it may draw, or count
+                    single = self._recipe.batch_size is None
+                    self._by_user(samples[0] if single else samples, None)
+        self._on_progress(0)
+
+    def _next_batch(self) -> list[Any]:
+        self._place += 1
+        size = self._recipe.batch_size or 1
+        samples = self._next_samples(size)
+        if not samples or (self._recipe.drop_last and len(samples) < size):
+            raise Exhausted
+        return samples
 
     def _next_samples(self, count: int) -> list[Any]:
         """Return the next samples of an iterable dataset, fewer at its end.

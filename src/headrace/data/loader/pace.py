@@ -4,6 +4,8 @@ from __future__ import annotations
 
 _NEWER = 0.2  # weight of the newest
 _UNKNOWN_S = 5.0  # while nobody knows how long a batch takes
+_LONG_S = 10.0  # no strand of an iterable dataset is late sooner,
+_LONG_FIRST_S = 90.0  # ... or with its first batch: hosts load and open the dataset
 _TIMES_HERE, _TIMES_AWAY = 4.0, 2.0
 
 
@@ -53,3 +55,24 @@ def is_better_made_away(here_for_s: float, rounds: float, here: Pace, away: Pace
     expected_s = rounds * here.usual_s
     is_long_over = here_for_s > _TIMES_HERE * expected_s + away.usual_s
     return is_long_over or expected_s - here_for_s > _TIMES_AWAY * away.usual_s
+
+
+def is_strand_overdue(
+    waited_s: float, held_up_s: float, places: int, here: Pace, away: Pace
+) -> bool:
+    """Whether a strand of an iterable dataset that is waited for is to come home.
+
+    It is gone through anew here, up to where it was. Who waits as long as that takes before doing
+    so waits twice as long as one who knew what would come, at most. One that is slow time and again
+    comes home, too.
+
+    Args:
+        waited_s: How long its batch, and nothing else, has been waited for.
+        held_up_s: How long its batches, and nothing else, have been waited for in all.
+        places: How many batches of it were made before.
+        here: What a worker here takes over a batch.
+        away: What a helper takes over a batch, from when it is asked.
+    """
+    one_s = next((pace.usual_s for pace in (here, away) if pace.usual_s is not None), 0.0)
+    long_s = (_LONG_S if places else _LONG_FIRST_S) + _TIMES_HERE * one_s
+    return waited_s > long_s + places * one_s or held_up_s > long_s + _TIMES_HERE * places * one_s

@@ -34,13 +34,15 @@ class ProcessExecutor:
         workers: How many.
         prefetch_batches: How many batches are under way or made ahead; at least one a worker.
         rank: The rank they work for, for messages.
-        iterable: The dataset is iterated: each worker has orders of its own.
         modules: What dataset and transforms are defined in, to be imported early.
-        helper: Takes what the workers have no hands for; map-style datasets alone.
+        helper: Takes what the workers have no hands for.
 
     Attributes:
         workers: How many worker processes make batches.
     """
+
+    starts_anew = False  # with each iteration: workers and whoever helps them
+    _others = range(0)  # numbers of the workers that the helper stands for
 
     def __init__(
         self,
@@ -48,7 +50,6 @@ class ProcessExecutor:
         prefetch_batches: int,
         *,
         rank: int,
-        iterable: bool,
         modules: Sequence[str] = (),
         helper: Helper | None = None,
     ) -> None:
@@ -56,12 +57,9 @@ class ProcessExecutor:
         self._depth = max(prefetch_batches, workers)
         self._rank = rank
         self._away = TicketsAway(helper)
-        self._slots = SlotPool(self._away.slots_for(self._depth) + _SPARE_SLOTS)
-        self._queues = workers if iterable else 1
+        self._slots = SlotPool(self._most_ahead() + _SPARE_SLOTS)
         try:
-            self._force = Workforce(
-                workers, self._slots.descriptors, rank=rank, queues=self._queues, modules=modules
-            )
+            self._force = self._new_force(modules)
         except BaseException:
             self._slots.close()
             raise
@@ -75,6 +73,14 @@ class ProcessExecutor:
         self._recipe: Recipe | None = None
         self._pace = Pace()  # of a worker here
         self._reset()
+
+    def _new_force(self, modules: Sequence[str]) -> Workforce:
+        return Workforce(
+            self.workers, self._slots.descriptors, rank=self._rank, queues=1, modules=modules
+        )
+
+    def _most_ahead(self) -> int:
+        return self._away.slots_for(self._depth)
 
     def _reset(self) -> None:
         self._dispatch = Dispatch()
@@ -90,16 +96,16 @@ class ProcessExecutor:
     def start(self, recipe: Recipe) -> None:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
         content = pickled_recipe(recipe)
-        if not self._clean or recipe.iterable:
+        if not self._clean or self.starts_anew:
             self._away.forget()
-            if self._open_here or recipe.iterable:  # an iterable's workers start each epoch anew
+            if self._open_here or self.starts_anew:
                 self._force.end_workers()
             self._force.forget_answers()
             self._slots.reclaim()
         self._reset()
         self._recipe, self._content = recipe, content
         self._clean = False
-        self._away.start(content)
+        self._away.start(content, self._others)
         self._force.start(content, str(Path.cwd()))
 
     def has_room(self) -> bool:
@@ -148,7 +154,10 @@ class ProcessExecutor:
     def _send_here(self, message: TicketMessage, batch: int) -> None:
         rounds = max(1.0, self._open_here / self.workers)
         self._issued[message.number] = time.monotonic(), rounds
-        self._force.send(message, batch % self._queues)
+        self._force.send(message, self._queue_of(batch))
+
+    def _queue_of(self, batch: int) -> int:  # noqa: ARG002 - whoever has a hand free takes it
+        return 0
 
     def _written(self, ticket: Ticket) -> TicketMessage:
         """Write a ticket's order to its slot; return what tells of it."""
@@ -163,7 +172,10 @@ class ProcessExecutor:
         while (ticket := self._dispatch.deliver()) is None:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                raise self._overdue(timeout_s)
+                if not self._may_still_come():
+                    raise self._overdue(timeout_s)
+                deadline += timeout_s
+                continue
             look_s = _LOOK_AGAIN_S if not self._away.numbers else _LOOK_AWAY_S
             answers, deaths = self._force.wait(min(remaining_s, look_s))
             self._take_in(answers, deaths)
@@ -174,6 +186,9 @@ class ProcessExecutor:
             if self.has_room():
                 on_room()
         return self._delivered(ticket)
+
+    def _may_still_come(self) -> bool:
+        return False
 
     def _ask_others(self) -> None:
         """Have what is waited for, and takes long on one side, made on the other as well."""
@@ -215,7 +230,7 @@ class ProcessExecutor:
     def _note_from_away(self, answer: AnswerMessage) -> None:
         if answer.answer is Answer.ROOM:
             return
-        if answer.answer is Answer.MADE:
+        if answer.answer in {Answer.MADE, Answer.EXHAUSTED}:
             self._away.note_in_time(was_needed=self._note(answer))
             return
         lost = self._dispatch.forget({answer.number})
@@ -286,9 +301,6 @@ class ProcessExecutor:
         nobody can still be writing to its slot. A look takes the board first and the answers after
         it, so that a ticket finished in between is not taken for missing.
         """
-        assert self._recipe is not None
-        if self._recipe.iterable:
-            return  # each of its workers has a queue of its own, and a dead one ends the iteration
         if time.monotonic() - self._looked_s < _LOOK_AGAIN_S:
             return
         self._looked_s = time.monotonic()
@@ -303,7 +315,7 @@ class ProcessExecutor:
             self._away.forget()
             self._force.end_workers()
             self._force.start_workers()
-            self._away.start(self._content)
+            self._away.start(self._content, self._others)
             self._make_all_again()
             unseen = set()
         self._missing = unseen
@@ -325,20 +337,14 @@ class ProcessExecutor:
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[Ticket]) -> None:
         """Count deaths: a batch that kills every worker that tries it is the script's fault."""
-        assert self._recipe is not None
-        if self._recipe.iterable:
-            raise LoaderError(
-                f"rank {self._rank}: worker {worker} ended ({_how(status)}) in the middle of an "
-                f"iterable dataset, whose position died with it. Map-style datasets go on."
-            )
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row < _MAX_DEATHS_IN_A_ROW * self.workers:
             return
         at = self._sample_at(lost[0], worker) if lost else "the start"
         raise LoaderError(
             f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making a "
-            f"batch, the last with {_how(status)} at {at}. SIGKILL often means that memory ran "
-            f"out; SIGSEGV is a crash in native code that the dataset calls."
+            f"batch, the last with {how_it_ended(status)} at {at}. SIGKILL often means that memory "
+            f"ran out; SIGSEGV is a crash in native code that the dataset calls."
         )
 
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
@@ -387,5 +393,6 @@ class ProcessExecutor:
         self._slots.close()
 
 
-def _how(status: int) -> str:
+def how_it_ended(status: int) -> str:
+    """Return how a process ended, by what its parent heard."""
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from torch.utils.data import (
     DataLoader,
     IterableDataset,
+    IterDataPipe,
     MapDataPipe,
     default_collate,
     default_convert,
@@ -27,10 +28,11 @@ from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
 from headrace.data.loader.arguments import modules_of
 from headrace.data.loader.device import DeviceFeed
-from headrace.data.loader.executor import Executor, Helper, take_turn
+from headrace.data.loader.executor import Executor, Helper, close_all, take_turn
+from headrace.data.loader.iterated import IterableExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
-from headrace.data.loader.orders import SamplerOrders
+from headrace.data.loader.orders import IterableOrders, Orders, SamplerOrders
 from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget
 from headrace.data.loader.stats import LoaderStats
@@ -38,6 +40,8 @@ from headrace.data.loader.stream import BatchStream, Progress
 from headrace.plan.seeds import combine
 
 _USUAL_PREFETCH = 2  # torch's, for each worker
+
+_SEEDS = 1 << 63  # torch draws base seeds below it
 
 MakeHelper = Callable[[World], Helper | None]
 _ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in order
@@ -48,7 +52,7 @@ class _Kept:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.idle: list[Executor] = []
-        self._closer = weakref.finalize(loader, _close_all, self.idle)
+        self._closer = weakref.finalize(loader, close_all, self.idle)
 
     def take(self) -> Executor | None:
         """Return it, where there is one that can be used."""
@@ -71,16 +75,23 @@ class _Kept:
 _KEPT: WeakKeyDictionary[DataLoader[Any], _Kept] = WeakKeyDictionary()
 
 
-def may_be_taken(loader: DataLoader[Any]) -> bool:
-    """Whether a loader's batches can be made by number: its dataset is map-style."""
-    return not isinstance(loader.dataset, (IterableDataset, MapDataPipe))
+def why_not_taken(loader: DataLoader[Any]) -> str | None:
+    """Return why a loader stays with torch; None: its batches can be made by others."""
+    if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
+        return "its dataset is a data pipe, which torch's own workers know how to seed and share"
+    return None
+
+
+def is_iterated(loader: DataLoader[Any]) -> bool:
+    """Whether a loader's dataset is iterated, not indexed."""
+    return isinstance(loader.dataset, IterableDataset)
 
 
 class ExecutorIterator(_BaseDataLoaderIter):
     """Iterates over a torch DataLoader, with an executor in the place of its workers.
 
     Args:
-        loader: The loader; its dataset is map-style.
+        loader: The loader; see `why_not_taken`.
         make_helper: Called for each executor that is made: who helps its workers.
 
     Raises:
@@ -101,17 +112,11 @@ class ExecutorIterator(_BaseDataLoaderIter):
         kept = _KEPT[loader]
         executor = kept.take() or self._new_executor(world)
         try:
-            executor.start(_recipe_of(loader, world))
+            executor.start(_recipe_of(loader, world, self._worker_seed()))
         except BaseException:
             executor.close()
             raise
-        orders = SamplerOrders(
-            batches=self._sampler_iter,
-            epoch=combine(int(self._base_seed), self._epochs),
-            single=not self._auto_collation,
-            rank=world.rank,
-            world=world.size,
-        )
+        orders = self._orders(world)
         known = isinstance(loader.dataset, KnownDataset)
         rate = loader.dataset.max_bad_rate if known else None  # type: ignore[attr-defined]
         self._stream = BatchStream(
@@ -128,14 +133,35 @@ class ExecutorIterator(_BaseDataLoaderIter):
             survives_errors=True,
         )
 
+    def _orders(self, world: World) -> Orders:
+        epoch = combine(int(self._base_seed), self._epochs)
+        if is_iterated(self._loader):
+            return IterableOrders(epoch=epoch, rank=world.rank, world=world.size)
+        return SamplerOrders(
+            batches=self._sampler_iter,
+            epoch=epoch,
+            single=not self._auto_collation,
+            rank=world.rank,
+            world=world.size,
+        )
+
+    def _worker_seed(self) -> int:
+        """Return what workers of an iterable dataset seed themselves from, as torch's do.
+
+        Theirs begin anew with each epoch, also where they are persistent: so does what they draw.
+        """
+        if not self._epochs:
+            return int(self._base_seed)
+        return combine(int(self._base_seed), self._epochs) % _SEEDS
+
     def _new_executor(self, world: World) -> Executor:
         loader = self._loader
         workers = max(loader.num_workers, 1)
-        return ProcessExecutor(
+        kind = IterableExecutor if is_iterated(loader) else ProcessExecutor
+        return kind(
             workers,
             workers * (loader.prefetch_factor or _USUAL_PREFETCH),
             rank=world.rank,
-            iterable=False,
             modules=modules_of(loader.dataset, loader.collate_fn),
             helper=self._make_helper(world),
         )
@@ -166,16 +192,16 @@ def _nothing() -> None:
     return None
 
 
-def _recipe_of(loader: DataLoader[Any], world: World) -> Recipe:
+def _recipe_of(loader: DataLoader[Any], world: World, seed: int) -> Recipe:
     usual = default_collate if loader.batch_sampler is not None else default_convert
+    iterated = is_iterated(loader)
     return Recipe(
         dataset=loader.dataset,
         collate_fn=None if loader.collate_fn is usual else loader.collate_fn,
+        iterable=iterated,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
         worker_init_fn=loader.worker_init_fn,
         rank=world.rank,
+        torch_seed=seed if iterated else None,
     )
-
-
-def _close_all(executors: list[Executor]) -> None:
-    for executor in executors:
-        executor.close()

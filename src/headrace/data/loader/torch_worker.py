@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,18 @@ def tell_torch(number: int, workers: int, seed: int, dataset: Any, *, iterable: 
     module = importlib.import_module(_MODULE)
     info = module.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)
     setattr(module, _INFO, info)
+
+
+def seed_as_torch(base_seed: int, number: int) -> None:
+    """Seed the global CPU generators as torch does in worker `number` of a loader."""
+    import numpy as np
+    import torch
+
+    seed = base_seed + number
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    state = importlib.import_module(_MODULE)._generate_state(base_seed, number)  # noqa: SLF001
+    np.random.seed(state)  # noqa: NPY002 - the generator that user code draws from
 
 
 @contextmanager

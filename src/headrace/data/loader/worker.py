@@ -25,7 +25,7 @@ from headrace.data.loader.failures import Failure, sample_at
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
 from headrace.data.loader.randomness import seed_generators
 from headrace.data.loader.slots import SlotArena, read_at
-from headrace.data.loader.torch_worker import tell_torch
+from headrace.data.loader.torch_worker import seed_as_torch, tell_torch
 from headrace.data.storage.process import declare_leaf
 
 _LONGEST_AT_GATE_S = 2.0  # whoever makes the first batch may have died, or wait for a slow answer
@@ -157,7 +157,10 @@ def work(number: int, ends: Ends, recipe: Recipe) -> None:
     """Run worker `number` in this forked process."""
     leave_signals_to_the_parent()
     declare_leaf()  # no worker forks: it may call object stores itself
-    seed_generators(recipe.worker_seed(number))
+    if recipe.torch_seed is None:
+        seed_generators(recipe.worker_seed(number))
+    else:
+        seed_as_torch(recipe.torch_seed, number)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone
         Worker(number, ends, recipe).run()
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import env
-from headrace.core.errors import LoaderError
+from headrace.core.errors import NotSendableError
 from headrace.data.loader.channels import (
     HELD,
     NOBODY,
@@ -57,16 +57,17 @@ class Workforce:
     """The worker processes of one loader, and the channels to them.
 
     Args:
-        count: How many workers.
+        count: How many workers, or where not all begin at the start: the most there may be.
         slot_descriptors: The slots' files.
         rank: The rank they work for, for messages.
         queues: Ticket sockets: 1, or one a worker.
         modules: What the recipe will need; imported at once, while the script does other things.
         path: Where workers look for modules; by default where this process does.
         variables: Of workers, in place of this process's.
+        beginning: How many workers begin at the start, by default all; others as `need` asks.
 
     Attributes:
-        count: How many workers there are.
+        count: How many workers there are, or may be.
         answers: Sending end of the answer socket, for others who answer as workers do.
         board: int64[workers, 3]: the tickets that each worker holds and its progress.
     """
@@ -81,8 +82,11 @@ class Workforce:
         modules: Sequence[str] = (),
         path: Sequence[str] | None = None,
         variables: Mapping[str, str | None] | None = None,
+        beginning: int | None = None,
     ) -> None:
         self.count = count
+        self._beginning = count if beginning is None else beginning
+        self._forked: set[int] = set()
         self._rank = rank
         self._recipe_sent = b""  # its digest
         self._running = False
@@ -142,13 +146,19 @@ class Workforce:
         self.start_workers()
 
     def start_workers(self) -> None:
-        """Fork all workers, none of which runs."""
-        for number in range(self.count):
-            self.fork(number)
+        """Fork all workers that begin at the start; none runs."""
         self._running = True
+        for number in range(self._beginning):
+            self.fork(number)
+
+    def need(self, number: int) -> None:
+        """Start worker `number` where it has not begun."""
+        if number not in self._forked:
+            self.fork(number)
 
     def fork(self, number: int) -> None:
         """Start worker `number` (again)."""
+        self._forked.add(number)
         self.board[number] = NOBODY
         self._request("fork", number)
 
@@ -179,7 +189,7 @@ class Workforce:
         """
         self._pump()
         control = self._server.control
-        _wait_readable([self._answers.fileno(), control.fileno(), *also], timeout_s)
+        wait_readable([self._answers.fileno(), control.fileno(), *also], timeout_s)
         deaths: list[tuple[int, int]] = []
         while control.poll(0):
             report = self._report()
@@ -197,13 +207,14 @@ class Workforce:
     def none_waiting(self) -> bool:
         """Whether no ticket waits to be taken."""
         receivers = [receiver.fileno() for _, receiver in self._tickets]
-        return not any(self._unsent) and not _wait_readable(receivers, 0)
+        return not any(self._unsent) and not wait_readable(receivers, 0)
 
     def end_workers(self) -> None:
         """End all workers and throw away tickets and answers that are under way."""
         if not self._running:
             return
         self._running = False
+        self._forked.clear()
         self._request("end workers")
         while self._report()[0] != "ended workers":
             pass  # a death reported before the answer: all are ended now anyway
@@ -254,11 +265,11 @@ class Workforce:
 
 
 def pickled_recipe(recipe: Recipe) -> bytes:
-    """Return a recipe as it is sent; raises LoaderError, naming the part that cannot be."""
+    """Return a recipe as it is sent; raises NotSendableError, naming the part."""
     try:
         return _on_the_host(recipe)
     except Exception as error:
-        raise LoaderError(
+        raise NotSendableError(
             f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
             f"{_unpicklable_part(recipe)} ({type(error).__name__}: {error}). Open files, "
             f"connections and locks lazily, in the worker, or use num_workers=0."
@@ -309,7 +320,7 @@ def _drain(receiver: socket.socket) -> None:
         pass
 
 
-def _wait_readable(descriptors: list[int], timeout_s: float) -> bool:
+def wait_readable(descriptors: list[int], timeout_s: float) -> bool:
     """Wait until one can be read. poll: select fails for descriptors of 1024 and above."""
     poller = select.poll()
     for descriptor in descriptors:

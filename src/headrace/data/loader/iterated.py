@@ -1,0 +1,199 @@
+"""Batches of an iterable dataset, made by worker processes: each goes through a strand of its own.
+
+A strand is what the dataset gives to one worker's number, as torch's `get_worker_info()` tells it.
+Batches are taken from the strands in turn, as torch does, and those that have ended are passed by.
+Some strands may be a helper's. One that the helper gives up comes home: a worker here begins it
+anew, passes over what was made of it, and goes on. So the batches are the same, whoever makes them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headrace.core.errors import LoaderError
+from headrace.data.loader.channels import HELD, Answer, AnswerMessage
+from headrace.data.loader.executor import Helper, Made
+from headrace.data.loader.making import PASSES_OVER, Order
+from headrace.data.loader.processes import ProcessExecutor, how_it_ended
+from headrace.data.loader.workforce import Workforce
+from headrace.plan.dispatch import Ticket
+
+_AHEAD = 2  # batches of a strand that a helper is asked for at a time
+_STALLED_S = 1.0  # this process itself was stopped for what is more between two looks
+_GIVE_UP_S = 10.0  # a helper that does not give back what it is asked to is ended
+
+
+class IterableExecutor(ProcessExecutor):
+    """Worker processes on this host, each with its strand of an iterable dataset.
+
+    Args:
+        workers: How many.
+        prefetch_batches: How many batches are under way or made ahead; at least one a worker.
+        rank: The rank they work for, for messages.
+        modules: What dataset and transforms are defined in, to be imported early.
+        helper: Goes through as many strands more as it has workers for.
+
+    Attributes:
+        workers: How many strands there are: of workers here, and of those the helper stands for.
+    """
+
+    starts_anew = True
+
+    def __init__(
+        self,
+        workers: int,
+        prefetch_batches: int,
+        *,
+        rank: int,
+        modules: Sequence[str] = (),
+        helper: Helper | None = None,
+    ) -> None:
+        self._others = range(workers, workers + (helper.strands if helper is not None else 0))
+        super().__init__(workers, prefetch_batches, rank=rank, modules=modules, helper=helper)
+        self.workers = self._others.stop
+
+    def _new_force(self, modules: Sequence[str]) -> Workforce:
+        return Workforce(
+            self._others.stop,
+            self._slots.descriptors,
+            rank=self._rank,
+            queues=self._others.stop,
+            modules=modules,
+            beginning=self._others.start,
+        )
+
+    def _most_ahead(self) -> int:
+        return self._depth + _AHEAD * len(self._others)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._away_now = set(self._others)
+        # Strand -> batches of it and their slots, until the helper has nothing of it any more.
+        self._coming_home: dict[int, list[tuple[int, int]]] = {}
+        self._exhausted: set[int] = set()
+        self._waited_for = -1, 0.0, 0.0  # a batch, how long so far, and when that was looked at
+        self._held_up_s: dict[int, float] = {}  # strand -> how long all have waited for it
+        self._asked_home: dict[int, float] = {}  # strand -> when
+        self._came_home: set[int] = set()  # and their time begins anew
+        self._last_progress = 0
+
+    def has_room(self) -> bool:
+        """Whether another order can be taken now."""
+        under_way = self._submitted - self._dispatch.next_delivery
+        most = max(self._depth, min(self._most_ahead(), self._away.most_fitting))
+        return under_way < most and self._slots.free_count() > 0
+
+    def submit(self, order: Order) -> None:
+        """Take the order of the next batch; only when there is room."""
+        slot = self._slots.take()
+        assert slot is not None  # the stream asks has_room() first
+        batch = self._submitted
+        self._submitted += 1
+        self._orders[batch] = replace(order, place=batch // self.workers)
+        self._hand_out(batch, slot)
+
+    def _hand_out(self, batch: int, slot: int) -> None:
+        strand = batch % self.workers
+        if strand in self._coming_home:
+            self._coming_home[strand].append((batch, slot))
+            return
+        ticket = self._dispatch.issue(batch, slot)
+        if strand in self._exhausted:
+            self._note(AnswerMessage(Answer.EXHAUSTED, strand, ticket.number, slot, 0, 0))
+        elif strand in self._away_now:
+            self._away.send(self._written(ticket), strand)
+        else:
+            self._force.need(strand)
+            self._send(ticket)
+
+    def _queue_of(self, batch: int) -> int:
+        return batch % self.workers
+
+    def _note(self, answer: AnswerMessage) -> bool:
+        batch = self._dispatch.batch_of(answer.number)
+        if batch is None:
+            return False  # of a helper that was given up
+        if answer.answer is Answer.EXHAUSTED:
+            self._exhausted.add(batch % self.workers)
+        return super()._note(answer)
+
+    def _make_here(self, lost: list[Ticket]) -> None:
+        """Have the strands of tickets that were given up come home, with all their open batches."""
+        for ticket in lost:
+            strand = ticket.batch % self.workers
+            self._away_now.discard(strand)
+            self._coming_home.setdefault(strand, []).append((ticket.batch, ticket.slot))
+        open_away = map(self._dispatch.batch_of, self._away.numbers)
+        still_away = {batch % self.workers for batch in open_away if batch is not None}
+        for strand in self._coming_home.keys() - still_away:
+            self._came_home.add(strand)
+            for batch, slot in sorted(self._coming_home.pop(strand)):
+                self._hand_out(batch, slot)
+
+    def _ask_others(self) -> None:
+        """Have a strand that holds up all others, and is the helper's, come home."""
+        now_s, batch = time.monotonic(), self._dispatch.next_delivery
+        strand, places = batch % self.workers, batch // self.workers
+        waited_s = self._note_wait(now_s, batch)
+        if strand not in self._away_now:
+            return
+        asked_s = self._asked_home.get(strand)
+        if asked_s is None:
+            held_up_s = self._held_up_s[strand]
+            if self._away.is_overdue(waited_s, held_up_s, places, self._pace):
+                self._asked_home[strand] = now_s
+                self._away.take_home(strand)
+        elif now_s - asked_s > _GIVE_UP_S:
+            self._give_helper_up()
+
+    def _note_wait(self, now_s: float, batch: int) -> float:
+        """Note that a batch is waited for; return for how long, without what this process slept."""
+        before, waited_s, looked_s = self._waited_for
+        if before != batch:
+            waited_s, looked_s = 0.0, now_s
+        since_s = min(now_s - looked_s, _STALLED_S)
+        strand = batch % self.workers
+        self._held_up_s[strand] = self._held_up_s.get(strand, 0.0) + since_s
+        self._waited_for = batch, waited_s + since_s, now_s
+        return waited_s + since_s
+
+    def _give_helper_up(self) -> None:
+        numbers = set(self._away.numbers)
+        self._away.forget()
+        self._away_now.clear()
+        self._make_here(self._dispatch.forget(numbers))
+
+    def _find_unseen(self) -> None:
+        """Have what was a helper's come home, where that has ended.
+
+        A worker here that dies ends the iteration: its position died with it.
+        """
+        lost = self._away.lost()
+        if lost:
+            self._away_now.clear()
+            self._make_here(self._dispatch.forget(lost))
+
+    def _may_still_come(self) -> bool:
+        """Whether what is overdue is on its way: away, or behind what a worker passes over."""
+        strand = self._dispatch.next_delivery % self.workers
+        if strand in self._away_now or strand in self._coming_home:
+            return True  # it comes home in time
+        if strand in self._came_home:
+            self._came_home.discard(strand)
+            return True
+        progress, before = int(self._force.board[strand][HELD]), self._last_progress
+        self._last_progress = progress
+        return progress <= PASSES_OVER and progress != before
+
+    def _delivered(self, ticket: Ticket) -> Made:
+        self._last_progress = 0
+        return super()._delivered(ticket)
+
+    def _raise_if_hopeless(self, worker: int, status: int, lost: list[Ticket]) -> None:
+        del lost  # whatever it was: the worker's place in its strand is gone
+        raise LoaderError(
+            f"rank {self._rank}: worker {worker} ended ({how_it_ended(status)}) in the middle of "
+            f"an iterable dataset, whose position died with it. Map-style datasets go on."
+        )

@@ -1,0 +1,166 @@
+"""Strands of iterable datasets: whoever goes through one, its batches come once and in order."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.offload.dealing import Ask
+from headrace.cluster.offload.strands import StrandDealer, spread
+from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
+from headrace.data.loader.slots import PlainArena
+
+HOSTS = ["a", "b", "c"]
+STRANDS = range(2, 7)
+WAYS = ["add", "up", "down", "spread", "deal", "end", "fail", "return", "home", "begin"]
+STEPS = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(0, 9)), max_size=150)
+
+
+class Hosts:
+    """Hosts that do as they are told, and who listens to them."""
+
+    def __init__(self) -> None:
+        self.dealer = StrandDealer()
+        self.now_s = 0.0
+        self.up: set[str] = set()
+        self.out: list[Ask] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self.dealer.begin(STRANDS)
+        self.added: dict[int, int] = {}  # ticket -> its strand
+        self.made: list[int] = []
+        self.back: list[int] = []
+
+    def act(self, what: str, number: int) -> None:
+        host, self.now_s = HOSTS[number % len(HOSTS)], self.now_s + 1
+        match what:
+            case "add":
+                strand = STRANDS[number % len(STRANDS)]
+                self.dealer.add(len(self.added), strand)
+                self.added[len(self.added)] = strand
+            case "up":
+                self.up.add(host)
+                self.dealer.set_orders(host, number + 1)
+            case "down":
+                self.up.discard(host)
+                self.dealer.lose(host)
+                self.out = [ask for ask in self.out if ask.host != host]
+            case "spread":
+                self.dealer.spread_out()
+            case "deal":
+                self.deal()
+            case "home":
+                self.dealer.take_home(STRANDS[number % len(STRANDS)])
+            case "begin" if number == 0:
+                self.begin()  # what is out arrives, and goes nowhere
+            case "end" | "fail" | "return" if self.out:
+                self.answer(what, self.out[number % len(self.out)].host)
+        self.back += self.dealer.give_back()
+
+    def deal(self) -> None:
+        for ask in self.dealer.deal(self.now_s):
+            assert ask.host in self.up
+            assert ask.strand == self.added[ask.ticket]
+            needed = [one for one in self.out if self.dealer.needs(one.number, one.host)]
+            assert all(one.host == ask.host for one in needed if one.strand == ask.strand)
+            self.out.append(ask)
+
+    def answer(self, what: str, host: str) -> None:
+        """Have a host answer the oldest order that it has."""
+        ask = next(one for one in self.out if one.host == host)
+        self.out.remove(ask)
+        if what == "return":
+            self.dealer.returned(ask.number, host)
+            return
+        begun = self.dealer.begins(ask.number, host)
+        if what == "fail":
+            self.dealer.failed(ask.number, host)
+        ticket = self.dealer.arrived(ask.number, host, self.now_s)
+        assert ticket == begun
+        if ticket is not None:
+            (self.made if what == "end" else self.back).append(ticket)
+
+
+@given(STEPS)
+def test_each_ticket_is_answered_once_and_in_the_order_of_its_strand(steps):
+    hosts = Hosts()
+    for what, number in steps:
+        hosts.act(what, number)
+    hosts.dealer.spread_out()
+    for what in ("deal", *["end"] * len(hosts.added), "deal"):
+        hosts.act(what, 0)
+    while hosts.out:
+        hosts.act("end", 0)
+    assert sorted(hosts.made + hosts.back) == sorted(hosts.added)
+    for strand in STRANDS:
+        made = [ticket for ticket in hosts.made if hosts.added[ticket] == strand]
+        back = [ticket for ticket in hosts.back if hosts.added[ticket] == strand]
+        assert made == sorted(made)
+        assert not made or not back or made[-1] < min(back), "nothing is made after it went home"
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 40)), st.integers(0, 50), st.data())
+def test_each_host_has_strands_as_it_takes_orders(orders, count, data):
+    has = {host: data.draw(st.integers(0, 3)) for host in orders}
+    places = spread(range(count), orders, has)
+    assert set(places) == set(range(count) if orders else ())
+    given = {host: has[host] + list(places.values()).count(host) for host in orders}
+    for one in set(places.values()):
+        for other in orders:
+            assert given[one] / orders[one] <= (given[other] + 1) / orders[other]
+
+
+class Drawing:
+    """Draws for each sample; raises at some of them, and goes on."""
+
+    def __init__(self, count: int, bad: set[int]) -> None:
+        self.count, self.bad = count, bad
+
+    def __iter__(self) -> Drawing:
+        self.at = -1
+        return self
+
+    def __next__(self) -> tuple[int, float]:
+        self.at += 1
+        drawn = random.random()
+        if self.at >= self.count:
+            raise StopIteration
+        if self.at in self.bad:
+            raise ValueError(f"sample {self.at}")
+        return self.at, drawn
+
+
+def collated(samples: Any) -> tuple[Any, float]:
+    return samples, random.random()
+
+
+def made(maker: BatchMaker, place: int) -> object:
+    try:
+        return pickle.loads(maker.make(Order(draws=0, epoch=0, place=place), PlainArena()))
+    except (Exhausted, ValueError) as error:
+        return repr(error)
+
+
+@given(
+    st.integers(0, 40),
+    st.sets(st.integers(0, 40), max_size=4),
+    st.sampled_from([None, 1, 3, 7]),
+    st.booleans(),
+    st.lists(st.integers(0, 15), min_size=1, unique=True).map(sorted),
+)
+def test_whoever_passes_over_batches_makes_the_next_as_they_come(count, bad, size, drop, places):
+    recipe = Recipe(
+        dataset=Drawing(count, bad), collate_fn=collated, iterable=True, batch_size=size,
+        drop_last=drop and size is not None, switches={},
+    )  # fmt: skip
+    random.seed(7)
+    maker = BatchMaker(recipe, lambda _: None)
+    whole = [made(maker, place) for place in range(16)]
+    random.seed(7)
+    late = BatchMaker(recipe, lambda _: None)
+    assert [made(late, place) for place in places] == [whole[place] for place in places]
