@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -85,41 +86,56 @@ def heeds_signals(pid: int) -> bool:
     return bool(int(held, 16) >> (signal.SIGINT - 1) & 1)
 
 
-def ray_folders() -> set[Path]:
-    return set(Path("/tmp").glob("headrace-ray-*"))  # noqa: S108
-
-
-def test_a_sagemaker_job_with_groups_and_its_token_is_seen_nowhere(
-    hosts: dict[str, NetworkHost], tmp_path: Path
-):
-    before = ray_folders()
-    (tmp_path / "train.py").write_text(STAY)
-    jobs = {
-        name: host.start(
-            tmp_path, "cluster", "join", "--run-dir", "r", "train.py", "--lr", "3",
-            **in_groups(host),
-        )
-        for name, host in hosts.items()
-    }  # fmt: skip
-    eventually((tmp_path / "running").exists, "the script")
-    tokens = {
-        Path(variables["RAY_AUTH_TOKEN_PATH"]).read_text()
+def ray_folders(hosts: dict[str, NetworkHost]) -> set[Path]:
+    """Those of the hosts' Ray nodes, as long as these run: each has its token file there."""
+    return {
+        Path(variables["RAY_AUTH_TOKEN_PATH"]).parent
         for host in hosts.values()
         for variables in environments(host)
         if variables.get("RAY_AUTH_TOKEN_PATH")
     }
-    (token,) = tokens  # of all hosts
+
+
+def start_all(
+    hosts: dict[str, NetworkHost], folder: Path, *arguments: str
+) -> dict[str, subprocess.Popen[bytes]]:
+    """Start every host's part of a SageMaker job, and wait for its script."""
+    (folder / "train.py").write_text(STAY)
+    jobs = {
+        name: host.start(folder, "cluster", "join", *arguments, **in_groups(host))
+        for name, host in hosts.items()
+    }
+    eventually((folder / "running").exists, "the script")
+    return jobs
+
+
+def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
+    hosts: dict[str, NetworkHost], tmp_path: Path
+):
+    jobs = start_all(hosts, tmp_path, "--run-dir", "r", "train.py", "--lr", "3")
+    folders = ray_folders(hosts)
+    assert len(folders) == 3
+    (token,) = {(folder / "token").read_text() for folder in folders}  # of all hosts
     assert len(token) == 64
     for host in hosts.values():
         lines = command_lines(host)
         assert any("ray.scripts.scripts start" in line for line in lines.values())
         assert not any(token in line for line in lines.values())
         assert not any(token in str(variables) for variables in environments(host))
-    told_by_ray = [path for folder in ray_folders() - before for path in folder.rglob("*.log")]
+    told_by_ray = [path for folder in folders for path in folder.rglob("*.log")]
     assert told_by_ray
     assert not any(token in path.read_text(errors="replace") for path in told_by_ray)
+    (ray,) = (
+        pid
+        for pid, line in command_lines(hosts["algo-3"]).items()
+        if "ray.scripts.scripts start" in line and "node_warden" not in line
+    )
+    os.kill(ray, signal.SIGKILL)
+    assert jobs["algo-3"].wait(30) == 1
+    assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].said(tmp_path)
+    eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
     (tmp_path / "end").touch()
-    assert {name: job.wait(60) for name, job in jobs.items()} == dict.fromkeys(HOSTS, 0)
+    assert [jobs[name].wait(60) for name in (HEAD, "algo-1")] == [0, 0]
     said = hosts[HEAD].said(tmp_path)
     assert "a Ray cluster at 10.213.7.2:6379, hosts: gpu 1, cpu 2\n" in said
     assert "[gpu/algo-2:0] the script has ended, argv ['--lr', '3']\n" in said
@@ -128,7 +144,7 @@ def test_a_sagemaker_job_with_groups_and_its_token_is_seen_nowhere(
     assert not any(token in host.said(tmp_path) for host in hosts.values())
     assert not any(token in path.read_text() for path in (tmp_path / "r").rglob("rank-*"))
     nothing_is_left(hosts)
-    assert ray_folders() <= before
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywhere(
@@ -176,56 +192,41 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
 
 
 def test_sigterm_on_a_head_that_waits_for_hosts(hosts: dict[str, NetworkHost], tmp_path: Path):
-    before = ray_folders()
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
     head = hosts[HEAD].start(tmp_path, "cluster", "join", "train.py", **in_groups(hosts[HEAD]))
     eventually(lambda: "raylet" in str(command_lines(hosts[HEAD])), "that Ray is starting")
+    (folder,) = ray_folders(hosts)
     head.send_signal(signal.SIGTERM)
     assert head.wait(30) == 143
     nothing_is_left(hosts)
-    assert ray_folders() <= before
+    assert not folder.exists()
 
 
-def test_a_lost_host_does_not_end_the_head_and_ctrl_c_there_ends_all(
+def test_kill_9_of_a_launcher_ends_its_host_s_part_and_ctrl_c_on_the_head_ends_all(
     hosts: dict[str, NetworkHost], tmp_path: Path
 ):
-    before = ray_folders()
-    (tmp_path / "train.py").write_text(STAY)
-    jobs = {
-        name: host.start(tmp_path, "cluster", "join", "train.py", **in_groups(host))
-        for name, host in hosts.items()
-    }
-    eventually((tmp_path / "running").exists, "the script")
-    (ray,) = (
-        pid
-        for pid, line in command_lines(hosts["algo-3"]).items()
-        if "ray.scripts.scripts start" in line and "node_warden" not in line
-    )
-    os.kill(ray, signal.SIGKILL)
-    assert jobs["algo-3"].wait(30) == 1
-    assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].said(tmp_path)
-    eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
-    jobs[HEAD].send_signal(signal.SIGINT)
-    assert jobs[HEAD].wait(60) == 130
-    assert jobs["algo-1"].wait(30) == 130
-    nothing_is_left(hosts)
-    assert ray_folders() <= before
-
-
-def test_kill_9_of_launchers_ends_all_that_they_started(
-    hosts: dict[str, NetworkHost], tmp_path: Path
-):
-    (tmp_path / "train.py").write_text(STAY)
-    jobs = {
-        name: host.start(tmp_path, "cluster", "join", "train.py", **in_groups(host))
-        for name, host in hosts.items()
-    }
-    eventually((tmp_path / "running").exists, "the script")
+    jobs = start_all(hosts, tmp_path, "train.py")
+    folders = ray_folders(hosts)
+    kept = ray_folders({"algo-3": hosts["algo-3"]})  # nobody is left to remove it
     jobs["algo-3"].kill()
     eventually(lambda: not hosts["algo-3"].pids(), "the end of all on algo-3", 20)
     eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
     assert jobs[HEAD].poll() is None
-    jobs[HEAD].kill()
-    assert jobs["algo-1"].wait(30) == 1
-    assert "The head algo-2 is lost: " in hosts["algo-1"].said(tmp_path)
+    jobs[HEAD].send_signal(signal.SIGINT)
+    assert jobs[HEAD].wait(60) == 130
+    assert jobs["algo-1"].wait(30) == 130
+    nothing_is_left(hosts)
+    assert not any(folder.exists() for folder in folders - kept)
+
+
+def test_kill_9_of_the_head_s_launcher_ends_all(hosts: dict[str, NetworkHost], tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    head, other = hosts["algo-1"], hosts["algo-3"]
+    two = ["cluster", "join", "--hosts", "algo-1,algo-3", "--group"]
+    jobs = [head.start(tmp_path, *two, "gpu", "train.py", RAY_AUTH_TOKEN_PATH=""),
+            other.start(tmp_path, *two, "cpu", "train.py", RAY_AUTH_TOKEN_PATH="")]  # fmt: skip
+    eventually((tmp_path / "running").exists, "the script")
+    jobs[0].kill()
+    assert jobs[1].wait(30) == 1
+    assert "The head algo-1 is lost: " in other.said(tmp_path)
     nothing_is_left(hosts)

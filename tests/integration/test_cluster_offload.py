@@ -11,7 +11,7 @@ import pytest
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
-from jobs import attempts_of, eventually, run, started
+from jobs import attempts_of, eventually, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -61,17 +61,3 @@ def test_iterable_datasets_are_shared_among_the_cores_that_there_are_as_it_begin
         assert job.wait(60) == 0, terminal.read_text()
     (first, *_) = [line for line in terminal.read_text().splitlines() if "epoch whole" in line]
     assert "2 hosts" in first, "the first epoch waits for hosts that are about to be there"
-
-
-def test_a_group_that_trains_or_is_not_there_is_told(tmp_path: Path):
-    (tmp_path / "train.py").write_text("")
-    for wrong, told in {
-        ("--group", "gpu=1", "--offload", "gpu"): "that group trains",
-        ("--group", "gpu=1", "--offload", "cpu"): "none is of that group",
-    }.items():
-        ended = run(tmp_path, "--engine", "ray", *wrong, "train.py")
-        assert ended.returncode == 2
-        assert told in ended.stderr
-    ended = run(tmp_path, "--offload", "cpu", "train.py")
-    assert ended.returncode == 2
-    assert "--offload is about a cluster: add --engine ray" in ended.stderr

@@ -80,29 +80,6 @@ def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Pa
     assert not (tmp_path / "rank").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--engine", "ray", "--requirements", "no.txt"], "--requirements no.txt: there is no"),
-        (["--requirements", "r.txt"], "--requirements is about a cluster: add --engine ray"),
-    ],
-)
-def test_wrong_files_are_told(given: list[str], said: str, tmp_path: Path):
-    (tmp_path / "train.py").write_text(NO_RANK)
-    ended = run(tmp_path, *given, "train.py")
-    assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
-
-
-def test_a_file_that_stays_behind_is_told(cluster: LocalCluster, tmp_path: Path):
-    here, outside = tmp_path / "here", tmp_path / "more.txt"
-    here.mkdir()
-    outside.write_text("")
-    (here / "train.py").write_text(NO_RANK)
-    ended = run(here, *flags(cluster), "--requirements", str(outside), "train.py")
-    assert ended.returncode == 2
-    assert f"{outside} lies outside {here}, which goes along to the hosts" in ended.stderr
-
-
 @pytest.mark.skipif((why := why_not()) is not None, reason=why or "")
 def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -197,47 +197,21 @@ def test_ray_train_does_not_wait_for_devices_that_the_ranks_have(tmp_path: Path)
 
 
 def test_without_a_cluster_one_is_emulated_and_nothing_of_it_is_left(tmp_path: Path):
-    (tmp_path / "train.py").write_text(TRAIN)
-    before = set(Path("/tmp").glob("headrace-ray-*"))  # noqa: S108
+    (tmp_path / "train.py").write_text(TRAIN + "print(os.environ['RAY_AUTH_TOKEN_PATH'])\n")
     ended = run(tmp_path, "--engine", "ray", "--run-dir", "r", "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "[gpu/gpu-0:0] rank 0 of 1 sum 1.0" in ended.stdout
-    assert set(Path("/tmp").glob("headrace-ray-*")) <= before  # noqa: S108
+    token = (tmp_path / "r" / "logs" / "attempt-1" / "rank-0.stdout").read_text().split()[-1]
+    assert token.endswith("/token")
+    assert not Path(token).parent.exists()
     mine = str(tmp_path)
     left = [one for one in psutil.process_iter(["cmdline"]) if mine in str(one.info["cmdline"])]
     assert left == []
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--engine", "slurm"], "--engine slurm: it is one of local, ray"),
-        (["--group", "gpu=1"], "--group is about a cluster: add --engine ray"),
-        (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
-        (["--engine", "ray", "--group", "gpu"], "how many hosts"),
-        (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
-        (["--driver"], "--driver is about a cluster: add --engine ray"),
-        (["--engine", "ray", "--driver", "--nproc-per-node", "2"], "such a script runs once"),
-        (
-            [
-                "--engine",
-                "ray",
-                "--group",
-                "gpu=1",
-                "--group",
-                "cpu=1",
-                "--offload",
-                "cpu",
-                "--driver",
-            ],
-            "--offload cpu and --driver",
-        ),
-        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at 127.0.0.1:1"),
-    ],
-)
-def test_wrong_flags_are_told_before_anything_starts(flags: list[str], said: str, tmp_path: Path):
+def test_a_cluster_that_is_not_there_is_told_before_anything_starts(tmp_path: Path):
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    ended = run(tmp_path, *flags, "train.py")
-    assert ended.returncode in {1, 2}
-    assert said in ended.stderr
+    ended = run(tmp_path, "--engine", "ray", "--address", "127.0.0.1:1", "train.py")
+    assert ended.returncode == 1
+    assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
     assert "started" not in ended.stderr

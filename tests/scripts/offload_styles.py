@@ -90,13 +90,11 @@ if __name__ == "__main__":
     torch.manual_seed(5)
     own = torch.Generator().manual_seed(9)
     for name, loader in {
-        "plain": OwnLoader(Drawing("plain"), batch_size=4, num_workers=2, shuffle=True),
-        "kept": DataLoader(
+        "kept": OwnLoader(
             Drawing("kept"), batch_size=4, num_workers=1, persistent_workers=True, generator=own,
             sampler=RandomSampler(range(SAMPLES), generator=own),
         ),
-        "dicts": DataLoader(Drawing("dicts"), 4, True, num_workers=2, collate_fn=collated),
-        "many": DataLoader(Many("many", 1000), batch_size=8, drop_last=True),
+        "dicts": DataLoader(Many("dicts", 1000), 8, True, collate_fn=collated, drop_last=True),
         "single": DataLoader(Drawing("single"), batch_size=None, num_workers=2),
     }.items():  # fmt: skip
         if len(sys.argv) < 2 or name in sys.argv[1:]:

@@ -15,8 +15,9 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
 from headrace.launch.member import Member
-from headrace.launch.requirements import find_requirements
+from headrace.launch.requirements import Requirements, find_requirements
 from headrace.launch.travelling import pack_luggage
+from headrace.records.run_folder import open_run_folder
 
 
 def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
@@ -154,3 +155,21 @@ def test_how_many_share_an_iterable_dataset_is_settled_by_what_was_asked_for(
     declared: Group | None, there: list[int], strands: int
 ):
     assert strands_of_job(declared, there) == strands
+
+
+def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "train.py").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    luggage = pack_luggage(parse_torchrun_flags(["train.py"]).args, ["train.py"])
+    folder = open_run_folder(run_dir="r", name=None, script="train.py")
+    attempt = folder.start_attempt(command=[], argv=[], world_size=1)
+
+    def of(file: Path, *, travels: bool) -> Requirements:
+        return Requirements(file, luggage, travels=travels, folder=folder, attempt=attempt)
+
+    with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
+        of(tmp_path / "more.txt", travels=True)
+    of(tmp_path / "more.txt", travels=False)
+    elsewhere = of(tmp_path / "here" / "a" / "more.txt", travels=True).command("h", is_here=False)
+    assert elsewhere[elsewhere.index("--file") + 1] == "a/more.txt"

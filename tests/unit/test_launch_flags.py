@@ -92,3 +92,22 @@ def test_output_that_the_user_directs_is_left_to_torchrun(script: str):
 
 def test_ranks_share_the_cores():
     assert threads_per_rank(1) >= threads_per_rank(2) >= threads_per_rank(10**6) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--engine", "slurm"], "--engine slurm: it is one of local, ray"),
+        (["--group", "gpu=1"], "--group is about a cluster: add --engine ray"),
+        (["--offload", "cpu"], "--offload is about a cluster: add --engine ray"),
+        (["--requirements", "r.txt"], "--requirements is about a cluster: add --engine ray"),
+        (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
+        (["--engine", "ray", "--group", "gpu"], "how many hosts"),
+        (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
+        (["--engine", "ray", "--group", "gpu=1", "--offload", "gpu"], "that group trains"),
+        (["--engine", "ray", "--group", "gpu=1", "--offload", "cpu"], "none is of that group"),
+    ],
+)
+def test_wrong_flags_of_a_cluster_say_what_is_right(argv: list[str], message: str, script: str):
+    with pytest.raises(UsageError, match=message):
+        parse_torchrun_flags([*argv, script])
