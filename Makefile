@@ -24,7 +24,7 @@ demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## Run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not alone"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
 check: $(STAMP)  ## Lint, types, layers, written surfaces

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import BEGUN_FIRST
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 ALL_CODE = SOURCES + [
@@ -17,6 +19,11 @@ ALL_CODE = SOURCES + [
 ]
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+
+
+def test_the_files_that_are_begun_first_are_there():
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    assert set(BEGUN_FIRST) <= there
 
 
 def test_there_are_sources_to_check():
