@@ -12,10 +12,11 @@ import os
 
 import torch
 import torch.distributed as dist
+from pace import Pace
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
-from vit import SHAPES, Pace, network
+from vit import SHAPES, network
 
 from images import RandomImages
 

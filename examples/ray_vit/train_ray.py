@@ -15,10 +15,11 @@ import ray
 import ray.data
 import ray.train.torch
 import torch
+from pace import Pace
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
-from vit import SHAPES, Pace, network
+from vit import SHAPES, network
 
 from images import make_batch, prepare_batch
 

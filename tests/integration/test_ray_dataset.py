@@ -26,6 +26,8 @@ from headrace.core.errors import (
     UsageError,
     WorkerError,
 )
+from headrace.core.overrides import parse_overrides
+from headrace.enter.overrides import _may_have
 from headrace.records.reading import open_records
 from jobs import run
 from ray_functions import failing, mixed
@@ -184,6 +186,12 @@ def test_what_fails_in_rays_processes_reaches_the_script_and_a_batch_has_a_deadl
     wants = numbers(4).map_batches(mixed, num_cpus=64)  # which nobody has
     with pytest.raises(LoaderTimeoutError, match=r"batch 0 did not arrive within 0\.5 s"):
         next(iter(DataLoader(wants, 4, timeout_s=0.5)))
+
+
+def test_workers_are_not_applied_to_it(capsys: pytest.CaptureFixture[str]):
+    (workers,) = parse_overrides("num_workers=2")
+    assert not _may_have(workers, numbers(4))
+    assert "num_workers=2 is not applied to Dataset: Ray's own processes" in capsys.readouterr().err
 
 
 def test_ray_is_not_imported_where_the_dataset_is_none_of_its():
