@@ -153,6 +153,8 @@ def test_an_iterator_of_rays_is_one_ranks_already():
     assert len(found[0]) == len(found[1])
     with pytest.raises(TypeError, match="not known before it has run"):
         len(DataLoader(first, 3))
+    with pytest.warns(UserWarning, match="each sample comes to every rank"):
+        DataLoader(numbers(12).iterator(), 3, rank=0, world=2)
 
 
 def test_a_length_that_would_need_the_whole_dataset_to_run_is_not_known():

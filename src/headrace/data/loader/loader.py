@@ -105,7 +105,7 @@ class DataLoader:
         seed: int = 0,
         num_workers: int | Literal["auto"] = "auto",
         drop_last: bool = False,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         prefetch_batches: int | None = None,

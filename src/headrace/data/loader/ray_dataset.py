@@ -20,6 +20,7 @@ from headrace.core.world import World
 from headrace.plan.seeds import batch_seed
 
 Columns = dict[str, NDArray[Any]]
+_UNSPLIT = "DataIteratorImpl"
 _WINDOW_BATCHES = 8
 _ORDER = "Ray's dataset decides its own order; shuffle=True shuffles it in windows"
 _REFUSED = {
@@ -150,11 +151,20 @@ def check_rays(batches: RayBatches, given: Mapping[str, Any], *, single: bool) -
     window = batches.window
     if window is not None and (window < 1 or not batches.shuffle):
         raise UsageError(f"window={window} and a Ray Dataset: 1 or more, and with shuffle=True.")
-    if batches.world.size > 1 and _is_whole(batches.dataset):
+    if batches.world.size == 1:
+        return
+    if _is_whole(batches.dataset):
         warnings.warn(
             f"Each of {batches.world.size} ranks has Ray prepare this whole dataset, and takes its "
             "own part: a Ray program is one rank's. In Ray Train, give the loader "
             "ray.train.get_dataset_shard(...), which is prepared once for all ranks.",
+            stacklevel=4,
+        )
+    elif _has_class(batches.dataset, "ray.data._internal.iterator.iterator_impl", _UNSPLIT):
+        warnings.warn(
+            f"Each of {batches.world.size} ranks is given all of this iterator of Ray's, so each "
+            "sample comes to every rank. Split it: Dataset.streaming_split, or in Ray Train "
+            "datasets_to_split; or give the loader the dataset itself.",
             stacklevel=4,
         )
 
