@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -23,12 +24,11 @@ from statistics import median
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
-from launches import SCRIPTS  # noqa: E402
+from launches import LONGEST_S, SCRIPTS  # noqa: E402
 
 from calm import TRIES, calmly  # noqa: E402 - stands above this folder
 from headrace.records.reading import open_records  # noqa: E402
-from jobs import DEADLINE_S  # noqa: E402 - of the tests
-from network_hosts import network_hosts, sagemaker  # noqa: E402 - likewise
+from network_hosts import network_hosts, sagemaker  # noqa: E402 - of the tests
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "offload.md"
@@ -123,11 +123,14 @@ def run(way: Way) -> Found:
             )
             for host in hosts
         }  # fmt: skip
-        code = launched["gpu"].wait(DEADLINE_S)
-        for other in launched.values():
-            other.wait(DEADLINE_S)
+        try:
+            code = launched["gpu"].wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            code = -1
         if code:
             raise SystemExit(f"{way.name}: the job ended with {code}:\n{hosts[0].said(folder)}")
+        for other in launched.values():
+            other.wait(LONGEST_S)
         return read(folder / "run", way)
 
 

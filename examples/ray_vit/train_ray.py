@@ -33,6 +33,9 @@ def main() -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
     devices = int(ray.cluster_resources().get("GPU", 0))
     workers = devices or 1
+    # Without a device to look for, Ray would train on any host: it is to be this one.
+    here = {"CPU": 1, f"node:{ray.util.get_node_ip_address()}": 0.001}
+    resources = None if devices else here
     images = (
         ray.data.range(args.batch_size * args.steps * workers)
         .map_batches(make_batch, batch_size=args.batch_size)
@@ -41,7 +44,9 @@ def main() -> None:
     trainer = TorchTrainer(
         train,
         train_loop_config=vars(args),
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=devices > 0),
+        scaling_config=ScalingConfig(
+            num_workers=workers, use_gpu=devices > 0, resources_per_worker=resources
+        ),
         datasets={"train": images},
     )
     trainer.fit()
