@@ -130,18 +130,3 @@ def test_auto_leaves_a_group_alone_that_would_not_help(tmp_path: Path):
     assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
     assert "makes batches" not in ended.stderr
     assert not (tmp_path / "r" / "prediction.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--group", "gpu=1"], "about the one group beside the one that trains; there are: none"),
-        (["--group", "gpu=1", "--group", "a=1", "--group", "b=1"], "there are: a, b"),
-        (["--group", "gpu=1", "--group", "a=1", "--profile", "off"], "records nothing"),
-    ],
-)
-def test_auto_that_cannot_choose_is_refused(tmp_path: Path, flags: list[str], told: str):
-    (tmp_path / "train.py").write_text("")
-    ended = run(tmp_path, "--engine", "ray", *flags, "--offload", "auto", "train.py")
-    assert ended.returncode == 2
-    assert told in " ".join(ended.stderr.split())

@@ -94,6 +94,9 @@ def test_ranks_share_the_cores():
     assert threads_per_rank(1) >= threads_per_rank(2) >= threads_per_rank(10**6) == 1
 
 
+GROUPS = ["--engine", "ray", "--group", "gpu=1", "--group", "cpu=1"]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -106,6 +109,12 @@ def test_ranks_share_the_cores():
         (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),
         (["--engine", "ray", "--group", "gpu=1", "--offload", "gpu"], "that group trains"),
         (["--engine", "ray", "--group", "gpu=1", "--offload", "cpu"], "none is of that group"),
+        (["--driver"], "--driver is about a cluster: add --engine ray"),
+        (["--engine", "ray", "--driver", "--nproc-per-node", "2"], "such a script runs once"),
+        ([*GROUPS, "--offload", "cpu", "--driver"], "--offload cpu and --driver"),
+        (["--engine", "ray", "--group", "gpu=1", "--offload", "auto"], "there are: none"),
+        ([*GROUPS, "--group", "b=1", "--offload", "auto"], "there are: cpu, b"),
+        ([*GROUPS, "--profile", "off", "--offload", "auto"], "records nothing"),
     ],
 )
 def test_wrong_flags_of_a_cluster_say_what_is_right(argv: list[str], message: str, script: str):
