@@ -50,11 +50,12 @@ def test_hosts_that_join_are_used_and_lost_ones_stop_nothing(cluster: LocalClust
     assert attempt["exit_code"] == 0
 
 
-def test_iterable_datasets_are_shared_among_the_cores_that_there_are_as_it_begins(
+def test_iterable_datasets_are_shared_among_as_many_cores_as_were_asked_for(
     cluster: LocalCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_iterated_epochs.py", tmp_path)
-    with started(tmp_path, *flags(cluster), "offload_iterated_epochs.py", "3") as job:
+    asked = [*flags(cluster), "--group", "cpu=1:cpus=2"]
+    with started(tmp_path, *asked, "offload_iterated_epochs.py", "3") as job:
         terminal = tmp_path / "terminal"
         eventually(lambda: "epoch whole, 2 hosts" in terminal.read_text(), "an epoch with both")
         (tmp_path / "enough").touch()
