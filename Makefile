@@ -43,8 +43,9 @@ $(VENV)/.bench: $(STAMP)
 bench: $(VENV)/.bench  ## Measure what docs/benchmarks.md reports (about half an hour)
 	$(BIN)/python benchmarks/all.py
 
-bench-cluster: $(STAMP)  ## Measure what docs/offload.md reports (an hour and a half; three of them need root)
+bench-cluster: $(STAMP)  ## Measure what docs/offload.md reports (two hours; four of them need root)
 	$(BIN)/python benchmarks/cluster/mix.py
+	$(BIN)/python benchmarks/cluster/blur.py
 	$(BIN)/python benchmarks/cluster/sharing.py
 	$(BIN)/python benchmarks/cluster/transfer.py
 	$(BIN)/python benchmarks/cluster/faults.py
