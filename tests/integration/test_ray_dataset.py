@@ -29,7 +29,7 @@ from headrace.core.overrides import parse_overrides
 from headrace.enter.overrides import _may_have
 from headrace.records.reading import open_records
 from jobs import run
-from ray_functions import failing, mixed
+from ray_functions import failing, mixed, of_two_sizes
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -97,6 +97,32 @@ def test_columns_are_tensors_and_what_torch_has_no_type_for_is_listed():
     batch["image"] += 1  # it is the script's own
     assert [each.tolist() for each in batch["ragged"]] == [[], [0], [0, 1], []]
     assert batch["name"] == ["row 0", "row 1", "row 2", "row 3"]
+
+
+def test_a_tail_of_other_shapes_joins_the_batch_before_it():
+    pictures = numbers(9, 1).map_batches(of_two_sizes, batch_size=1)
+    sides = [
+        [len(picture) for batch in DataLoader(pictures, 4, rank=rank, world=2)
+         for picture in batch["picture"]]
+        for rank in range(2)
+    ]  # fmt: skip
+    assert sorted(sides[0] + sides[1]) == sorted(2 + number % 2 for number in range(9))
+    assert len(sides[0]) == 4
+    assert len(sides[1]) == 5
+
+
+def test_the_place_in_another_shuffle_is_refused():
+    loader = DataLoader(numbers(12), 2, shuffle=True)
+    next(iter(loader))
+    state = loader.state_dict()
+    DataLoader(numbers(12), 2, shuffle=True).load_state_dict(state)
+    for other in ({}, {"shuffle": True, "window": 2}):
+        with pytest.raises(CheckpointError, match=r"sample\(s\) shuffled together"):
+            DataLoader(numbers(12), 2, **other).load_state_dict(state)
+
+
+def test_a_wait_without_a_deadline():
+    assert len(list(DataLoader(numbers(4), 2, timeout_s=float("inf")))) == 2
 
 
 def test_collate_and_the_transform_on_the_device_get_what_they_should():

@@ -83,7 +83,7 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
     @functools.wraps(shared_among)
     def _shared_among(loader: Any) -> int:
         is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
-        others = 0 if is_given else _strands(hosts_file, loader.world.size)
+        others = 0 if is_given or loader.is_rays else _strands(hosts_file, loader.world.size)
         return int(shared_among(loader)) + others
 
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +27,7 @@ _T = TypeVar("_T")
 _FEWEST_STEPS, _SHORTEST_NS = 20, 5_000_000_000
 _WORTH_IT = 1.05
 _SETTLES_NS = 2_000_000_000  # batches that were asked for before are used up
-_LOOK_EVERY_S = 1.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # between looks: each reads all that is recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class OffloadChoice:
         self._foretold: Foretold | None = None
         self._cores = 0
         self._is_checked = False
-        self._next_s = 0.0
+        self._next_s, self._pause_s = 0.0, _FIRST_PAUSE_S
 
     def is_yes(self, cores: int, now_s: float) -> bool:
         """Return whether hosts are to be used, as far as is known; a moment at most.
@@ -107,7 +108,8 @@ class OffloadChoice:
     def _look(self, cores: int, now_s: float) -> None:
         if self._looking is None:
             if cores and now_s >= self._next_s:
-                self._cores, self._next_s = cores, now_s + _LOOK_EVERY_S
+                self._cores = cores
+                self._put_off(now_s)
                 each = cores / self._ranks
                 self._looking = self._thread.submit(
                     _quietly, lambda: foretell(self._run, self._attempt, each)
@@ -115,7 +117,12 @@ class OffloadChoice:
         elif self._looking.done():
             self._foretold, self._looking = self._looking.result(), None
             if self._foretold is not None:
+                self._pause_s = _FIRST_PAUSE_S
                 self._tell(self._told(self._foretold))
+
+    def _put_off(self, now_s: float) -> None:
+        self._next_s = now_s + self._pause_s
+        self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _told(self, foretold: Foretold) -> str:
         if not foretold.reached:
@@ -135,7 +142,7 @@ class OffloadChoice:
     def _check(self, now_s: float) -> None:
         if self._checking is None:
             if now_s >= self._next_s:
-                self._next_s = now_s + _LOOK_EVERY_S
+                self._put_off(now_s)
                 self._checking = self._thread.submit(
                     _quietly, lambda: measured_so_far(self._run, self._attempt)
                 )
@@ -154,7 +161,8 @@ class OffloadChoice:
             predicted=found.speedup, low=found.low, high=found.high,
             measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
         )  # fmt: skip
-        keep(checked, self._run)
+        with suppress(OSError):  # no room for it: training matters more, and it is told below
+            keep(checked, self._run)
         self._tell(
             f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
             f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"

@@ -275,6 +275,7 @@ class DataLoader:
             world=self.world.size,
             batch_size=self.batch_size,
             workers=self._shared_among() if self.iterable else 0,
+            shuffled=self._ray_batches().shuffled_together if self.is_rays else 0,
         )
 
     def _shared_among(self) -> int:

@@ -78,7 +78,7 @@ class RayBatches:
 
     def of_epoch(self, seed: int, epoch: int) -> Iterator[Columns]:
         """Iterate over this rank's batches of an epoch."""
-        world = self.world if _is_whole(self.dataset) else World()
+        world = self._sharers
         whole = self.batch_size * world.size
         batches = self._global_batches(whole, seed, epoch)
         if self.drop_last:
@@ -89,6 +89,17 @@ class RayBatches:
             rows = rows_of(batch)
             begin, end = (rows * rank // world.size for rank in (world.rank, world.rank + 1))
             yield {name: column[begin:end] for name, column in batch.items()}
+
+    @property
+    def shuffled_together(self) -> int:
+        """Samples of a window; 0: they come as they are."""
+        rows = self.batch_size * self._sharers.size
+        return max((self.window or _WINDOW_BATCHES * rows) // rows, 1) * rows if self.shuffle else 0
+
+    @property
+    def _sharers(self) -> World:
+        """This rank's place among those that share what Ray gives to each."""
+        return self.world if _is_whole(self.dataset) else World()
 
     def count(self) -> int:
         """Return how many batches an epoch has on each rank.
@@ -112,7 +123,7 @@ class RayBatches:
             return
         # Not Ray's own shuffle: what that gives depends on how rows are spread over blocks, which
         # differs with the cores that are free, and so could from rank to rank.
-        window = max((self.window or _WINDOW_BATCHES * rows) // rows, 1) * rows
+        window = self.shuffled_together
         ahead = max(1, self.prefetch * rows // window)
         for number, chunk in enumerate(self._chunks(window, ahead)):
             order = np.random.default_rng(batch_seed(seed, epoch, number))
@@ -181,7 +192,7 @@ def _with_tail_joined(batches: Iterator[Columns], ranks: int) -> Iterator[Column
         if held is None:
             held = batch
         elif rows_of(batch) < ranks:
-            held = {name: np.concatenate([held[name], batch[name]]) for name in held}
+            held = {name: _joined(held[name], batch[name]) for name in held}
         else:
             yield held
             held = batch
@@ -193,6 +204,16 @@ def _with_tail_joined(batches: Iterator[Columns], ranks: int) -> Iterator[Column
             "have one. Use fewer ranks, or drop_last=True."
         )
     yield held
+
+
+def _joined(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Return rows of both; Ray stacks those of one shape, and lists those of several."""
+    if one.dtype != other.dtype or one.shape[1:] != other.shape[1:]:
+        rows = np.empty(len(one) + len(other), object)
+        for place, row in enumerate((*one, *other)):  # all at once, NumPy would stack them
+            rows[place] = row
+        return rows
+    return np.concatenate([one, other])
 
 
 def to_tensors(columns: Columns) -> dict[str, Any]:

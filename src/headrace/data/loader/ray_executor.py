@@ -63,7 +63,7 @@ class RayExecutor:
         assert self._taker is not None  # an iteration has been started
         batch, where = self._next_batch, f"rank {self._batches.world.rank}, Ray Data"
         try:
-            taken = self._taker.take(timeout_s)
+            taken = self._taker.take(min(timeout_s, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise LoaderTimeoutError(
                 f"{where}: batch {batch} did not arrive within {timeout_s:g} s. Ray may wait for "

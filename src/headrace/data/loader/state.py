@@ -21,6 +21,8 @@ class BatchCount:
         world: The world size.
         batch_size: Samples a batch on this rank.
         workers: That an iterable dataset is shared among; 0 for a sampler.
+        shuffled: How a Ray Dataset's samples are shuffled together: in windows of so many; 0: as
+            they are.
     """
 
     epoch: int
@@ -29,10 +31,16 @@ class BatchCount:
     world: int
     batch_size: int
     workers: int
+    shuffled: int = 0
 
     def check_same(self, loader: BatchCount) -> None:
         """Raise CheckpointError unless a loader counts in the same batches."""
-        names = {"world": "rank(s)", "batch_size": "sample(s) a batch", "workers": "worker(s)"}
+        names = {
+            "world": "rank(s)",
+            "batch_size": "sample(s) a batch",
+            "workers": "worker(s)",
+            "shuffled": "sample(s) shuffled together",
+        }
         changed = [name for name in names if getattr(self, name) != getattr(loader, name)]
         if changed:
             was, now = (
