@@ -103,7 +103,7 @@ def test_auxiliary_workers_never_deliver_later(service, consume, workers, away):
     way=st.floats(0, 2),
 )
 def test_more_auxiliary_cores_are_never_slower(load, pipeline, away, more, way):
-    costs = replace(a_load(**load), auxiliary_ns=way * load["service"])
+    costs = replace(a_load(**load), auxiliary_factor=1.0 + way)
     pipeline = replace(pipeline, takes_next=True)
     fewer = period(replace(pipeline, auxiliary=away), costs)
     then = period(replace(pipeline, auxiliary=away + more), costs)

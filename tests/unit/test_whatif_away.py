@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.observe.whatif.away import CORES_EVENT, LOADER_EVENT, joined_ns, read_away
+from headrace.observe.whatif.away import (
+    CORES_EVENT,
+    LOADER_EVENT,
+    Away,
+    cores_text,
+    joined_ns,
+    read_away,
+)
+from headrace.observe.whatif.measured import Measured, loader_rows
+from headrace.observe.whatif.prediction import Change, Simulator, with_auxiliary
+from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import columns
 from headrace.observe.whatif.within import Within
 from headrace.records.schema import BY_NAME
@@ -36,9 +47,9 @@ class Written:
         )
 
 
-def cores(rank: int, at_s: float, host: str, value: float) -> dict[str, object]:
-    at_ns = int(at_s * SECOND)
-    return {"rank": rank, "at_ns": at_ns, "kind": CORES_EVENT, "text": host, "value": value}
+def cores(rank: int, at_s: float, host: str, value: float, loader: int = 0) -> dict[str, object]:
+    text, at_ns = cores_text(loader, host), int(at_s * SECOND)
+    return {"rank": rank, "at_ns": at_ns, "kind": CORES_EVENT, "text": text, "value": value}
 
 
 def arrival(rank: int, at_s: float, making_ms: int, loader: int = 0) -> dict[str, object]:
@@ -68,6 +79,7 @@ def test_cores_are_averaged_over_time_and_shared_by_ranks():
         TAKEN,
         cores(0, 5, "one", 4), cores(1, 5, "one", 4),  # all the time
         cores(0, 15, "two", 8), cores(1, 15, "two", 8),  # half of it
+        cores(0, 16, "one", 1, loader=1),  # another loader's
         cores(0, 10, "three", 6), cores(0, 15, "three", 0), cores(1, 20, "three", 6),
     ]  # fmt: skip
     arrivals = [arrival(0, 12, 40), arrival(1, 13, 60), arrival(0, 30, 999), arrival(0, 12, 1, 7)]
@@ -80,8 +92,9 @@ def test_cores_are_averaged_over_time_and_shared_by_ranks():
 def test_when_hosts_joined():
     told = [cores(0, 5, "one", 2), cores(0, 9, "one", 3), cores(0, 7, "two", 1)]
     events = columns(Written({"events": [TAKEN, *told]}), "events")
-    assert joined_ns(events) == (5 * SECOND, 7 * SECOND)
-    assert joined_ns(columns(Written({"events": [TAKEN]}), "events")) is None
+    assert joined_ns(events, 0) == (5 * SECOND, 7 * SECOND)
+    assert joined_ns(columns(Written({"events": [TAKEN]}), "events"), 0) is None
+    assert joined_ns(events, 1) is None
 
 
 def test_within_a_time_only_what_began_and_ended_there_counts():
@@ -95,3 +108,45 @@ def test_within_a_time_only_what_began_and_ended_there_counts():
     assert begins(Within(tables, begin_ns=7 * SECOND)) == [7, 8, 9]
     assert begins(Within(tables)) == list(range(10))
     assert Within(tables, begin_ns=5 * SECOND).table("events").num_rows == 1
+
+
+def test_with_help_a_loader_without_workers_has_one():
+    loaders = columns(Written({"loaders": [{"loader": 0, "workers": 0}]}), "loaders")
+    alone, helped = loader_rows(loaders, 0), loader_rows(loaders, 0, Away())
+    assert alone is not None
+    assert helped is not None
+    assert (alone["workers"][0], helped["workers"][0]) == (0, 1)
+    assert helped["prefetch_factor"][0] == 2
+
+
+def simulator(auxiliary: int, factor: float) -> Simulator:
+    """Workers that take 100 ms a batch, 2 here and some away; the consumer takes 1 ms."""
+    workers = 2 + auxiliary / factor
+    return Simulator(
+        Measured(
+            pipeline=Pipeline(workers=2, takes_next=True, auxiliary=auxiliary),
+            service_ns=np.full(50, 100e6),
+            service_cpu_ns=np.full(50, 50e6),
+            demand_ns=np.full(50, 50e6),
+            consume_ns=np.full(50, 1e6),
+            consume_cpu_ns=1e6,
+            period_ns=np.full(50, 100e6 / workers),
+            ranks=1,
+            persistent=True,
+            auxiliary_factor=factor,
+        )
+    )
+
+
+def test_hosts_that_helped_are_foretold_as_quick_as_they_were():
+    slow = simulator(8, 2.0)  # 8 that do the work of 4
+    same = with_auxiliary(slow, 8)
+    assert same.low <= 1.0 <= same.high
+    assert same.speedup == pytest.approx(1.0, abs=0.05)
+    assert with_auxiliary(slow, 16).speedup == pytest.approx(10 / 6, rel=0.06)
+
+
+def test_what_quickens_a_batch_here_quickens_it_there():
+    for factor in (0.5, 2.0):
+        quick = simulator(4, factor).predict(Change(service_factor=0.5))
+        assert quick.speedup == pytest.approx(2.0, rel=0.05)

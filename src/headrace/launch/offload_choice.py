@@ -85,8 +85,8 @@ class OffloadChoice:
             cores: Their cores now, all together.
             now_s: The time, by any clock that goes on.
         """
-        if self._foretold is None:
-            self._look(cores, now_s)
+        if self._foretold is None or not (self._foretold.helps or cores == self._cores):
+            self._look(cores, now_s)  # for the first time, or as other hosts are there
         elif self._foretold.helps and not self._is_checked:
             self._check(now_s)
         return self._foretold is not None and self._foretold.helps
@@ -94,12 +94,16 @@ class OffloadChoice:
     def close(self) -> None:
         """Tell what there is to tell; the job is over."""
         self._thread.shutdown(cancel_futures=True)
+        if self._looking is not None and self._looking.done() and not self._looking.cancelled():
+            self._take_in(self._looking.result())
         if self._foretold is None:
-            self._tell(
-                f"headrace: --offload auto: group {self._group} was not used: too few steps were "
-                f"recorded on this machine to foretell what it gives (at least {_FEWEST_STEPS}, "
-                f"over {_SHORTEST_NS / 1e9:.0f} s)\n"
+            why = (
+                "no steps were recorded on this machine from which to foretell what it gives, or "
+                f"too few (at least {_FEWEST_STEPS} of each rank, over {_SHORTEST_NS / 1e9:.0f} s, "
+                "fed by a DataLoader)"
             )
+            why = why if self._cores else "none of its hosts was there"
+            self._tell(f"headrace: --offload auto: group {self._group} was not used: {why}\n")
         elif self._foretold.helps and not self._is_checked:
             measured = _quietly(lambda: measured_so_far(self._run, self._attempt))
             if measured is not None:
@@ -115,10 +119,13 @@ class OffloadChoice:
                     _quietly, lambda: foretell(self._run, self._attempt, each)
                 )
         elif self._looking.done():
-            self._foretold, self._looking = self._looking.result(), None
-            if self._foretold is not None:
-                self._pause_s = _FIRST_PAUSE_S
-                self._tell(self._told(self._foretold))
+            found, self._looking = self._looking.result(), None
+            self._take_in(found)
+
+    def _take_in(self, found: Foretold | None) -> None:
+        if found is not None:
+            self._foretold, self._pause_s = found, _FIRST_PAUSE_S
+            self._tell(self._told(found))
 
     def _put_off(self, now_s: float) -> None:
         self._next_s = now_s + self._pause_s
@@ -148,8 +155,12 @@ class OffloadChoice:
                 )
         elif self._checking.done():
             measured, self._checking = self._checking.result(), None
-            if measured is not None and measured.after_steps >= _FEWEST_STEPS:
+            if measured is not None and self._is_enough(measured):
                 self._note(measured)
+
+    def _is_enough(self, measured: Comparison) -> bool:
+        steps = measured.after_steps / self._ranks
+        return steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS
 
     def _note(self, measured: Comparison) -> None:
         self._is_checked = True
@@ -195,7 +206,7 @@ def foretell(run: Path, attempt: int, cores: float) -> Foretold | None:
 def measured_so_far(run: Path, attempt: int) -> Comparison | None:
     """Return how steps with auxiliary hosts compare with those before; None: there are too few."""
     tables = open_records(run, attempt)
-    joined = joined_ns(columns(tables, "events"))
+    joined = joined_ns(columns(tables, "events"), main_loader(read_steps(tables)))
     if joined is None:
         return None
     first_ns, last_ns = joined

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -85,8 +86,9 @@ class Offloading:
 
     def close(self) -> None:
         """End what makes batches there."""
-        if self._choice is not None:
-            self._choice.close()
+        with suppress(Exception):  # what it tells must not keep hosts from being left
+            if self._choice is not None:
+                self._choice.close()
         self._auxiliaries.close()
 
     def _publish(self) -> None:

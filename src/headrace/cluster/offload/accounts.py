@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +29,7 @@ _PLACES = {
     number: {name: table.columns.index(name) for name in ("rank", "loader", "start_ns")}
     for number, table in _TABLES.items()
 }
+_KNOWN_WAYS = 60
 _EVENT_AT, _EVENT_TEXT = EVENTS.columns.index("at_ns"), EVENTS.columns.index("text")
 
 
@@ -46,8 +48,10 @@ class Accounts:
         self._writer: RingWriter | None = None
         self._switch: Switch | None = None
         self._has_begun = False
+        self._misunderstood: set[str] = set()
         self._cores: dict[str, int] = {}
-        self._behind_ns: dict[str, int] = {}  # how far hosts' clocks are behind this one's
+        # How far hosts' clocks are behind this one's, by their last messages.
+        self._behind_ns: dict[str, deque[int]] = {}
         self.loader: int | None = None
         folder = env.RECORDS_DIR.get()
         if folder:
@@ -71,7 +75,9 @@ class Accounts:
         """Note how many of a host's cores the loader may count on; 0: the host is lost."""
         if self._cores.get(host, 0) != cores:
             self._cores[host] = cores
-            self._event("auxiliary-cores", host, float(cores))
+            self._event("auxiliary-cores", f"{self.loader}/{host}", float(cores))
+        if not cores:
+            self._behind_ns.pop(host, None)  # it may come back as another machine
 
     def _event(self, kind: str, text: str, value: float) -> None:
         if self.on:
@@ -92,11 +98,17 @@ class Accounts:
         )  # fmt: skip
 
     def add(self, host: str, body: bytes) -> None:
-        """Add what a host's workers recorded; raises ValueError where the host sends nonsense."""
-        host_ns, rows = rows_told(body)
-        behind_ns = time.monotonic_ns() - host_ns
-        # The quickest message of all says most: others were longer on their way.
-        behind_ns = self._behind_ns[host] = min(behind_ns, self._behind_ns.get(host, behind_ns))
+        """Add what a host's workers recorded; what another version has sent is left out."""
+        try:
+            host_ns, rows = rows_told(body)
+        except ValueError as error:
+            if host not in self._misunderstood:
+                self._misunderstood.add(host)
+                self._event("probe-fault", f"{host}: {error}", 0.0)
+            return
+        known = self._behind_ns.setdefault(host, deque(maxlen=_KNOWN_WAYS))
+        known.append(time.monotonic_ns() - host_ns)
+        behind_ns = min(known)  # the quickest message says most: others were longer on their way
         if not self.on:
             return
         for number, values in rows:

@@ -298,7 +298,7 @@ class Receiver:
         if head.a == Answer.FAILED and isinstance(self._dealer, StrandDealer):
             self._dealer.failed(head.ask, peer.host.name)
         ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
-        if asked_s is not None:
+        if asked_s is not None and head.a == Answer.MADE:
             self._accounts.arrived(
                 peer.host.name, head.b, asked_s=asked_s, began_s=arrived.began_s, queued_ns=head.d,
                 making_ns=head.e, size_bytes=head.body_bytes, counted=ticket is not None,

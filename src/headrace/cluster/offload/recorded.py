@@ -110,6 +110,11 @@ def rows_told(body: bytes) -> tuple[int, list[tuple[int, list[object]]]]:
         ValueError: `RecordedWorkers` has not written this.
     """
     told = json.loads(body)
-    if not isinstance(told, dict) or told.keys() != {"now_ns", "rows"}:
-        raise ValueError("these are no rows of a host's workers")
+    columns = {table.number: len(table.fields) for table in _SENT}
+    if (
+        not isinstance(told, dict)
+        or told.keys() != {"now_ns", "rows"}
+        or any(columns.get(number) != len(values) for number, values in told["rows"])
+    ):
+        raise ValueError("its rows are not those of this version of Headrace")
     return told["now_ns"], told["rows"]

@@ -134,14 +134,16 @@ def auxiliary_hosts(evidence: Evidence) -> Remedy | None:
     if prediction.speedup < WORTH_IT or prediction.low <= 1.0:
         return None
     plural = "s" if hosts > 1 else ""
-    more_told = " more" if evidence.away is not None and evidence.away.workers else ""
+    there = evidence.away.hosts if evidence.away is not None else 0
+    more_told = " more" if there else ""
     return predicted(
         "auxiliary-hosts",
         f"{hosts}{more_told} auxiliary host{plural} of {evidence.host.cores:g} cores",
         prediction,
         "Have CPU hosts beside this one make batches, an instance group of their own: headrace run "
-        f"--engine ray --group gpu=1 --group cpu={hosts} --offload cpu (docs/clusters.md). A core "
-        "there is taken to do four fifths to five fourths of what one here does.",
+        f"--engine ray --group gpu=1 --group cpu={there + hosts} --offload cpu (docs/clusters.md). "
+        "Where none helped yet, a core there is taken to do four fifths to five fourths of what "
+        "one here does.",
     )
 
 

@@ -245,12 +245,12 @@ def gather(tables: Tables) -> Evidence:
     steps = read_steps(tables)
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _while_stepping(tables, steps)
-    made = loader_rows(columns(tables, "loaders"), number)
+    away = read_away(tables, number, steps.span_ns)
+    made = loader_rows(columns(tables, "loaders"), number, away)
     work = read_work(tables, number) if made is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host(tables, steps.span_ns)
-    away = read_away(tables, number, steps.span_ns)
     measured = measured_from(
         steps=steps, loader=made, work=work, fetches=fetches, host=host, away=away
     )

@@ -18,8 +18,8 @@ from headrace.observe.whatif.tables import (
 )
 
 LOADER_EVENT, CORES_EVENT = "auxiliary-loader", "auxiliary-cores"
-"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and how many of
-a host's cores it may count on."""
+"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and how many
+cores it may count on, of a host whose name follows the loader's number (`cores_text`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,12 @@ class Away:
     Attributes:
         workers: How many worked for each rank, on average.
         making_ns: What they took to make a batch, on average; 0 where they made none.
+        hosts: How many hosts they were on.
     """
 
-    workers: int
-    making_ns: float
+    workers: int = 0
+    making_ns: float = 0.0
+    hosts: int = 0
 
 
 def read_away(tables: Tables, loader: int, span_ns: tuple[int, int] | None) -> Away | None:
@@ -47,14 +49,18 @@ def read_away(tables: Tables, loader: int, span_ns: tuple[int, int] | None) -> A
     if span_ns is None or not _is_offloaded(events, loader):
         return None
     if length(arrivals) == 0:
-        return Away(workers=0, making_ns=0.0)
+        return Away()
     within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
     within &= arrivals["start_ns"] <= span_ns[1]
     mine = chosen(arrivals, within)
     if length(mine) == 0:
-        return Away(workers=0, making_ns=0.0)
-    cores = _mean_cores(events, span_ns) / len(np.unique(mine["rank"]))
-    return Away(workers=max(round(cores), 1), making_ns=float(mine["making_ns"].mean()))
+        return Away()
+    cores = _mean_cores(_of_loader(events, loader), span_ns) / len(np.unique(mine["rank"]))
+    return Away(
+        workers=max(round(cores), 1),
+        making_ns=float(mine["making_ns"].mean()),
+        hosts=len(np.unique(mine["host"].astype(str))),
+    )
 
 
 def _is_offloaded(events: Columns, loader: int) -> bool:
@@ -62,9 +68,21 @@ def _is_offloaded(events: Columns, loader: int) -> bool:
     return bool(told.any())
 
 
-def _mean_cores(events: Columns, span_ns: tuple[int, int]) -> float:
-    """Return the cores that all ranks together could count on, on average."""
+def cores_text(loader: int, host: str) -> str:
+    """Return the text of an event about a host's cores."""
+    return f"{loader}/{host}"
+
+
+def _of_loader(events: Columns, loader: int) -> Columns:
+    """Return the events about the cores that a loader may count on."""
     told = chosen(events, events["kind"] == CORES_EVENT)
+    begin = cores_text(loader, "")
+    mine = [str(text).startswith(begin) for text in told["text"]]
+    return chosen(told, np.array(mine, dtype=np.bool_))
+
+
+def _mean_cores(told: Columns, span_ns: tuple[int, int]) -> float:
+    """Return the cores that all ranks together could count on, on average."""
     begin_ns, end_ns = span_ns
     total = 0.0
     for rank in np.unique(told["rank"]):
@@ -77,9 +95,10 @@ def _mean_cores(events: Columns, span_ns: tuple[int, int]) -> float:
     return total / max(end_ns - begin_ns, 1)
 
 
-def joined_ns(events: Columns) -> tuple[int, int] | None:
-    """Return when the first host began to make batches, and when the last; None: none did."""
-    told = chosen(events, (events["kind"] == CORES_EVENT) & (events["value"] > 0))
+def joined_ns(events: Columns, loader: int) -> tuple[int, int] | None:
+    """Return when the first host began to make a loader's batches, and the last; None: none did."""
+    told = _of_loader(events, loader)
+    told = chosen(told, told["value"] > 0)
     if length(told) == 0:
         return None
     firsts = [told["at_ns"][places].min() for places in grouped(told, ("rank", "text"))]

@@ -62,7 +62,7 @@ def _draw(measured: Measured) -> Load:
         demand_ns=measured.demand_ns[made],
         consume_ns=measured.consume_ns[used],
         consume_cpu_ns=np.full((_DRAWINGS, batches), measured.consume_cpu_ns),
-        auxiliary_ns=measured.auxiliary_ns,
+        auxiliary_factor=measured.auxiliary_factor,
     )
 
 

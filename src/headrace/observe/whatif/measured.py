@@ -21,6 +21,7 @@ from headrace.observe.whatif.tables import (
     length,
 )
 
+_USUAL_PREFETCH = 2
 FEWEST_BATCHES = 5
 """Fewer batches or steps carry no prediction."""
 _ANSWERED = 1.5
@@ -115,7 +116,7 @@ class Measured:
         period_ns: A batch, on average, of each step: what the simulation must reproduce.
         ranks: Ranks on the host.
         persistent: Whether workers live on after an epoch.
-        auxiliary_ns: What a batch took that was made on an auxiliary host, beyond one made here.
+        auxiliary_factor: How many times as long a batch took that an auxiliary host made.
     """
 
     pipeline: Pipeline
@@ -128,7 +129,7 @@ class Measured:
     period_ns: Floats
     ranks: int
     persistent: bool
-    auxiliary_ns: float = 0.0
+    auxiliary_factor: float = 1.0
 
 
 def main_loader(steps: TrainSteps) -> int:
@@ -161,13 +162,14 @@ def measure(tables: Tables) -> Measured | None:
     if steps.recorded == 0:
         return None
     loader = main_loader(steps)
+    away = read_away(tables, loader, steps.span_ns)
     return measured_from(
         steps=steps,
-        loader=loader_rows(columns(tables, "loaders"), loader),
+        loader=loader_rows(columns(tables, "loaders"), loader, away),
         work=read_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host(tables, steps.span_ns),
-        away=read_away(tables, loader, steps.span_ns),
+        away=away,
     )
 
 
@@ -223,7 +225,7 @@ def measured_from(
         period_ns=period,
         ranks=ranks,
         persistent=bool(loader["persistent"][0]),
-        auxiliary_ns=away.making_ns - float(service.mean()) if away and away.workers else 0.0,
+        auxiliary_factor=away.making_ns / float(service.mean()) if away and away.workers else 1.0,
     )
 
 
@@ -231,15 +233,27 @@ def _takes_next(loader: Columns) -> bool:
     return str(loader["kind"][0]) == "headrace" or int(loader["in_order"][0]) == 0
 
 
-def loader_rows(loaders: Columns, number: int) -> Columns | None:
+def loader_rows(loaders: Columns, number: int, away: Away | None = None) -> Columns | None:
     """Return the rows of a loader in one of its ranks, one for each time it was constructed.
 
     Args:
         loaders: The table.
         number: Its number.
+        away: What auxiliary hosts did, where they were to do something: with them a loader without
+            workers has one.
     """
     rows = chosen(loaders, loaders["loader"] == number) if length(loaders) else loaders
-    return chosen(rows, rows["rank"] == rows["rank"][0]) if length(rows) else None
+    if not length(rows):
+        return None
+    rows = chosen(rows, rows["rank"] == rows["rank"][0])
+    if away is None:
+        return rows
+    without = rows["workers"] == 0
+    return {
+        **{name: rows[name] for name in rows},
+        "workers": np.maximum(rows["workers"], 1),
+        "prefetch_factor": np.where(without, _USUAL_PREFETCH, rows["prefetch_factor"]),
+    }
 
 
 def _other_cpu_ns(host: Host, period: float, demand: float, *, inline: bool) -> float:

@@ -25,8 +25,9 @@ _HANDING_OVER_NS = (2e6, 0.2e6)
 time. Where workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
 _RECEIVE_NS = 3e6
 """CPU time of this host for a batch from another: its receiver process took 3.2 ms for 9.6 MB."""
-_SPEED_THERE = (0.8, 1.25)
-"""What a core of another host does, at least and at most, of what one here does."""
+_SPEED_THERE, _SPEED_AS_MEASURED = (0.8, 1.25), (0.9, 1.1)
+"""What a core of another host does, at least and at most, of what one here does; and of what those
+did that helped."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
 _MOST_BATCHES = 640
@@ -57,7 +58,7 @@ class Change:
         auxiliary_cores: Cores on auxiliary hosts that make batches for each rank, in place of those
             that did. Local workers take the batch that is next, as such a loader does; there is at
             least one.
-        auxiliary_ns: What a batch made there takes beyond its making here; below 0: less.
+        auxiliary_factor: Making a batch takes so many times as long there as here.
         receive_cpu_ns: CPU time here in receiving it.
         batch_factor: Batches of so many times the samples; fixed costs of a step stay.
         fixed_consume_ns: The part of the consumer's time that does not grow with the batch.
@@ -77,7 +78,7 @@ class Change:
     consume_cpu_added_ns: float = 0.0
     ranks: int | None = None
     auxiliary_cores: float = 0.0
-    auxiliary_ns: float = 0.0
+    auxiliary_factor: float = 1.0
     receive_cpu_ns: float = 0.0
     batch_factor: float = 1.0
     fixed_consume_ns: float = 0.0
@@ -219,20 +220,17 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
 
     Hosts and their network were not measured. Batches are on their way while others are made, so
     that the way costs a worker nothing while the network keeps up. A core there is taken to do four
-    fifths to five fourths of what one here does.
+    fifths to five fourths of what one here does; or, where some helped, what theirs did, give or
+    take a tenth.
 
     Args:
         simulator: The measured pipeline.
         cores: Their cores for each rank.
     """
-    service_ns = float(simulator.load.service_ns.mean())
+    helped, measured = simulator.measured.pipeline.auxiliary > 0, simulator.load.auxiliary_factor
     least, most = (
-        Change(
-            auxiliary_cores=cores,
-            auxiliary_ns=service_ns * (1 / speed - 1),
-            receive_cpu_ns=_RECEIVE_NS,
-        )
-        for speed in _SPEED_THERE
+        Change(auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS)
+        for speed in (_SPEED_AS_MEASURED if helped else _SPEED_THERE)
     )
     return simulator.predict_between(least, most)
 
@@ -279,7 +277,7 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
 
 
 def _changed(load: Load, change: Change) -> Load:
-    auxiliary_ns = change.auxiliary_ns if change.auxiliary_cores else load.auxiliary_ns
+    there = change.auxiliary_factor if change.auxiliary_cores else load.auxiliary_factor
     load = _with_threads(_spun(load, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
@@ -298,7 +296,7 @@ def _changed(load: Load, change: Change) -> Load:
         consume_ns=consumed,
         consume_cpu_ns=(load.consume_cpu_ns + change.consume_cpu_added_ns) * change.batch_factor,
         queue_ns=queued,
-        auxiliary_ns=auxiliary_ns * change.batch_factor,
+        auxiliary_factor=there,
         receive_cpu_ns=change.receive_cpu_ns * change.batch_factor,
     )
 

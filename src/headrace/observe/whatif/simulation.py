@@ -68,8 +68,7 @@ class Load:
         consume_ns: What the consumer does with a batch until it asks for the next.
         consume_cpu_ns: CPU time meanwhile, of the consumer and all else on the host.
         queue_ns: Of `consume_ns`: the wait for a core, where cores were full when it was measured.
-        auxiliary_ns: What a batch made on an auxiliary host takes beyond `service_ns`; below 0
-            where that is quicker.
+        auxiliary_factor: How many times `service_ns` a batch takes on an auxiliary host.
         receive_cpu_ns: CPU time of this host in receiving such a batch.
     """
 
@@ -79,7 +78,7 @@ class Load:
     consume_ns: Floats
     consume_cpu_ns: Floats
     queue_ns: Floats | None = None
-    auxiliary_ns: float = 0.0
+    auxiliary_factor: float = 1.0
     receive_cpu_ns: float = 0.0
 
     @property
@@ -203,7 +202,7 @@ def _play_stretched(pipeline: Pipeline, load: Load, stretch: Floats, own_stretch
     own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
     service = load.service_ns + cpu * (stretch - 1.0)
     consume = load.consume_ns + own_cpu * (own_stretch - 1.0)
-    away = np.maximum(load.service_ns + load.auxiliary_ns, 0.0)
+    away = load.service_ns * load.auxiliary_factor
     delivered, here = _deliver(pipeline, service, away, consume)
     # The first batches find an empty pipeline, so they say nothing about the steady state.
     batches = delivered.shape[1]
