@@ -245,8 +245,7 @@ def test_records_from_before_a_table_was_known_have_it_without_rows(
     assert records.table(name).schema.equals(schema_of(name), check_metadata=True)
     assert records.table(name).num_rows == 0
     assert records.by_column(name) is None
-    frame = open_run(tmp_path).device_steps
-    assert list(frame.columns) == list(BY_NAME[name].columns)
+    assert open_run(tmp_path).arrow(name).column_names == list(BY_NAME[name].columns)
     assert len(open_run(tmp_path).phases.columns) == 8
     assert diagnose(records).verdict.steps == 0
 
