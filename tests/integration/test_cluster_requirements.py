@@ -22,6 +22,18 @@ print("tinyhr", tinyhr.VERSION, "in", os.getcwd(), flush=True)
 while not pathlib.Path(os.environ["ENOUGH"]).exists():
     time.sleep(0.05)
 """
+DRIVES = """
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(log_to_driver=False)
+@ray.remote(num_cpus=0)
+def version():
+    import drivenhr
+    return drivenhr.VERSION
+nodes = {node["NodeName"]: node["NodeID"] for node in ray.nodes()}
+asked = {name: version.options(scheduling_strategy=On(nodes[name], False)) for name in nodes}
+print({name: ray.get(asked[name].remote()) for name in sorted(asked)}, flush=True)
+"""
 NO_RANK = "import pathlib; pathlib.Path('rank').touch()"
 
 
@@ -106,9 +118,10 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
             eventually(lambda told=told: told in network[0].said(job), told)
         (job / "enough").touch()
         assert [each.wait(60) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
-    said = network[0].said(job)
+        said = network[0].said(job)
+        check_a_driver(network[1:3], job, runs, pythons, monkeypatch)
     for host in ("gpu-a", "gpu-b", "cpu-a"):
-        assert packages_of(pythons[host]) == {"tinyhr", "smallhr"}
+        assert packages_of(pythons[host]) >= {"tinyhr", "smallhr"}
         assert f"headrace: {host} has installed smallhr==2.0, tinyhr==1.0\n" in said
     assert packages_of(pythons["cpu-b"]) == set()
     assert "headrace: cpu-b: requirements.txt cannot be installed: pip of" in said
@@ -119,18 +132,38 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
     assert attempt["installed"] == dict.fromkeys(("gpu-a", "gpu-b", "cpu-a"), installed)
 
 
+def check_a_driver(
+    hosts: list[NetworkHost], job: Path, runs: Path, pythons: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """What a script that drives the cluster starts on any host finds what the file names."""
+    make_wheel(job / "wheels", "drivenhr", "3.0")
+    (job / "driven.txt").write_text("--no-index\n--find-links wheels\ndrivenhr\n")
+    (job / "drive.py").write_text(DRIVES)
+    jobs = [
+        joining(host, hosts, job, runs, pythons[host.name], monkeypatch,
+                "--requirements", "driven.txt", "--driver", "drive.py")
+        for host in hosts
+    ]  # fmt: skip
+    assert [each.wait(120) for each in jobs] == [0, 0], hosts[0].said(job)
+    assert f"{dict.fromkeys(sorted(each.name for each in hosts), '3.0')}" in hosts[0].said(job)
+
+
 def joining(
     host: NetworkHost, network: list[NetworkHost], job: Path, runs: Path, python: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *arguments: str,
 ):  # fmt: skip
     """Start a host's part; what one host has of the job's run, the others have not."""
     monkeypatch.setattr(sys, "executable", str(python))
     is_head = host is network[0]
     hosts = ",".join(each.name for each in network)
     group = host.name.partition("-")[0]
+    own = arguments or (
+        "--group", "gpu=2", "--offload", "cpu", "--nproc-per-node", "1", "--run-dir",
+        str(runs / "r"), "train.py",
+    )  # fmt: skip
     return host.start(
-        job, "cluster", "join", "--hosts", hosts, "--group", group, "--group", "gpu=2",
-        "--offload", "cpu", "--nproc-per-node", "1", "--run-dir", str(runs / "r"), "train.py",
+        job, "cluster", "join", "--hosts", hosts, "--group", group, *own,
         empty=None if is_head else runs, ENOUGH=str(job / "enough"), RAY_AUTH_TOKEN="",
         RAY_AUTH_TOKEN_PATH="",
     )  # fmt: skip

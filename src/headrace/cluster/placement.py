@@ -1,9 +1,9 @@
-"""An agent on each host of a group, held there for as long as the job lasts."""
+"""Agents on the hosts of a job, held there for as long as the job needs them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
@@ -20,6 +20,7 @@ _PLACE_S = 60.0
 _LOOK_S = 60.0
 _LEAVE_S = 5.0
 _SLIVER = 0.001  # the least that Ray counts is 0.0001
+_WENT = "A host went away as agents were being placed."
 
 
 class NotPlacedError(LaunchError):
@@ -90,9 +91,7 @@ class Placement:
         """End the agents, and all that they have started."""
         from ray.util.placement_group import remove_placement_group
 
-        with suppress(Exception):  # an agent, or the whole cluster, may be gone
-            leaving = [actor.leave.remote() for actor in self._actors]
-            self._ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
+        _have_leave(self._ray, self._actors)
         with suppress(Exception):
             remove_placement_group(self._group)
 
@@ -109,10 +108,13 @@ class Placement:
             if time.monotonic() < deadline_s and not is_over():
                 continue
             raise NotPlacedError(
-                f"Group {group.name} has {group.hosts} hosts, but not all of them have a core and "
-                f"{bundles[0].get('GPU', 0)} devices free: another job is on them. Wait for its "
-                "end, or take other hosts."
+                f"Group {group.name} has {group.hosts} hosts, but {self._lacks(bundles)}. Wait for "
+                "its end, or take other hosts."
             )
+
+    def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:
+        devices = f" and {bundles[0]['GPU']} devices" if "GPU" in bundles[0] else ""
+        return f"not all of them have a core{devices} free: another job is on them"
 
     def _agent(self, number: int, bundle: dict[str, float]) -> Any:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -134,26 +136,11 @@ class Placement:
     def _placed(self, mark: Mark) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
-        actors = self._actors
         try:
-            hosts = [nodes[table[bundle]] for bundle in range(len(actors))]
-            asked = [
-                actor.look.remote(mark, host.address)
-                for actor, host in zip(actors, hosts, strict=True)
-            ]
-            found = self._ray.get(asked, timeout=_LOOK_S)
+            hosts = [nodes[table[bundle]] for bundle in range(len(self._actors))]
         except KeyError as error:
-            raise NotPlacedError("A host went away as agents were being placed.") from error
-        except self._ray.exceptions.RayError as error:
-            raise LaunchError(
-                f"No agent could be started on the hosts of the job: {error}. Headrace must be "
-                "installed there, in the version that is here: pip install 'headrace[ray]'."
-            ) from error
-        agents = [
-            PlacedAgent(actor=actor, host=host, facts=facts)
-            for actor, host, facts in zip(actors, hosts, found, strict=True)
-        ]
-        return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
+            raise NotPlacedError(_WENT) from error
+        return _looked(self._ray, self._actors, hosts, mark)
 
 
 class DriverPlacement(Placement):
@@ -169,6 +156,85 @@ class DriverPlacement(Placement):
         if chosen is None:
             raise NotPlacedError(f"Group {group.name} has lost its hosts.")
         return [{f"node:{chosen.address}": _SLIVER}]  # a resource that each of Ray's nodes has
+
+    def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:
+        return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
+
+
+class AgentsEverywhere:
+    """An agent on every host of some groups for a while, which takes nothing that Ray gives out.
+
+    Args:
+        ray: Connected.
+        groups: Their names.
+        hosts: Those of the cluster.
+        mark: Left by this process.
+
+    Attributes:
+        agents: The driver's own machine first.
+
+    Raises:
+        NotPlacedError: A host has gone.
+        LaunchError: An agent does not start.
+    """
+
+    def __init__(
+        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[Host], mark: Mark
+    ) -> None:
+        self._ray = ray
+        chosen = [host for host in hosts if host.group in groups]
+        self._actors = [self._agent(host) for host in chosen]
+        try:
+            self.agents = _looked(ray, self._actors, chosen, mark)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the agents, and all that they have started."""
+        _have_leave(self._ray, self._actors)
+        for actor in self._actors:
+            with suppress(Exception):
+                self._ray.kill(actor)
+
+    def _agent(self, host: Host) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+        return (
+            self._ray.remote(HostAgent)
+            .options(num_cpus=0, scheduling_strategy=strategy, max_concurrency=_CALLS_AT_ONCE)
+            .remote()
+        )
+
+
+def _looked(
+    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[Host], mark: Mark
+) -> list[PlacedAgent]:
+    """Return what agents are placed as, once all have looked at their hosts."""
+    try:
+        asked = [
+            actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
+        ]
+        found = ray.get(asked, timeout=_LOOK_S)
+    except ray.exceptions.RayError as error:
+        if {host.node_id for host in hosts} - {host.node_id for host in living_hosts(ray)}:
+            raise NotPlacedError(_WENT) from error
+        raise LaunchError(
+            f"No agent could be started on the hosts of the job: {error}. Headrace must be "
+            "installed there, in the version that is here: pip install 'headrace[ray]'."
+        ) from error
+    agents = [
+        PlacedAgent(actor=actor, host=host, facts=facts)
+        for actor, host, facts in zip(actors, hosts, found, strict=True)
+    ]
+    return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
+
+
+def _have_leave(ray: ModuleType, actors: Sequence[Any]) -> None:
+    with suppress(Exception):  # an agent, or the whole cluster, may be gone
+        leaving = [actor.leave.remote() for actor in actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
 
 
 def _devices_of(group: Group, hosts: Sequence[Host]) -> int:

@@ -15,16 +15,22 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from headrace.cluster.agent import Program
-from headrace.cluster.connection import connected, living_hosts, wait_for_hosts
+from headrace.cluster.connection import Host, connected, living_hosts, wait_for_hosts
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.machine import Mark, marked
-from headrace.cluster.placement import DriverPlacement, NotPlacedError, PlacedAgent, Placement
+from headrace.cluster.placement import (
+    AgentsEverywhere,
+    DriverPlacement,
+    NotPlacedError,
+    PlacedAgent,
+    Placement,
+)
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions
@@ -45,6 +51,7 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 _GONE_S = 30.0  # Ray looks for lost hosts every few seconds, several times
 _LOOK_EVERY_S = 0.5
+_Placed = TypeVar("_Placed")
 _AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
 
 
@@ -161,13 +168,13 @@ class _Starts:
         return OffloadChoice(self._folder.path, self._attempt.number, options.offload, ranks, tell)
 
     def _start(self, number: int, stop: StopRequest, mark: Mark) -> list[HostEnd]:
-        placement = self._placed(stop, mark)
+        placement = self._placed(stop, partial(self._place, stop, mark))
         if placement is None:
             return []
         try:
             agents = placement.agents
             if self._requirements is not None:
-                unwell = self._requirements.install(agents, partial(self._gang, agents), stop)
+                unwell = self._install(self._requirements, agents, stop, mark)
                 if unwell or stop.is_asked():
                     return unwell
             if self._offloading is not None:
@@ -176,6 +183,25 @@ class _Starts:
             return self._gang(agents).run(programs, stop)
         finally:
             placement.close()
+
+    def _install(
+        self, requirements: Requirements, agents: Sequence[PlacedAgent], stop: StopRequest,
+        mark: Mark,
+    ) -> list[HostEnd]:  # fmt: skip
+        """Install what the job needs wherever the script runs, or has Ray run something."""
+        if not self._options.driver:
+            return requirements.install(agents, partial(self._gang, agents), stop)
+        groups = {self._options.training.name, *(one.name for one in self._options.others)}
+        everywhere = self._placed(
+            stop, lambda hosts: AgentsEverywhere(self._ray, groups, hosts, mark)
+        )
+        if everywhere is None:
+            return []
+        try:
+            agents = everywhere.agents
+            return requirements.install(agents, partial(self._gang, agents), stop)
+        finally:
+            everywhere.close()
 
     def _gang(
         self, agents: Sequence[PlacedAgent],
@@ -195,8 +221,14 @@ class _Starts:
         if self._offloading is not None:
             self._offloading.tend()
 
-    def _placed(self, stop: StopRequest, mark: Mark) -> Placement | None:
-        """Return agents on all hosts, as soon as there are enough; None where the job is over."""
+    def _place(self, stop: StopRequest, mark: Mark, hosts: Sequence[Host]) -> Placement:
+        placement = DriverPlacement if self._options.driver else Placement
+        return placement(self._ray, self._options.training, hosts, mark, is_over=stop.is_asked)
+
+    def _placed(
+        self, stop: StopRequest, place: Callable[[Sequence[Host]], _Placed]
+    ) -> _Placed | None:
+        """Return what is placed, as soon as there are enough hosts; None: the job is over."""
         options = self._options
         group = options.training
         wanted = [group, *options.others] if options.driver else [group]
@@ -210,9 +242,7 @@ class _Starts:
             if stop.is_asked():
                 break
             try:
-                if options.driver:
-                    return DriverPlacement(self._ray, group, hosts, mark, is_over=stop.is_asked)
-                return Placement(self._ray, group, hosts, mark, is_over=stop.is_asked)
+                return place(hosts)
             except NotPlacedError as error:
                 # A host may have gone a moment ago, or another job be about to end.
                 if time.monotonic() > deadline_s and not stop.is_asked():
