@@ -284,6 +284,8 @@ def train():
         file.write(str(seen))
 
 ray.init()
+print(next(iter(ray.data.range(4).iter_torch_batches(batch_size=2))))  # a look is no training
+torch.utils.data.DataLoader([1.0])
 TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2),
              datasets={"train": ray.data.range(48)}).fit()
 """

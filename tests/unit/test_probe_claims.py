@@ -14,6 +14,8 @@ import pytest
 from headrace.core.processes import since_boot_ns
 from headrace.observe.probe.claims import claim, is_claimed_by_another
 from headrace.observe.probe.session import Session
+from headrace.records.ring import RingReader
+from headrace.records.schema import LOADERS
 from headrace.records.switch import make_switch
 from jobs import eventually
 
@@ -86,3 +88,21 @@ def test_a_process_claims_the_rank_that_it_has_become(tmp_path: Path, monkeypatc
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert session.claim_rank()
     assert [path.name for path in (tmp_path / "rings").iterdir()] == ["rank-1-0.claim"]
+
+
+def test_a_script_that_drives_a_cluster_is_no_rank_until_it_trains(tmp_path: Path, monkeypatch):
+    (tmp_path / "rings").mkdir()
+    make_switch(tmp_path, interval_s=1.0)
+    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_DRIVES", "1")
+    session = Session()
+    row = ["" if field.kind == "text" else 0 for field in LOADERS.fields[3:]]
+    session.write(LOADERS, 0, 0, "torch", *row)
+    session.event("probe-fault", "of no rank")
+    assert not session.on
+    assert list((tmp_path / "rings").iterdir()) == []
+    session.trains()
+    assert session.on
+    assert "HEADRACE_DRIVES" not in os.environ
+    (ring,) = (tmp_path / "rings").glob("*.ring")
+    assert {table.name for table, _ in RingReader(ring).rows()} == {"processes", "loaders"}

@@ -77,6 +77,9 @@ STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the sc
 OFFLOAD = Variable(
     "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
 )
+DRIVES = Variable(
+    "HEADRACE_DRIVES", "1: the script drives a cluster, and is a rank only once it trains itself"
+)
 DEVICES_HELD = Variable(
     "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
 )

@@ -309,6 +309,8 @@ class _Starts:
                 own.pop(name, None)
             else:
                 own[name] = value
+        if self._options.driver:
+            own[env.DRIVES.name] = "1"
         if self._offloading is not None:
             own |= self._offloading.variables(is_here=True)
         return own

@@ -193,6 +193,7 @@ class RankRecorder:
         """An optimizer begins its step."""
         try:
             in_backward = self._is_in_backward()
+            SESSION.trains()
             self._trains(self._backward_thread if in_backward else get_ident())
             if self._is_off(any_thread=in_backward):
                 return

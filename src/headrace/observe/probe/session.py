@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from headrace.observe.probe import claims
 from headrace.observe.probe.signals import is_of_a_signal
 from headrace.records.layout import RINGS
 from headrace.records.ring import SUFFIX, RingWriter
-from headrace.records.schema import EVENTS, PROCESSES, Table
+from headrace.records.schema import EVENTS, LOADERS, PROCESSES, Table
 from headrace.records.switch import Switch
 
 _P = ParamSpec("_P")
@@ -31,6 +32,7 @@ _R = TypeVar("_R")
 _MOST_FAULTS = 100
 _RANK_EVERY_NS = 100_000_000
 _MOST_TOLD = 10
+_MOST_LOADERS = 64  # that are kept while it is not known whether this is a rank
 
 
 class Session:
@@ -49,6 +51,8 @@ class Session:
         self._attempt = env.ATTEMPT.get_int(0) or 0
         self._lock = threading.Lock()
         self._refused = False
+        self._is_undecided = env.DRIVES.get() is not None
+        self._loaders: deque[tuple[float | str, ...]] = deque(maxlen=_MOST_LOADERS)
         self._begin("rank", -1, -1)
 
     def _begin(self, role: str, loader: int, worker: int) -> None:
@@ -71,7 +75,9 @@ class Session:
     @property
     def on(self) -> bool:
         """Whether this process records."""
-        return not self._failed and self._switch is not None and self._switch.on
+        if self._failed or self._is_undecided:
+            return False
+        return self._switch is not None and self._switch.on
 
     @property
     def working(self) -> bool:
@@ -118,11 +124,21 @@ class Session:
 
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
         """Begin anew as a worker, in its own process."""
-        stopped = self._failed
+        stopped = self._failed or self._is_undecided
+        self._is_undecided = False
         self._lock = threading.Lock()
         self._begin("worker", loader, worker)
         self._rank_known = rank
         self._failed = self._failed or stopped
+
+    def trains(self) -> None:
+        """This process trains: where it may have been no rank until now, it is one."""
+        if self._is_undecided:
+            self._is_undecided = False
+            env.change({env.DRIVES.name: None})  # what it starts from now on works for a rank
+            if not self.is_claimed_by_another:
+                for row in self._loaders:
+                    self.write(LOADERS, *row)
 
     def claim_rank(self) -> bool:
         """Claim to be this rank's training process; False where another one lives that did."""
@@ -150,6 +166,10 @@ class Session:
     def write(self, table: Table, *values: float | str) -> None:
         """Write a row; where that is not possible, record no more."""
         if self._failed:
+            return
+        if self._is_undecided:
+            if table is LOADERS:
+                self._loaders.append(values)
             return
         writer = self._writer or self._open()
         if writer is not None:
