@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +83,27 @@ def silent_index() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/simple"
 
 
+class _Closed(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Basic")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def closed_server() -> Iterator[str]:
+    """An HTTP server that lets nobody in; gives its HOST:PORT."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Closed) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 def test_what_stands_beside_the_script_is_installed_once_and_then_the_command_runs(host: Host):
     make_wheel(host.folder / "wheels", "tinyhr", "1.0", ["smallhr>=1"])
     make_wheel(host.folder / "wheels", "smallhr", "1.1")
@@ -115,7 +139,8 @@ def test_hosts_that_share_an_environment_take_turns(host: Host):
         (["nosuchhr"], "No matching distribution found for nosuchhr", "Check the name"),
         (["torch==9.9"], "The user requested torch==9.9", "It asks for another torch than"),
         (["oldhr"], "oldhr 1.0 depends on torch<2", "It asks for another torch than"),
-        (["breakshr"], "breakshr 1.0 depends on numpy<2", "what Headrace itself needs"),
+        (["breakshr"], "breakshr 1.0 depends on numpy<2", "what torch, Ray and Headrace need"),
+        (["packshr"], "packshr 1.0 depends on msgpack<1", "what torch, Ray and Headrace need"),
         (["oldhr", "-r no.txt"], "no.txt", "not in .gitignore"),
     ],
 )
@@ -127,6 +152,8 @@ def test_what_cannot_be_installed_changes_nothing_and_is_told(
     make_wheel(wheels, "numpy", "1.9")
     make_wheel(wheels, "oldhr", "1.0", ["torch<2"])
     make_wheel(wheels, "breakshr", "1.0", ["numpy<2"])
+    make_wheel(wheels, "packshr", "1.0", ["msgpack<1"])  # Ray's own is newer
+    make_wheel(wheels, "msgpack", "0.6")
     host.require(*lines)
     code, told, output = host.install(str(host.python), "-c", "print('has run')")
     assert (code, output) == (1, "")
@@ -134,6 +161,31 @@ def test_what_cannot_be_installed_changes_nothing_and_is_told(
     assert said in told["not_installed"]
     assert advised in told["not_installed"]
     assert packages_of(host.python) == set()
+
+
+def test_what_was_there_and_is_broken_by_it_is_told(host: Host):
+    make_wheel(host.folder / "wheels", "washr", "1.0", ["smallhr<2"])
+    make_wheel(host.folder / "wheels", "smallhr", "1.0")
+    make_wheel(host.folder / "wheels", "smallhr", "2.0")
+    host.require("washr")
+    assert host.install()[0] == 0
+    host.require("smallhr==2.0")
+    code, told, _ = host.install(job="b")
+    assert (code, told["installed"]) == (0, ["smallhr==2.0"])
+    (broken,) = told["conflicts"]
+    assert broken.startswith("washr 1.0 requires smallhr<2, but you have smallhr 2.0")
+
+
+def test_a_token_in_a_url_is_in_no_log_and_no_message(host: Host):
+    if shutil.which("git") is None:
+        pytest.skip("needs git")
+    with closed_server() as place:
+        host.require(f"tinyhr @ git+http://s3cret@{place}/tinyhr.git")
+        code, told, _ = host.install(GIT_TERMINAL_PROMPT="0")
+    log = (host.folder / "logs/requirements-host-0.log").read_text()
+    assert code == 1
+    assert f"fatal: could not read Password for 'http://****@{place}'" in log
+    assert "s3cret" not in log + told["not_installed"]
 
 
 def test_a_file_that_did_not_come_along_is_told(host: Host):

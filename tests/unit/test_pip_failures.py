@@ -16,7 +16,7 @@ SAID = {
     "WARNING: Retrying (Retry(total=0, connect=None)) after connection broken by 'Any'\n"
     "ERROR: No matching distribution found for tiny": "does not reach the package index",
     "The user requested (constraint) torch==2.13.0+cpu": "another torch than 2.13.0+cpu",
-    "    The user requested (constraint) numpy>=2.0": "what Headrace itself needs",
+    "    The user requested (constraint) numpy>=2.0": "what torch, Ray and Headrace need",
     "ERROR: ResolutionImpossible: for help visit": "Loosen the ranges",
     "error: subprocess-exited-with-error": "",
 }

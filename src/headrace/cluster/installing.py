@@ -4,7 +4,8 @@
 --logs FOLDER --name HOST --longest-s SECONDS [-- command...]` has pip install into the environment
 of this interpreter, and becomes the command, if there is one. It writes lines of JSON to FD:
 `{"installing": "pip's last line"}` while that takes time, then `{"installed": [...], "by_another":
-false}`, or `{"not_installed": "why"}` before it exits with 1.
+false}`, with `"conflicts": [...]` where other packages no longer have what they require, or
+`{"not_installed": "why"}` before it exits with 1.
 """
 
 from __future__ import annotations
@@ -21,19 +22,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
+from threading import Thread
+from typing import IO, Any, NoReturn
 
 from headrace.cluster.environment_turn import environment_turn
 from headrace.cluster.pip_failures import advice, last_lines
 from headrace.core.lifetime import die_with_parent
 from headrace.core.tied import tied_command
+from headrace.records.redaction import without_users
 
 _KEPT = ("torch", "ray", "headrace")
 """What stays as it is: another build may not fit the devices, or the other hosts."""
+_CONFLICT = re.compile(r"^\S.* requires .+, but you have .+ which is incompatible", re.MULTILINE)
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _LONG_S = 2.0  # what is satisfied already takes pip half a second
 _TELL_EVERY_S = 30.0
 _TIDY_S = 5.0  # in which pip, asked to stop, puts back what it was replacing
+_LAST_WORDS_S = 5.0
 _WAIT_S = 1.0
 
 
@@ -105,7 +110,9 @@ class _Install:
             others = turn.installed_by(self._job)
             installed = self._pip() if others is None else others
             turn.note(self._job, installed)
-        self.announce({"installed": installed, "by_another": others is not None})
+        broken = conflicts(self._said()) if others is None else []
+        more = {"conflicts": broken} if broken else {}
+        self.announce({"installed": installed, "by_another": others is not None, **more})
 
     def announce(self, told: dict[str, Any]) -> None:
         with suppress(OSError):  # nobody listens any more
@@ -115,7 +122,7 @@ class _Install:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix="headrace-pip-") as own,
-            self._log.open("wb") as log,
+            self._log.open("wb", buffering=0) as log,
         ):
             constraints, report = Path(own) / "constraints.txt", Path(own) / "report.json"
             constraints.write_text("".join(f"{line}\n" for line in kept_as_they_are()))
@@ -131,16 +138,20 @@ class _Install:
                 # What it names lies beside it.
                 cwd=self._file.parent,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # with what it builds by
             )
+            assert process.stdout is not None
+            reader = Thread(target=_write_down, args=[process.stdout, log], daemon=True)
+            reader.start()
             try:
                 while process.poll() is None:
                     self._pause(_WAIT_S)
             except BaseException:
                 _end(process)
                 raise
+            reader.join(_LAST_WORDS_S)  # what pip left running may keep the pipe open
             if process.returncode != 0:
                 raise self._failed(process.returncode)
             return _packages(report)
@@ -182,10 +193,26 @@ def kept_as_they_are() -> list[str]:
     for name in _KEPT:
         with suppress(metadata.PackageNotFoundError):
             lines.append(f"{name}=={metadata.version(name)}")
-    with suppress(metadata.PackageNotFoundError):
-        own = [each for each in metadata.requires("headrace") or () if "extra ==" not in each]
-        lines += [re.sub(r"\[[^\]]*\]", "", each) for each in own]  # constraints have no extras
+            needs = [each for each in metadata.requires(name) or () if "extra ==" not in each]
+            lines += [re.sub(r"\[[^\]]*\]", "", each) for each in needs]  # no extras there
     return lines
+
+
+def conflicts(said: str) -> list[str]:
+    """Return what the host had that no longer has what it requires, in pip's words.
+
+    Args:
+        said: All that pip said.
+    """
+    return [match.group() for match in _CONFLICT.finditer(said)]
+
+
+def _write_down(said: IO[bytes], log: IO[bytes]) -> None:
+    """Write down what pip and its children say, without tokens: git tells whole URLs."""
+    with suppress(ValueError):  # the log is closed: nobody waits for more
+        for line in said:
+            with suppress(OSError):  # a full disk: pip goes on
+                log.write(without_users(line.decode(errors="replace")).encode())
 
 
 def _packages(report: Path) -> list[str]:

@@ -7,8 +7,8 @@ import re
 _LAST_LINES = 12
 _KEPT = re.compile(r"\(constraint\) (?P<name>torch|ray|headrace)==(?P<version>\S+)", re.IGNORECASE)
 _ADVICE = {
-    r"\(constraint\)": "What it asks for does not go with what Headrace itself needs. Loosen the "
-    "range that pip names.",
+    r"\(constraint\)": "What it asks for does not go with what torch, Ray and Headrace need. "
+    "Loosen the range that pip names.",
     r"externally-managed-environment": "That Python is the system's own. Start Ray there in a "
     "virtual environment.",
     r"No module named '?pip": "That environment has no pip. Run `python -m ensurepip` with its "

@@ -143,6 +143,8 @@ class Requirements:
         elif "installed" in announced:
             if announced["installed"] and not announced["by_another"]:
                 tell(f"headrace: {host} has installed {', '.join(announced['installed'])}\n")
+            for conflict in announced.get("conflicts", ()):
+                tell(f"headrace: {host}: what was there is broken now: {conflict}\n")
             self._note(host, announced["installed"])
         elif "not_installed" in announced:
             why = announced["not_installed"]

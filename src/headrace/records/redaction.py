@@ -1,4 +1,4 @@
-"""Command lines as they may be kept: without passwords, keys and presigned queries."""
+"""Command lines and texts as they may be kept: without passwords, keys, presigned queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ _SECRET_NAME = re.compile(
     r"token|secret|passw|credential|signature|(?:api|access|private)[-_]?key", re.IGNORECASE
 )
 _USER_IN_URL = re.compile(r"(\w+://)[^/@\s]*@")
+_USER_IN_TEXT = re.compile(r"://[^/@\s]+@")
 _QUERY_IN_URL = re.compile(r"(\w+://[^?\s]*)\?\S*")
+
+
+def without_users(text: str) -> str:
+    """Return a text in which the user part of every URL is hidden, as pip hides it in its own."""
+    return _USER_IN_TEXT.sub("://****@", text)
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
