@@ -92,7 +92,13 @@ def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TOLD", "yes")
     monkeypatch.setenv("LD_PRELOAD", "here.so")
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setenv("PIP_CONSTRAINT", "pins.txt")
+    monkeypatch.setenv("PIP_FIND_LINKS", "https://wheels.test/ file:///wheels")
+    monkeypatch.setenv("PIP_BUILD_CONSTRAINT", "https://pins.test/build.txt")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index.test/simple")
     travels = env.travelling_environment()
+    pips = {"PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_BUILD_CONSTRAINT", "PIP_INDEX_URL"}
+    assert travels.keys() & pips == {"PIP_BUILD_CONSTRAINT", "PIP_INDEX_URL"}
     assert travels["TOLD"] == "yes"
     assert travels["CUDA_LAUNCH_BLOCKING"] == "1"
     assert not travels.keys() & {"PATH", "HOME", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"}

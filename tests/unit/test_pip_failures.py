@@ -18,6 +18,7 @@ SAID = {
     "The user requested (constraint) torch==2.13.0+cpu": "another torch than 2.13.0+cpu",
     "    The user requested (constraint) numpy>=2.0": "what torch, Ray and Headrace need",
     "ERROR: ResolutionImpossible: for help visit": "Loosen the ranges",
+    "ERROR: Could not open constraint file: [Errno 2] No such file": "not in .gitignore",
     "error: subprocess-exited-with-error": "",
 }
 

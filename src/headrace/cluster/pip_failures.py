@@ -11,8 +11,8 @@ _ADVICE = {
     "Loosen the range that pip names.",
     r"externally-managed-environment": "That Python is the system's own. Start Ray there in a "
     "virtual environment.",
-    r"No module named '?pip": "That environment has no pip. Run `python -m ensurepip` with its "
-    "Python.",
+    r"No module named '?pip": "That environment has no pip. Run `python -m ensurepip`, or `uv pip "
+    "install pip`, with its Python.",
     r"no such option: --report": "That environment's pip is too old. Run `python -m pip install -U "
     "pip` with its Python.",
     r"Retrying \(Retry\(|Failed to establish a new connection|Name or service not known": "The "
@@ -20,8 +20,8 @@ _ADVICE = {
     "another; or let the wheels lie beside the script: --no-index and --find-links in the file.",
     r"No matching distribution found|Could not find a version": "Check the name and the version, "
     "and whether there is one for the host's Python and platform.",
-    r"Could not open requirements file|does not exist|Invalid requirement": "Is every file that "
-    "it names below the folder that goes along, and not in .gitignore?",
+    r"Could not open (?:requirements|constraints?) file|does not exist|Invalid requirement": "Is "
+    "every file that it names below the folder that goes along, and not in .gitignore?",
     r"Permission denied|Read-only file system": "That environment may not be written. Start Ray "
     "in one that may, or install the packages there beforehand.",
     r"No space left on device": "Make room there.",

@@ -222,10 +222,14 @@ _HOSTS_OWN_NAMES = {
     "CLUSTER_SPEC", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "DISPLAY",
     "GLOO_SOCKET_IFNAME", "HOME", "HOSTNAME", "LANG", "LOGNAME", "MAIL", "NCCL_SOCKET_IFNAME",
     "NVIDIA_VISIBLE_DEVICES", "OLDPWD", "PATH", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT",
-    "PIP_CONFIG_FILE", "PIP_LOG", "PIP_PREFIX", "PIP_ROOT", "PIP_SRC", "PIP_TARGET", "PWD",
-    "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL", "TERM", "TF_CONFIG", "TMPDIR", "USER",
-    "VIRTUAL_ENV", "_",
+    "PIP_CONFIG_FILE", "PIP_LOG", "PIP_PREFIX", "PIP_PYTHON", "PIP_REPORT", "PIP_ROOT", "PIP_SRC",
+    "PIP_TARGET", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL", "TERM", "TF_CONFIG",
+    "TMPDIR", "USER", "VIRTUAL_ENV", "_",
 }  # fmt: skip
+_MAY_BE_FILES = {
+    "PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "PIP_EDITABLE", "PIP_FIND_LINKS", "PIP_REQUIREMENT",
+}  # fmt: skip
+"""What travels where it names URLs alone."""
 _OF_RAYS_WORKERS = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
 """What Ray sets in a process of its own, whatever the host has."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -253,8 +257,14 @@ def travelling_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in _HOSTS_OWN_NAMES and not name.startswith(_HOSTS_OWN_PREFIXES)
+        if name not in _HOSTS_OWN_NAMES
+        and not name.startswith(_HOSTS_OWN_PREFIXES)
+        and not (name in _MAY_BE_FILES and _names_files(value))
     }
+
+
+def _names_files(value: str) -> bool:
+    return any("://" not in word or word.startswith("file:") for word in value.split())
 
 
 def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
