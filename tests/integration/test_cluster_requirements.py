@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psutil import process_iter
 
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
-from jobs import attempts_of, eventually, run, started
+from jobs import alive, attempts_of, eventually, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of
 
@@ -87,9 +88,18 @@ def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Pa
             eventually(
                 lambda: "installs more.txt" in (tmp_path / "terminal").read_text(), "pip at work"
             )
+            at_work = naming(tmp_path / "more.txt")
+            assert any(" -m pip install " in line for line in at_work.values())
             job.send_signal(signal.SIGTERM)
             assert job.wait(60) == 143
+            eventually(lambda: not any(map(alive, at_work)), "the end of pip")
     assert not (tmp_path / "rank").exists()
+
+
+def naming(file: Path) -> dict[int, str]:
+    """The command lines of the processes that name a file, by their pids."""
+    told = {one.pid: " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])}
+    return {pid: line for pid, line in told.items() if str(file) in line}
 
 
 @pytest.mark.skipif((why := why_not()) is not None, reason=why or "")

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from jobs import alive, clean_environment, descendants, eventually
+from jobs import alive, clean_environment, descendants, eventually, pids_in
 from pip_environments import make_environment, make_wheel, packages_of
 
 NO_OTHER_INDEX = {"PIP_CONFIG_FILE": os.devnull}
@@ -42,6 +42,7 @@ class Host:
         job: str = "a",
         name: str = "host-0",
         longest_s: float = 60,
+        named: str = "yes",
         **told: str,
     ) -> Iterator[tuple[subprocess.Popen[str], Any]]:
         """Start what installs; gives it, and the lines of JSON that it announces."""
@@ -49,7 +50,8 @@ class Host:
         process = subprocess.Popen(
             [str(self.python), "-P", "-m", "headrace.cluster.installing", "--parent",
              str(os.getpid()), "--announce", str(writing), "--job", job, "--file",
-             "requirements.txt", "--logs", "logs", "--name", name, "--longest-s", str(longest_s),
+             "requirements.txt", "--named", named, "--logs", "logs", "--name", name,
+             "--longest-s", str(longest_s),
              *(["--", *command] if command else [])],
             cwd=self.folder, env=clean_environment(**NO_OTHER_INDEX, **told), pass_fds=[writing],
             text=True, stdout=subprocess.PIPE,
@@ -188,6 +190,29 @@ def test_a_token_in_a_url_is_in_no_log_and_no_message(host: Host):
     assert "s3cret" not in log + told["not_installed"]
 
 
+def test_a_file_that_was_found_needs_no_pip_and_one_that_was_named_does(host: Host):
+    (own,) = host.python.parents[1].glob("lib/python*/site-packages")
+    (own / "no_pip.pth").write_text("import sys; sys.modules['pip'] = None\n")
+    host.require("numpy")
+    command = [str(host.python), "-c", "print('has run')"]
+    code, told, said = host.install(*command, named="no")
+    assert (code, said) == (0, "has run\n")
+    assert f"the environment of {host.python} has no pip" in told["left_out"]
+    code, told, said = host.install(*command)
+    assert (code, said) == (1, "")
+    assert "That environment has no pip. Run `python -m ensurepip`" in told["not_installed"]
+
+
+def test_what_another_image_with_that_home_has_installed_is_asked_for_again(host: Host):
+    make_wheel(host.folder / "wheels", "tinyhr", "1.0")
+    host.require("tinyhr")
+    assert host.install()[1]["installed"] == ["tinyhr==1.0"]
+    (note,) = host.python.parents[1].glob("lib/python*/site-packages/.headrace-requirements")
+    noted = json.loads(note.read_text())
+    note.write_text(json.dumps(noted | {"image": [*noted["image"][:-1], 1]}))
+    assert host.install() == (0, {"installed": [], "by_another": False}, "")
+
+
 def test_a_file_that_did_not_come_along_is_told(host: Host):
     code, told, _ = host.install()
     assert code == 1
@@ -203,14 +228,39 @@ def test_an_index_that_does_not_answer_is_given_up_at_the_deadline(host: Host):
     assert f"Looking in indexes: {url}" in told["not_installed"]
 
 
+BUILDS_LONG = """
+import os, pathlib, signal
+if os.fork() == 0:
+    os.setpgid(0, 0)  # as ninja does with compilers
+    pathlib.Path(os.environ["COMPILER"]).write_text(f"{os.getpid()}\\n")
+    signal.pause()
+signal.pause()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_ends_pip_too(number: signal.Signals, host: Host):
+def test_a_signal_ends_pip_and_what_it_builds_by(number: signal.Signals, host: Host):
+    (host.folder / "slowhr").mkdir()
+    (host.folder / "slowhr" / "slow.py").write_text(BUILDS_LONG)
+    (host.folder / "slowhr" / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "slow"\nbackend-path = ["."]\n'
+    )
+    host.require("./slowhr")
+    compiler = host.folder / "pid-compiler"
+    with host.started(COMPILER=str(compiler)) as (process, _):
+        below = pids_in(host.folder, 1)
+        below += descendants(process.pid)
+        assert len(below) > 3
+        process.send_signal(number)
+        assert process.wait(30) == (143 if number == signal.SIGTERM else -number)
+        eventually(lambda: not any(map(alive, below)), "the end of pip")
+
+
+def test_a_wait_for_others_that_takes_too_long_is_told_as_one(host: Host):
     with silent_index() as url:
         (host.folder / "requirements.txt").write_text(f"--index-url {url}\nnosuchhr\n")
-        with host.started() as (process, lines):
+        with host.started() as (_, lines):
             assert list(next(lines)) == ["installing"]
-            below = descendants(process.pid)
-            assert below
-            process.send_signal(number)
-            assert process.wait(30) == (143 if number == signal.SIGTERM else -number)
-            eventually(lambda: not any(map(alive, below)), "the end of pip")
+            code, told, _ = host.install(name="host-1", longest_s=1)
+    assert code == 1
+    assert told["not_installed"].startswith("Others have been installing into that environment")

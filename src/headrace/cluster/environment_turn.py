@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import site
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +39,8 @@ class EnvironmentTurn:
             return None
         with suppress(ValueError, KeyError, TypeError):  # nobody has noted anything, or not all
             noted = json.loads(os.pread(self._descriptor, 1 << 20, 0))
-            return [str(each) for each in noted["installed"]] if noted["job"] == job else None
+            if (noted["job"], noted["image"]) == (job, _image()):
+                return [str(each) for each in noted["installed"]]
         return None
 
     def note(self, job: str, installed: list[str]) -> None:
@@ -47,9 +49,8 @@ class EnvironmentTurn:
             return
         with suppress(OSError):  # a full disk: the next one asks pip again
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(
-                self._descriptor, json.dumps({"job": job, "installed": installed}).encode(), 0
-            )
+            noted = {"job": job, "image": _image(), "installed": installed}
+            os.pwrite(self._descriptor, json.dumps(noted).encode(), 0)
 
 
 @contextmanager
@@ -67,6 +68,18 @@ def environment_turn(pause: Callable[[float], None]) -> Iterator[EnvironmentTurn
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _image() -> list[str | int]:
+    """Return what tells this interpreter from one of another image with the same home.
+
+    Two hosts may see one environment by different devices: then pip is asked once more.
+    """
+    prefix, program = Path(sys.prefix).stat(), Path(sys.executable).stat()
+    return [
+        sys.version, sys.prefix, prefix.st_dev, prefix.st_ino, program.st_dev, program.st_ino,
+        program.st_mtime_ns,
+    ]  # fmt: skip
 
 
 def _opened() -> int | None:

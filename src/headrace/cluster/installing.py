@@ -1,11 +1,13 @@
 """A job's requirements.txt, installed on a host before anything of the job runs there.
 
 `python -m headrace.cluster.installing --parent PID --announce FD --job KEY --file PATH
---logs FOLDER --name HOST --longest-s SECONDS [-- command...]` has pip install into the environment
-of this interpreter, and becomes the command, if there is one. It writes lines of JSON to FD:
+--named yes|no --logs FOLDER --name HOST --longest-s SECONDS [-- command...]` has pip install into
+the environment of this interpreter, and becomes the command, if there is one. It writes lines of
+JSON to FD:
 `{"installing": "pip's last line"}` while that takes time, then `{"installed": [...], "by_another":
 false}`, with `"conflicts": [...]` where other packages no longer have what they require, or
-`{"not_installed": "why"}` before it exits with 1.
+`{"left_out": "why"}` where it goes on without, or `{"not_installed": "why"}` before it exits with
+1.
 """
 
 from __future__ import annotations
@@ -21,23 +23,28 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import IO, Any, NoReturn
 
 from headrace.cluster.environment_turn import environment_turn
+from headrace.cluster.node_warden import warden_command
 from headrace.cluster.pip_failures import advice, last_lines
 from headrace.core.lifetime import die_with_parent
-from headrace.core.tied import tied_command
 from headrace.records.redaction import without_users
 
 _KEPT = ("torch", "ray", "headrace")
 """What stays as it is: another build may not fit the devices, or the other hosts."""
 _CONFLICT = re.compile(r"^\S.* requires .+, but you have .+ which is incompatible", re.MULTILINE)
+_NO_PIP = (
+    f"the environment of {sys.executable} has no pip, so what the file names has to be there "
+    "already. `python -m ensurepip` or `uv pip install pip` with that Python brings it."
+)
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _LONG_S = 2.0  # what is satisfied already takes pip half a second
 _TELL_EVERY_S = 30.0
-_TIDY_S = 5.0  # in which pip, asked to stop, puts back what it was replacing
+_KILLED = 128 + signal.SIGKILL
 _LAST_WORDS_S = 5.0
 _WAIT_S = 1.0
 
@@ -64,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         file=Path(told["--file"]), job=told["--job"],
         log=Path(told["--logs"]) / f"requirements-{told['--name']}.log",
         longest_s=float(told["--longest-s"]), announce=int(told["--announce"]),
+        is_named=told["--named"] == "yes",
     )  # fmt: skip
     try:
         install.run()
@@ -90,9 +98,12 @@ class _Install:
         job: Its key: once is enough where hosts share an environment.
         longest_s: Longest time for all of it, in seconds.
         announce: A descriptor for lines of JSON.
+        is_named: The user named the file: without pip nothing goes on.
     """
 
-    def __init__(self, *, file: Path, log: Path, job: str, longest_s: float, announce: int) -> None:
+    def __init__(
+        self, *, file: Path, log: Path, job: str, longest_s: float, announce: int, is_named: bool
+    ) -> None:
         self._file = file.absolute()
         self._log = log.absolute()
         self._job = job
@@ -100,13 +111,19 @@ class _Install:
         self._deadline_s = time.monotonic() + longest_s
         self._tell_s = time.monotonic() + _LONG_S
         self._announce = announce
+        self._is_named = is_named
+        self._is_turn = False
 
     def run(self) -> None:
         if not self._file.is_file():
             raise _NotInstalledError(
                 f"{self._file.name} is not among what came along. Does .gitignore name it?"
             )
+        if not self._is_named and find_spec("pip") is None:
+            self.announce({"left_out": _NO_PIP})
+            return
         with environment_turn(self._pause) as turn:
+            self._is_turn = True
             others = turn.installed_by(self._job)
             installed = self._pip() if others is None else others
             turn.note(self._job, installed)
@@ -134,13 +151,13 @@ class _Install:
                 "--root-user-action", "ignore",
             ]  # fmt: skip
             process = subprocess.Popen(
-                tied_command(sys.executable, command),
+                warden_command(sys.executable, command, by=signal.SIGINT),
                 # What it names lies beside it.
                 cwd=self._file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # with what it builds by
+                start_new_session=True,  # it outlives this process until all of pip has ended
             )
             assert process.stdout is not None
             reader = Thread(target=_write_down, args=[process.stdout, log], daemon=True)
@@ -167,10 +184,13 @@ class _Install:
                 f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
                 f"{last_lines(self._said())}\nInstall what takes so long on the hosts beforehand, "
                 "or name wheels of it."
+                if self._is_turn
+                else "Others have been installing into that environment for longer than "
+                f"{self._longest_s:.0f} s. Start the job again once they have ended."
             )
         if now_s > self._tell_s:
             self._tell_s = now_s + _TELL_EVERY_S
-            said = self._said().strip().splitlines()
+            said = self._said().strip().splitlines() if self._is_turn else []
             self.announce({"installing": said[-1].strip() if said else ""})
 
     def _said(self) -> str:
@@ -181,9 +201,10 @@ class _Install:
 
     def _failed(self, returncode: int) -> _NotInstalledError:
         said = self._said()
+        killed = "It was killed: often memory ran out." if returncode == _KILLED else ""
         return _NotInstalledError(
             f"pip of {sys.executable} ended with {returncode}. Its last lines:\n"
-            f"{last_lines(said)}\n{advice(said)}".rstrip()
+            f"{last_lines(said)}\n{advice(said) or killed}".rstrip()
         )
 
 
@@ -222,12 +243,8 @@ def _packages(report: Path) -> list[str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have pip put back what it was replacing, then end it and what it builds by."""
-    process.send_signal(signal.SIGINT)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_TIDY_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Have pip put back what it was replacing, and its warden end it and what it builds by."""
+    process.terminate()
     process.wait()
 
 

@@ -84,7 +84,10 @@ def run_on_cluster(
     requirements = None
     if file is not None:
         travels = options.address is not None
-        requirements = Requirements(file, luggage, travels=travels, folder=folder, attempt=attempt)
+        requirements = Requirements(
+            file, luggage, is_named=options.requirements is not None, travels=travels,
+            folder=folder, attempt=attempt,
+        )  # fmt: skip
     with (
         _address(options, groups) as address,
         # On emulated hosts the ranks stand where this process does.

@@ -24,6 +24,7 @@ from headrace.records.run_folder import Attempt, RunFolder
 _USUAL = "requirements.txt"
 _NONE = "none"
 _LONGEST_S = 1800.0  # something large may have to be built
+_KILLED = (-9, 137)
 _LEAVE_OUT = "`--requirements none` leaves the file out."
 
 GangOf = Callable[[Callable[[str, dict[str, Any]], object]], Gang]
@@ -62,6 +63,7 @@ class Requirements:
 
     Args:
         file: What is installed.
+        is_named: The user named it; otherwise it was found.
         luggage: The job's folder.
         travels: That folder goes to other machines.
         folder: The run's.
@@ -72,14 +74,16 @@ class Requirements:
     """
 
     def __init__(
-        self, file: Path, luggage: Luggage, *, travels: bool, folder: RunFolder, attempt: Attempt
-    ) -> None:
+        self, file: Path, luggage: Luggage, *, is_named: bool, travels: bool, folder: RunFolder,
+        attempt: Attempt,
+    ) -> None:  # fmt: skip
         if travels and not file.is_relative_to(luggage.folder):
             raise UsageError(
                 f"{file} lies outside {luggage.folder}, which goes along to the hosts. Put it "
                 "beside the script, or start the job from a folder that holds both."
             )
         self._file = file
+        self._is_named = is_named
         self._luggage = luggage
         self._folder = folder
         self._attempt = attempt
@@ -96,11 +100,13 @@ class Requirements:
             is_here: It is this machine.
         """
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
+        named = "yes" if self._is_named else "no"
         place = self._file if is_here else self._file.relative_to(self._luggage.folder)
         return (
             "{python}", "-u", "-P", "-m", "headrace.cluster.installing",
             "--parent", "{parent}", "--announce", "{announce}", "--job", self._job,
-            "--file", str(place), "--logs", logs, "--name", host, "--longest-s", str(_LONGEST_S),
+            "--file", str(place), "--named", named, "--logs", logs,
+            "--name", host, "--longest-s", str(_LONGEST_S),
         )  # fmt: skip
 
     def install(
@@ -146,6 +152,8 @@ class Requirements:
             for conflict in announced.get("conflicts", ()):
                 tell(f"headrace: {host}: what was there is broken now: {conflict}\n")
             self._note(host, announced["installed"])
+        elif "left_out" in announced:
+            tell(f"headrace: {host} installs no {name}: {announced['left_out']}\n")
         elif "not_installed" in announced:
             why = announced["not_installed"]
             is_told = why in self._why_not.values()
@@ -174,9 +182,10 @@ class Requirements:
         hosts = [end.host for end in failed if end.host in self._why_not]
         if not hosts:
             end = failed[0]
+            killed = "; often memory ran out" if end.returncode in _KILLED else ""
             return (
-                f"{end.host}: what installs {self._file.name} ended with {end.returncode}, and no "
-                f"rank was started; often memory ran out. {_LEAVE_OUT}"
+                f"{end.host}: what installs {self._file.name} ended with {end.returncode}{killed}, "
+                f"and no rank was started. {_LEAVE_OUT}"
             )
         return (
             f"{self._file.name} could not be installed on {', '.join(hosts)}, and no rank was "
