@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from headrace.cluster.machine import boot_id
 from headrace.core.places import SITE
 from headrace.records.layout import RINGS
 from headrace.records.switch import make_switch
@@ -27,11 +28,16 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
     make_switch(tmp_path, interval_s=0.5)
     (tmp_path / "train.py").write_text(TRAINS)
     source = str(Path(SITE).parents[2])
-    for boot, told, written in (("another", 1, 0), ("", 0, 1)):  # a disk that machines share
+    for boot, folder, told, written in (
+        ("another", tmp_path, 1, 0),
+        (boot_id(), tmp_path / "of another container", 1, 0),
+        (boot_id(), tmp_path, 0, 1),
+        ("", tmp_path, 0, 2),  # a disk that machines share
+    ):
         ended = subprocess.run(
             [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
             env=clean_environment(
-                HEADRACE_RECORDS_DIR=str(tmp_path), HEADRACE_RECORDS_BOOT=boot, RANK="3",
+                HEADRACE_RECORDS_DIR=str(folder), HEADRACE_RECORDS_BOOT=boot, RANK="3",
                 PYTHONPATH=f"{SITE}:{source}",
             ),
         )  # fmt: skip

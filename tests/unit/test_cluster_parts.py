@@ -172,7 +172,9 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     attempt = folder.start_attempt(command=[], argv=[], world_size=1)
 
     def of(file: Path, *, travels: bool) -> Requirements:
-        return Requirements(file, luggage, travels=travels, folder=folder, attempt=attempt)
+        return Requirements(
+            file, luggage, is_named=True, travels=travels, folder=folder, attempt=attempt
+        )
 
     with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
         of(tmp_path / "more.txt", travels=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +19,8 @@ def is_elsewhere() -> bool:
         return False
     from headrace.cluster.machine import boot_id
 
-    return boot != boot_id()
+    # A container beside the run's has its machine's number, but not its files.
+    return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
 
 
 def tell_unrecorded() -> None:
