@@ -189,13 +189,21 @@ def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
 
 def test_ray_train_does_not_wait_for_devices_that_the_ranks_have(tmp_path: Path):
     (tmp_path / "train.py").write_text(
+        "import ray\n"
         "from ray.train import ScalingConfig\n"
+        "from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer\n"
         "from ray.train.torch import TorchTrainer\n"
-        "TorchTrainer(print, scaling_config=ScalingConfig(num_workers=1, use_gpu=True)).fit()\n"
+        "ray.init('local', num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)\n"
+        "one = ScalingConfig(num_workers=1, use_gpu=True)\n"
+        "DataParallelTrainer(lambda: None, scaling_config=one).fit()\n"
+        "ray.shutdown()\n"
+        "print('its own Ray has one', flush=True)\n"
+        "TorchTrainer(print, scaling_config=one).fit()\n"
     )
     flags = ["--engine", "ray", "--group", "gpu=1:cpus=2,gpus=1", "--profile", "off"]
     ended = run(tmp_path, *flags, "train.py")
     assert ended.returncode == 1
+    assert "its own Ray has one" in ended.stdout
     assert "TorchTrainer asks Ray for devices, and all of this group's are" in ended.stderr
     assert "`--driver`" in ended.stderr
 

@@ -6,6 +6,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
+from headrace.core import env
 from headrace.core.after_import import after_import
 from headrace.core.errors import UsageError
 
@@ -20,7 +21,7 @@ def _hook(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def fit(trainer: Any) -> Any:
-        if trainer.scaling_config.use_gpu:
+        if trainer.scaling_config.use_gpu and not _has_devices(trainer):
             raise UsageError(
                 f"{type(trainer).__name__} asks Ray for devices, and all of this group's are its "
                 "ranks': Ray has none left to give out, and would wait for ever. Run the script "
@@ -29,3 +30,15 @@ def _hook(module: ModuleType) -> None:
         return original(trainer)
 
     module.DataParallelTrainer.fit = fit
+
+
+def _has_devices(trainer: Any) -> bool:
+    """Whether a trainer needs none of Ray's, or its Ray, perhaps one of its own, may have some."""
+    import ray
+
+    if getattr(trainer, "running_in_local_mode", False):
+        return True
+    if not ray.is_initialized():
+        ray.init()  # as Ray Train is about to
+    is_the_jobs = ray.get_runtime_context().gcs_address == env.RAY_ADDRESS.get()
+    return not is_the_jobs or ray.available_resources().get("GPU", 0) > 0

@@ -40,7 +40,7 @@ from headrace.launch.gang import Gang, HostEnd, StopRequest
 from headrace.launch.member import Member
 from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.offloading import Offloading
-from headrace.launch.ray_scripts import ray_variables
+from headrace.launch.ray_scripts import ray_variables, tell_unrecorded
 from headrace.launch.recording import Recording
 from headrace.launch.requirements import Requirements, find_requirements
 from headrace.launch.showing import Shown
@@ -182,6 +182,8 @@ class _Starts:
                     return unwell
             if self._offloading is not None:
                 self._offloading.serve(agents)
+            if self._options.driver and number == 0:
+                tell_unrecorded(agents[0], self._job.options.profile)
             programs = [self._program(agents, one, number) for one in agents]
             return self._gang(agents).run(programs, stop)
         finally:
@@ -286,7 +288,8 @@ class _Starts:
         own = {**env.travelling_environment(), env.RUN_DIR.name: "{folder}"}
         own |= ray_variables(
             self._ray, self._luggage, {},
-            is_here=False, devices_held=self._holds_devices([agent]),
+            is_here=False, drives=self._options.driver,
+            devices_held=self._holds_devices([agent]),
         )  # fmt: skip
         if self._offloading is not None:
             own |= self._offloading.variables(is_here=False)
@@ -300,7 +303,8 @@ class _Starts:
         recorded = self._recording.environment()
         own |= ray_variables(
             self._ray, self._luggage, recorded,
-            is_here=True, devices_held=self._holds_devices(agents),
+            is_here=True, drives=self._options.driver,
+            devices_held=self._holds_devices(agents),
         )  # fmt: skip
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self._job.ranks_here * here
