@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cluster.agent import HostFacts
 from headrace.cluster.auxiliary import strands_of_job
-from headrace.cluster.connection import connected
+from headrace.cluster.connection import Host, connected
 from headrace.cluster.folder_tail import FolderTail, grow
 from headrace.cluster.groups import Group
 from headrace.cluster.machine import is_same_machine, marked
+from headrace.cluster.placement import PlacedAgent
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
 from headrace.launch.member import Member
+from headrace.launch.ray_scripts import tell_unrecorded
 from headrace.launch.requirements import Requirements, find_requirements
 from headrace.launch.travelling import pack_luggage
 from headrace.records.run_folder import open_run_folder
@@ -181,3 +184,20 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     of(tmp_path / "more.txt", travels=False)
     elsewhere = of(tmp_path / "here" / "a" / "more.txt", travels=True).command("h", is_here=False)
     assert elsewhere[elsewhere.index("--file") + 1] == "a/more.txt"
+
+
+def test_what_is_not_recorded_of_a_script_that_drives_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    host = Host(node_id="a", name="gpu-1", address="10.0.0.2", group="gpu", cpus=4, gpus=1)
+
+    def told(*, is_drivers: bool, profile: str = "on") -> str:
+        facts = HostFacts(address=host.address, is_drivers=is_drivers, free_port=1, folder="/job")
+        tell_unrecorded(PlacedAgent(actor=None, host=host, facts=facts), profile)
+        return capfd.readouterr().err
+
+    monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)
+    assert told(is_drivers=True) == told(is_drivers=False, profile="off") == ""
+    assert "the script runs on gpu-1, not where this command does" in told(is_drivers=False)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    assert "this is a job of Ray's own (ray job submit)" in told(is_drivers=True)

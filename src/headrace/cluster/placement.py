@@ -20,6 +20,7 @@ _PLACE_S = 60.0
 _LOOK_S = 60.0
 _LEAVE_S = 5.0
 _SLIVER = 0.001  # the least that Ray counts is 0.0001
+_NODE_ID = "ray.io/node-id"  # a label that Ray gives each of its nodes
 _WENT = "A host went away as agents were being placed."
 
 
@@ -76,7 +77,7 @@ class Placement:
         self._group = placement_group(
             bundles,
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[{LABEL: group.name}] * len(bundles),
+            bundle_label_selector=[self._labels(group, hosts)] * len(bundles),
         )
         self._actors: list[Any] = []
         try:
@@ -99,6 +100,14 @@ class Placement:
         """Return what each agent is to have of its host."""
         devices = _devices_of(group, hosts)
         return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
+
+    def _labels(
+        self,
+        group: Group,
+        hosts: Sequence[Host],  # noqa: ARG002 - for those of DriverPlacement
+    ) -> dict[str, str]:
+        """Return what hosts of agents are labelled by."""
+        return {LABEL: group.name}
 
     def _wait(
         self, group: Group, bundles: Sequence[dict[str, float]], is_over: Callable[[], bool]
@@ -150,12 +159,19 @@ class DriverPlacement(Placement):
     """
 
     def _bundles(self, group: Group, hosts: Sequence[Host]) -> list[dict[str, float]]:
+        # A resource that each of Ray's nodes has.
+        return [{f"node:{self._chosen(group, hosts).address}": _SLIVER}]
+
+    def _labels(self, group: Group, hosts: Sequence[Host]) -> dict[str, str]:
+        # Emulated hosts share an address.
+        return {LABEL: group.name, _NODE_ID: self._chosen(group, hosts).node_id}
+
+    def _chosen(self, group: Group, hosts: Sequence[Host]) -> Host:
         here = self._ray.get_runtime_context().get_node_id()
         of_group = [host for host in hosts if host.group == group.name]
-        chosen = min(of_group, key=lambda host: (host.node_id != here, host.name), default=None)
-        if chosen is None:
+        if not of_group:
             raise NotPlacedError(f"Group {group.name} has lost its hosts.")
-        return [{f"node:{chosen.address}": _SLIVER}]  # a resource that each of Ray's nodes has
+        return min(of_group, key=lambda host: (host.node_id != here, host.name))
 
     def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:
         return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
