@@ -139,6 +139,7 @@ def test_without_its_receiver_an_epoch_goes_on(stations: Stations, tmp_path: Pat
     ("kind", "told"),
     [
         ("files", "a batch failed on auxiliary host one: FileNotFoundError"),
+        ("unmounted", "a batch failed on auxiliary host one: FileNotFoundError"),
         ("unknown", "auxiliary host one cannot load the dataset, and is not asked"),
         ("hanging", "auxiliary host one is late with an iterable dataset; its part is made here"),
         ("locked", "batches of Locked are made on this host alone"),

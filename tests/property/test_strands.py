@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.cluster.offload.dealing import Ask
 from headrace.cluster.offload.strands import StrandDealer, spread
+from headrace.core.errors import LoaderError
 from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
 from headrace.data.loader.slots import PlainArena
 
@@ -142,7 +143,7 @@ def collated(samples: Any) -> tuple[Any, float]:
 def made(maker: BatchMaker, place: int) -> object:
     try:
         return pickle.loads(maker.make(Order(draws=0, epoch=0, place=place), PlainArena()))
-    except (Exhausted, ValueError) as error:
+    except (Exhausted, LoaderError, ValueError) as error:
         return repr(error)
 
 
@@ -163,4 +164,12 @@ def test_whoever_passes_over_batches_makes_the_next_as_they_come(count, bad, siz
     whole = [made(maker, place) for place in range(16)]
     random.seed(7)
     late = BatchMaker(recipe, lambda _: None)
-    assert [made(late, place) for place in places] == [whole[place] for place in places]
+    begin, is_astray = 0, False
+    for place in places:
+        came = made(late, place)
+        failed = next((one for one in whole[begin:place] if isinstance(one, str)), None)
+        if is_astray or failed == repr(Exhausted()):
+            assert str(came).startswith("LoaderError("), "it is no end that anybody could believe"
+        else:
+            assert came == (failed or whole[place])
+        begin, is_astray = place + 1, is_astray or failed is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-SAMPLES, WORKERS = 96, 3  # one of them here
+SAMPLES, WORKERS = 96, 4  # two of them here
 
 
 class Shared(IterableDataset):
@@ -47,6 +48,19 @@ class Hanging(Shared):
             time.sleep(1000)
 
 
+class Unmounted(Shared):
+    """Its workers elsewhere are killed in the middle; those that follow lack what these had."""
+
+    def look_at(self, index: int) -> None:
+        if os.environ.get("STATION"):
+            had = Path(f"worker-{get_worker_info().id}-had-it")
+            if index > 50 and not had.exists():
+                had.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if had.exists():
+                Path("nowhere/sample").read_text()
+
+
 class Unknown(Shared):
     """Is of a module that other hosts have not."""
 
@@ -61,8 +75,10 @@ def only_here() -> Shared:
 
 
 if __name__ == "__main__":
-    kinds = {one.__name__.lower(): one for one in (Files, Wrong, Locked, Hanging, Unknown)}
-    loader = DataLoader(kinds[sys.argv[1]](), 4, num_workers=1)
+    kinds = {
+        one.__name__.lower(): one for one in (Files, Wrong, Locked, Hanging, Unmounted, Unknown)
+    }
+    loader = DataLoader(kinds[sys.argv[1]](), 4, num_workers=2)
     for _ in range(2 if sys.argv[1] == "files" else 1):
         came = [batch.tolist() for batch in loader]
         assert sorted(index for batch in came for index in batch) == list(range(SAMPLES))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
 
+from headrace.core.errors import LoaderError
 from headrace.data.loader.collate import NotPlainError, collate
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.randomness import imported_generators, seed_generators
@@ -126,6 +127,7 @@ class BatchMaker:
         self._plain = recipe.collate_fn is None
         self._iterator: Iterator[Any] | None = None
         self._place = 0  # of an iterable dataset's next batch
+        self._is_astray = False  # it could not pass over what was made before
         self._ended = False
         self._known = recipe.dataset if isinstance(recipe.dataset, KnownDataset) else None
         self._get_many = getattr(recipe.dataset, "__getitems__", None)
@@ -213,18 +215,42 @@ class BatchMaker:
         return self._collated(samples, None, arena)
 
     def _pass_over_until(self, place: int) -> None:
-        """Go on to a batch, past those that another worker in this one's place has made."""
-        if place < self._place:
-            raise RuntimeError(f"batch {place} of this worker was asked for after {self._place}")
+        """Go on to a batch, past those that another worker in this one's place has made.
+
+        All of them were made: a strand stays with the worker in whose hands a batch fails here. So
+        what is raised now is no repetition, and what comes after it would be lost, or come twice.
+        """
+        if place < self._place or self._is_astray:
+            raise LoaderError(
+                f"Batch {place} of worker {_number()} of an iterable dataset cannot be made: its "
+                f"place was lost at batch {self._place}. Begin the epoch anew."
+            )
         while self._place < place:
-            self._on_progress(PASSES_OVER - self._place)
-            # What they raise was told by whoever made them; an error takes its place as well.
-            with suppress(Exception):
-                samples = self._next_batch()
-                if self._recipe.collate_fn is not None:  # it may draw, or count
-                    single = self._recipe.batch_size is None
-                    self._by_user(samples[0] if single else samples, None)
+            at = self._place
+            self._on_progress(PASSES_OVER - at)
+            self._is_astray = True
+            try:
+                self._pass_over()
+            except Exhausted:
+                raise LoaderError(
+                    f"Worker {_number()} of an iterable dataset came to its end after {at} batches "
+                    f"when it was gone through again, and had given {place} or more before. The "
+                    "dataset has to give every worker the same samples each time it is iterated in "
+                    "an epoch."
+                ) from None
+            except Exception as error:
+                error.add_note(
+                    f"This was raised while batch {at} of worker {_number()} was passed over, as it "
+                    f"had been made elsewhere: batch {place} was to come next."
+                )
+                raise
+            self._is_astray = False
         self._on_progress(0)
+
+    def _pass_over(self) -> None:
+        samples = self._next_batch()
+        if self._recipe.collate_fn is not None:  # it may draw, or count
+            self._by_user(samples[0] if self._recipe.batch_size is None else samples, None)
 
     def _next_batch(self) -> list[Any]:
         self._place += 1
@@ -276,3 +302,11 @@ class BatchMaker:
             seed_generators(batch_seed(self._recipe.seed, order.epoch, order.draws))
         with hidden_from_torch():
             return self._recipe.collate_fn(samples)
+
+
+def _number() -> int:
+    """Return this worker's number, as torch tells it."""
+    from torch.utils.data import get_worker_info
+
+    worker = get_worker_info()
+    return 0 if worker is None else worker.id
