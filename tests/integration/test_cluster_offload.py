@@ -55,7 +55,7 @@ def test_iterable_datasets_are_shared_among_as_many_cores_as_were_asked_for(
 ):
     shutil.copy(SCRIPTS / "offload_iterated_epochs.py", tmp_path)
     asked = [*flags(cluster), "--group", "cpu=1:cpus=2"]
-    with started(tmp_path, *asked, "offload_iterated_epochs.py", "3") as job:
+    with started(tmp_path, *asked, "offload_iterated_epochs.py", "4") as job:
         terminal = tmp_path / "terminal"
         eventually(lambda: "epoch whole, 2 hosts" in terminal.read_text(), "an epoch with both")
         (tmp_path / "enough").touch()

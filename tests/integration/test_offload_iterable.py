@@ -55,7 +55,7 @@ def both_ranks(stations: Stations, *arguments: str) -> list[CompletedProcess[str
 def test_two_ranks_have_each_sample_once(stations: Stations):
     stations.strands = 3  # of which each has one
     stations.start("one", 2)
-    ranks = both_ranks(stations, "torch", "1")
+    ranks = both_ranks(stations, "torch", "2")
     came: list[int] = []
     for ended in ranks:
         assert ended.returncode == 0, ended.stderr
@@ -67,12 +67,21 @@ def test_two_ranks_have_each_sample_once(stations: Stations):
 
 def test_our_own_loader_goes_on_from_its_state(stations: Stations):
     stations.start("one", 2)
-    helped = stations.run("offload_iterated_ranks.py", "ours", "0")
-    alone = stations.run_without("offload_iterated_ranks.py", "ours", "3")
+    helped = stations.run("offload_iterated_ranks.py", "ours", "2")
+    alone = stations.run_without("offload_iterated_ranks.py", "ours", "4")
     assert helped.returncode == alone.returncode == 0, helped.stderr
     assert " one\n" in helped.stdout
     assert helped.stdout.replace(" one\n", " here\n") == alone.stdout
-    assert "shared among 3" in helped.stdout
+    assert "shared among 4" in helped.stdout
+
+
+def test_what_need_not_share_itself_out_stays_here(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_iterated_alone.py", "unshared")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    for workers in (0, 1):
+        told = f"Unshared are made on this host alone: it is iterated by num_workers={workers},"
+        assert ended.stderr.count(told) == 2, ended.stderr
 
 
 def whole(stations: Stations) -> list[str]:
@@ -98,7 +107,7 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
     pause, stations.strands = tmp_path / "pause", 4
     stations.start("one", 2)
     stations.start("two", 2)
-    with stations.running("offload_iterated_epochs.py", "5") as script:
+    with stations.running("offload_iterated_epochs.py", "6") as script:
         assert "['here', 'one', 'two']" in next_whole(stations, after=0)
         number = stop_in_the_middle(stations, pause)
         os.kill(descendants(stations.processes["two"].pid)[-1], signal.SIGKILL)  # a worker there
@@ -122,7 +131,7 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
 
 def test_without_its_receiver_an_epoch_goes_on(stations: Stations, tmp_path: Path):
     stations.start("one", 2)
-    with stations.running("offload_iterated_epochs.py", "3") as script:
+    with stations.running("offload_iterated_epochs.py", "4") as script:
         number = stop_in_the_middle(stations, tmp_path / "pause")
         (receiver,) = [
             pid for pid in descendants(script.pid)

@@ -34,7 +34,7 @@ def expected(workers: int) -> list[int]:
 
 if __name__ == "__main__":
     right, pause = expected(int(sys.argv[1])), Path("pause")
-    loader = DataLoader(Slow(), BATCH, num_workers=1, persistent_workers=True)
+    loader = DataLoader(Slow(), BATCH, num_workers=2, persistent_workers=True)
     while not Path("enough").exists():
         came, makers, hosts = [], set(), set()
         for number, (indices, made_by, parents) in enumerate(loader):

@@ -20,6 +20,10 @@ from headrace.core.errors import HeadraceError, NotSendableError, WorkerError
 from headrace.core.files import allow_many_files
 from headrace.core.world import current_world
 
+_LEAST_SHARING = 2
+"""Workers of a loader whose iterable dataset surely asks which of them it is: with fewer it need
+not, and many do not."""
+
 
 def prepare_offload() -> None:
     """Have auxiliary hosts make batches of every loader that this process iterates."""
@@ -40,7 +44,9 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
 
         if loader in left:
             return original(loader)
-        why_left = why_not_taken(loader) or (_why_alone(hosts_file) if is_iterated(loader) else "")
+        why_left = why_not_taken(loader)
+        if not why_left and is_iterated(loader):
+            why_left = _why_alone(hosts_file, loader.num_workers, current_world().size)
         if why_left:
             left.add(loader)
             _tell_left(loader, why_left)
@@ -63,14 +69,23 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
     loader_class = module.DataLoader
     original = loader_class._new_executor  # noqa: SLF001 - scripts have no part in it
     shared_among = loader_class._shared_among  # noqa: SLF001 - likewise
+    told: WeakSet[Any] = WeakSet()  # loaders of which it was told who makes their batches
+
+    def _others_for(loader: Any) -> int:
+        """Return among how many workers on other hosts an iterable dataset is shared."""
+        is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
+        if is_given or loader.is_rays or loader.num_workers < _LEAST_SHARING:
+            return 0
+        return _strands(hosts_file, loader.world.size)
 
     @functools.wraps(original)
     def _new_executor(loader: Any) -> Any:
         if loader.is_rays:  # its batches are made by Ray, where Ray likes
             return original(loader)
-        why_left = _why_alone(hosts_file) if loader.iterable else ""
-        if why_left:
-            _tell_left(loader, why_left)
+        if loader.iterable and not _others_for(loader):
+            if loader not in told:
+                told.add(loader)
+                _tell_left(loader, _why_alone(hosts_file, loader.num_workers, loader.world.size))
             return original(loader)
         try:
             return original(loader, _helper_from(hosts_file)(loader.world))
@@ -82,9 +97,7 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
 
     @functools.wraps(shared_among)
     def _shared_among(loader: Any) -> int:
-        is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
-        others = 0 if is_given or loader.is_rays else _strands(hosts_file, loader.world.size)
-        return int(shared_among(loader)) + others
+        return int(shared_among(loader)) + _others_for(loader)
 
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise
     loader_class._shared_among = _shared_among  # noqa: SLF001 - likewise
@@ -98,14 +111,21 @@ def _strands(hosts_file: Path, world_size: int) -> int:
     return strands_of_rank(HostsFile.read(hosts_file), world_size)
 
 
-def _why_alone(hosts_file: Path) -> str:
-    """Return why iterable datasets have no part on other hosts, an empty text where they have."""
-    if _strands(hosts_file, current_world().size):
-        return ""
-    return (
-        "it is iterated, and nobody knew when the job began how many cores there would be on other "
-        "hosts to share it among; --group NAME=HOSTS:cpus=N says so, --offload auto does not"
-    )
+def _why_alone(hosts_file: Path, num_workers: int, world_size: int) -> str:
+    """Return why an iterable dataset has no part on other hosts, an empty text where it has."""
+    strands = _strands(hosts_file, world_size)
+    if not strands:
+        return (
+            "it is iterated, and nobody knew when the job began how many cores there would be on "
+            "other hosts to share it among; --group NAME=HOSTS:cpus=N says so, --offload auto does "
+            "not"
+        )
+    if num_workers < _LEAST_SHARING:
+        return (
+            f"it is iterated by num_workers={num_workers}, and may not share itself out; with "
+            f"num_workers=2 or more it is shared among these and {strands} on auxiliary hosts"
+        )
+    return ""
 
 
 def _is_alike_on_all_ranks(error: Exception) -> bool:

@@ -240,8 +240,8 @@ class BatchMaker:
                 ) from None
             except Exception as error:
                 error.add_note(
-                    f"This was raised while batch {at} of worker {_number()} was passed over, as it "
-                    f"had been made elsewhere: batch {place} was to come next."
+                    f"This was raised while batch {at} of worker {_number()} was passed over: it "
+                    f"had been made elsewhere, and batch {place} was to come next."
                 )
                 raise
             self._is_astray = False
