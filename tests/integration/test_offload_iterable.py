@@ -167,6 +167,16 @@ def test_without_any_host_it_is_made_here(stations: Stations):
     assert "no auxiliary host is there for an iterable dataset: what 2 workers" in ended.stderr
 
 
+def test_an_empty_share_that_is_refused_tells_among_how_many_it_is_shared(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_iterated_faults.py", "few")
+    assert ended.returncode == 1
+    assert "Few is shared among 4 workers: 2 here, 2 on auxiliary hosts\n" in ended.stderr
+    assert "ValueError: no samples found" in ended.stderr
+    assert "shared among 4 workers, 2 of them on auxiliary hosts. Where that" in ended.stderr
+    assert "--group cpu=1:cpus=K" in ended.stderr
+
+
 def test_what_fails_everywhere_is_told_as_without_help(stations: Stations):
     stations.start("one", 2)
     ended = stations.run("offload_iterated_faults.py", "wrong")

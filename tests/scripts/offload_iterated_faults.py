@@ -61,6 +61,15 @@ class Unmounted(Shared):
                 Path("nowhere/sample").read_text()
 
 
+class Few(Shared):
+    """Has shards for fewer workers, and refuses to have none, as WebDataset does."""
+
+    def __iter__(self):
+        if get_worker_info().id > 2:
+            raise ValueError("no samples found; perhaps you have fewer shards than workers")
+        yield from super().__iter__()
+
+
 class Unknown(Shared):
     """Is of a module that other hosts have not."""
 
@@ -76,7 +85,8 @@ def only_here() -> Shared:
 
 if __name__ == "__main__":
     kinds = {
-        one.__name__.lower(): one for one in (Files, Wrong, Locked, Hanging, Unmounted, Unknown)
+        one.__name__.lower(): one
+        for one in (Files, Wrong, Locked, Hanging, Unmounted, Few, Unknown)
     }
     loader = DataLoader(kinds[sys.argv[1]](), 4, num_workers=2)
     for _ in range(2 if sys.argv[1] == "files" else 1):

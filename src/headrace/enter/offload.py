@@ -37,6 +37,7 @@ def prepare_offload() -> None:
 def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
     original = module.DataLoader._get_iterator  # noqa: SLF001 - there is no public place
     left: WeakSet[Any] = WeakSet()  # loaders that stay as they are
+    told: WeakSet[Any] = WeakSet()  # ... and those of which it was told how they are shared
 
     @functools.wraps(original)
     def _get_iterator(loader: Any) -> Any:
@@ -53,7 +54,7 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
             return original(loader)
         before = _generator_state(loader)
         try:
-            return ExecutorIterator(loader, _helper_from(hosts_file))
+            iterator = ExecutorIterator(loader, _helper_from(hosts_file))
         except (HeadraceError, OSError) as error:  # whatever it is, torch's own may do
             if is_iterated(loader) and not _is_alike_on_all_ranks(error):
                 raise
@@ -61,6 +62,10 @@ def _hook_torch(module: ModuleType, hosts_file: Path) -> None:
             _tell_left(loader, str(error))
             _set_generator_state(loader, before)  # the seed is drawn once, as without us
             return original(loader)
+        if is_iterated(loader) and loader not in told:
+            told.add(loader)
+            _tell_shared(loader, _strands(hosts_file, current_world().size))
+        return iterator
 
     module.DataLoader._get_iterator = _get_iterator  # noqa: SLF001 - likewise
 
@@ -69,23 +74,17 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
     loader_class = module.DataLoader
     original = loader_class._new_executor  # noqa: SLF001 - scripts have no part in it
     shared_among = loader_class._shared_among  # noqa: SLF001 - likewise
-    told: WeakSet[Any] = WeakSet()  # loaders of which it was told who makes their batches
-
-    def _others_for(loader: Any) -> int:
-        """Return among how many workers on other hosts an iterable dataset is shared."""
-        is_given = loader._executor_given is not None  # noqa: SLF001 - likewise; nobody helps it
-        if is_given or loader.is_rays or loader.num_workers < _LEAST_SHARING:
-            return 0
-        return _strands(hosts_file, loader.world.size)
+    told: WeakSet[Any] = WeakSet()  # loaders of which it was told how they are shared, or why not
 
     @functools.wraps(original)
     def _new_executor(loader: Any) -> Any:
         if loader.is_rays:  # its batches are made by Ray, where Ray likes
             return original(loader)
-        if loader.iterable and not _others_for(loader):
-            if loader not in told:
-                told.add(loader)
-                _tell_left(loader, _why_alone(hosts_file, loader.num_workers, loader.world.size))
+        strands = _others_for(loader, hosts_file)
+        if loader.iterable and loader not in told:
+            told.add(loader)
+            _tell_how(loader, strands, hosts_file)
+        if loader.iterable and not strands:
             return original(loader)
         try:
             return original(loader, _helper_from(hosts_file)(loader.world))
@@ -97,10 +96,25 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
 
     @functools.wraps(shared_among)
     def _shared_among(loader: Any) -> int:
-        return int(shared_among(loader)) + _others_for(loader)
+        return int(shared_among(loader)) + _others_for(loader, hosts_file)
 
     loader_class._new_executor = _new_executor  # noqa: SLF001 - likewise
     loader_class._shared_among = _shared_among  # noqa: SLF001 - likewise
+
+
+def _others_for(loader: Any, hosts_file: Path) -> int:
+    """Return among how many workers elsewhere the iterable dataset of our own loader is shared."""
+    is_given = loader._executor_given is not None  # noqa: SLF001 - as above; nobody helps it
+    if is_given or loader.is_rays or loader.num_workers < _LEAST_SHARING:
+        return 0
+    return _strands(hosts_file, loader.world.size)
+
+
+def _tell_how(loader: Any, strands: int, hosts_file: Path) -> None:
+    if strands:
+        _tell_shared(loader, strands)
+    else:
+        _tell_left(loader, _why_alone(hosts_file, loader.num_workers, loader.world.size))
 
 
 @functools.cache  # it does not change as long as the job lasts
@@ -149,6 +163,18 @@ def _helper_from(hosts_file: Path) -> Callable[[Any], Any]:
 def _tell_left(loader: Any, why: str) -> None:
     kind = type(loader.dataset).__name__
     sys.stderr.write(f"headrace: batches of {kind} are made on this host alone: {why}\n")
+
+
+def _tell_shared(loader: Any, strands: int) -> None:
+    here, world = loader.num_workers, current_world()
+    if world.local_rank:  # the others tell the same
+        return
+    kind = type(loader.dataset).__name__
+    of_each = " in each rank" if world.size > 1 else ""
+    sys.stderr.write(
+        f"headrace: {kind} is shared among {here + strands} workers{of_each}: {here} here, "
+        f"{strands} on auxiliary hosts\n"
+    )
 
 
 def _generator_state(loader: Any) -> Any:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.core.errors import LoaderError
+from headrace.core.errors import LoaderError, WorkerError
 from headrace.data.loader.channels import HELD, Answer, AnswerMessage
 from headrace.data.loader.executor import Helper, Made
 from headrace.data.loader.making import PASSES_OVER, Order
@@ -189,7 +189,21 @@ class IterableExecutor(ProcessExecutor):
 
     def _delivered(self, ticket: Ticket) -> Made:
         self._last_progress = 0
-        return super()._delivered(ticket)
+        try:
+            return super()._delivered(ticket)
+        except WorkerError as error:
+            if not self._others or ticket.batch >= self.workers:
+                raise
+            # With the first batch of a share it is often its size that is at fault.
+            told = WorkerError(f"{error}\n{self._how_shared()}")
+            raise told from error.__cause__
+
+    def _how_shared(self) -> str:
+        return (
+            f"The dataset is shared among {self.workers} workers, {len(self._others)} of them on "
+            "auxiliary hosts. Where that is more than it has shards for, give it more shards, or "
+            "have fewer workers there: --group cpu=1:cpus=K counts K for all ranks."
+        )
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[Ticket]) -> None:
         del lost  # whatever it was: the worker's place in its strand is gone
