@@ -84,6 +84,12 @@ def test_what_need_not_share_itself_out_stays_here(stations: Stations):
         assert ended.stderr.count(told) == 2, ended.stderr
 
 
+def test_a_loader_that_cannot_be_helped_counts_its_place_accordingly(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_iterated_alone.py", "fallen")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+
+
 def whole(stations: Stations) -> list[str]:
     """Return what a running script has told of whole epochs."""
     return [line for line in stations.said().splitlines() if line.startswith("epoch ")]

@@ -16,13 +16,14 @@ from weakref import WeakSet
 
 from headrace.core import env
 from headrace.core.after_import import after_import
-from headrace.core.errors import HeadraceError, NotSendableError, WorkerError
+from headrace.core.errors import HeadraceError, LoaderError, NotSendableError
 from headrace.core.files import allow_many_files
 from headrace.core.world import current_world
 
 _LEAST_SHARING = 2
 """Workers of a loader whose iterable dataset surely asks which of them it is: with fewer it need
 not, and many do not."""
+_LEFT_ALONE = "_is_left_alone"  # an attribute of our own loader
 
 
 def prepare_offload() -> None:
@@ -81,18 +82,20 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
         if loader.is_rays:  # its batches are made by Ray, where Ray likes
             return original(loader)
         strands = _others_for(loader, hosts_file)
+        try:
+            if strands or not loader.iterable:
+                executor = original(loader, _helper_from(hosts_file)(loader.world))
+            else:
+                executor = original(loader)
+        except (HeadraceError, OSError) as error:
+            _leave_alone(loader, error)
+            told.add(loader)
+            _tell_left(loader, str(error))
+            return original(loader)
         if loader.iterable and loader not in told:
             told.add(loader)
             _tell_how(loader, strands, hosts_file)
-        if loader.iterable and not strands:
-            return original(loader)
-        try:
-            return original(loader, _helper_from(hosts_file)(loader.world))
-        except (HeadraceError, OSError) as error:
-            if loader.iterable and not _is_alike_on_all_ranks(error):
-                raise
-            _tell_left(loader, str(error))
-            return original(loader)
+        return executor
 
     @functools.wraps(shared_among)
     def _shared_among(loader: Any) -> int:
@@ -105,16 +108,40 @@ def _hook_own(module: ModuleType, hosts_file: Path) -> None:
 def _others_for(loader: Any, hosts_file: Path) -> int:
     """Return among how many workers elsewhere the iterable dataset of our own loader is shared."""
     is_given = loader._executor_given is not None  # noqa: SLF001 - as above; nobody helps it
-    if is_given or loader.is_rays or loader.num_workers < _LEAST_SHARING:
+    is_left = getattr(loader, _LEFT_ALONE, False)
+    if is_given or is_left or loader.is_rays or loader.num_workers < _LEAST_SHARING:
         return 0
     return _strands(hosts_file, loader.world.size)
+
+
+def _leave_alone(loader: Any, error: Exception) -> None:
+    """Note that a loader of ours goes without help, for good where its dataset is iterated.
+
+    Its states count batches among the workers here from then on, and so do those of its copies.
+
+    Raises:
+        LoaderError: It goes on from a place that is counted among more workers.
+        Exception: The error itself, where other ranks may not have met it.
+    """
+    if not loader.iterable:
+        return
+    if not _is_alike_on_all_ranks(error):
+        raise error
+    begin = loader._resumed  # noqa: SLF001 - as above
+    if begin is not None and begin.position:
+        raise LoaderError(
+            f"The loader goes on from batch {begin.position}, counted among {begin.workers} "
+            f"workers, and those on auxiliary hosts cannot be had. Start the job anew. {error}"
+        ) from error
+    setattr(loader, _LEFT_ALONE, True)
 
 
 def _tell_how(loader: Any, strands: int, hosts_file: Path) -> None:
     if strands:
         _tell_shared(loader, strands)
     else:
-        _tell_left(loader, _why_alone(hosts_file, loader.num_workers, loader.world.size))
+        why_left = _why_alone(hosts_file, loader.num_workers, loader.world.size)
+        _tell_left(loader, why_left or "so are those of the loader that it was copied from")
 
 
 @functools.cache  # it does not change as long as the job lasts
@@ -148,7 +175,7 @@ def _is_alike_on_all_ranks(error: Exception) -> bool:
     On one alone the ranks would share it among different numbers of workers: samples would be lost
     and come twice, without a word.
     """
-    return current_world().size == 1 or isinstance(error, (NotSendableError, WorkerError))
+    return current_world().size == 1 or isinstance(error, NotSendableError)
 
 
 def _helper_from(hosts_file: Path) -> Callable[[Any], Any]:
