@@ -23,15 +23,18 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 @pytest.fixture
 def stations(tmp_path: Path) -> Iterator[Stations]:
-    shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
+    for script in SCRIPTS.glob("offload_recorded*.py"):
+        shutil.copy(script, tmp_path)
     running = Stations(tmp_path)
     yield running
     running.close()
 
 
-def recorded(stations: Stations, folder: Path, *flags: str) -> dict[str, int]:
-    """Run the script, recorded; return how many batches were made where."""
-    command = headrace("run", "--run-dir", "r", *flags, "offload_recorded.py", "3")
+def recorded(
+    stations: Stations, folder: Path, *flags: str, script: str = "offload_recorded.py"
+) -> dict[str, int]:
+    """Run a script, recorded; return how many batches were made where."""
+    command = headrace("run", "--run-dir", "r", *flags, script, "3")
     ended = subprocess.run(
         command, cwd=folder, env=stations.environment(), capture_output=True, text=True,
         timeout=120, check=False,
@@ -81,6 +84,18 @@ def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(
     page = write_report(tmp_path / "r").read_text()
     assert "Auxiliary hosts" in page
     assert "Samples.transforms[0]: wait_a_little" in page
+
+
+def test_of_a_short_iterable_loader_all_is_recorded(stations: Stations, tmp_path: Path):
+    stations.strands = 2
+    stations.start("one", 1)  # two workers on a core: each sees to its strand at once
+    made = recorded(stations, tmp_path, script="offload_recorded_iterated.py")
+    assert made["one"] == 8
+    run = open_run(tmp_path / "r")
+    batches = run.arrivals[run.arrivals["size_bytes"] >= 4 * 64 * 4]
+    assert len(batches) == 8
+    assert (batches["making_ns"] >= 4 * 5_000_000).all(), "each batch waits 4 times 5 ms"
+    assert run.auxiliary_workers["batch"].count() == 8
 
 
 def test_without_a_recording_hosts_record_nothing(stations: Stations, tmp_path: Path):

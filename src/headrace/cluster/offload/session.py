@@ -303,7 +303,8 @@ class Session:
         self._next_ticket += 1
         self._at_work[number] = order
         order.begun_ns = time.monotonic_ns()
-        if len(self._at_work) > self._cores.count:
+        # A strand has a worker of its own, which begins at once.
+        if not self._strands and len(self._at_work) > self._cores.count:
             self._next_in_line.append(order)
         message = TicketMessage(number, order.slot, len(order.payload), self._is_first)
         self._is_first = False

@@ -1,0 +1,26 @@
+"""Iterates once, for less than a second; tells how many batches were made where."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+
+class Samples(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id, 64, info.num_workers):
+            time.sleep(0.005)
+            yield torch.full((64,), float(index)), os.environ.get("STATION", "here")
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Samples(), batch_size=4, num_workers=2)
+    made = Counter(makers[0] for _, makers in loader)
+    sys.stdout.write("made " + json.dumps(made) + "\n")
