@@ -12,12 +12,12 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame, send_file
 from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.cluster.offload.recorded import RecordedWorkers
+from headrace.cluster.offload.session_order import SessionOrder
 from headrace.cluster.offload.shares import Cores
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
@@ -30,17 +30,6 @@ _SEND_S = 60  # a rank that takes nothing for so long is gone, or stopped; it co
 _LOOK_S = 0.5
 _MOST_DEATHS = 3  # of workers, one after another, at the same order
 _RECEIVE_BYTES = 1 << 20
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Order:
-    ask: int
-    payload: bytes
-    strand: int
-    slot: int = -1
-    deaths: int = 0
-    came_ns: int = field(default_factory=time.monotonic_ns)
-    begun_ns: int = 0  # when a worker took it
 
 
 class Session:
@@ -64,9 +53,9 @@ class Session:
         self._begun_with: object = None  # the path, variables and strands that the workforce has
         self._strands = 0
         self._arrived = bytearray()
-        self._waiting: deque[_Order] = deque()
-        self._at_work: dict[int, _Order] = {}  # by ticket
-        self._next_in_line: deque[_Order] = deque()  # of these, those that no worker has yet
+        self._waiting: deque[SessionOrder] = deque()
+        self._at_work: dict[int, SessionOrder] = {}  # by ticket
+        self._next_in_line: deque[SessionOrder] = deque()  # of these, those that no worker has yet
         self._sent: dict[int, int] = {}  # ask -> slot, until it is received
         self._next_ticket = 0
         self._is_first = True
@@ -147,10 +136,12 @@ class Session:
             self._told_share = share
             self._send(frame(Kind.SHARE, a=orders, b=cores))
 
-    def _tell_rows(self) -> None:
-        rows = self._recorded.due() if self._recorded is not None else None
-        if rows is not None:
-            self._send(frame(Kind.ROWS, rows))
+    def _tell_rows(self, *, at_once: bool = False) -> None:
+        if self._recorded is not None:
+            if at_once:
+                self._recorded._read_s = 0.0  # noqa: SLF001 - else what came of late is not due
+            if (rows := self._recorded.due()) is not None:
+                self._send(frame(Kind.ROWS, rows))
 
     def _send(self, content: bytes) -> None:
         with self._sending:
@@ -187,7 +178,7 @@ class Session:
             case Kind.RECIPE:
                 self._load(head.a, RecipeMessage.from_bytes(body))
             case Kind.ORDER:
-                self._waiting.append(_Order(ask=head.ask, payload=body, strand=head.a))
+                self._waiting.append(SessionOrder(ask=head.ask, payload=body, strand=head.a))
             case Kind.RECEIVED:
                 self._slots.give(self._sent.pop(head.ask))
             case Kind.WANT:
@@ -274,9 +265,8 @@ class Session:
     def _give_out(self) -> None:
         """Hand waiting orders to workers, as far as cores and memory go."""
         while self._force is not None and (may_begin := self._orders_that_may_begin()):
-            if not self._slots.free_count():
-                return
-            if not self._cores.take(self._me, waiting=len(may_begin)):
+            has_slot = self._slots.free_count() > 0
+            if not (has_slot and self._cores.take(self._me, waiting=len(may_begin))):
                 return
             order = may_begin[0]
             self._waiting.remove(order)
@@ -285,18 +275,18 @@ class Session:
             order.slot = slot
             self._hand_over(order)
 
-    def _orders_that_may_begin(self) -> Sequence[_Order]:
+    def _orders_that_may_begin(self) -> Sequence[SessionOrder]:
         """Return waiting orders that a worker could see to: one of a strand at a time."""
         if not self._strands:
             return self._waiting
-        first: dict[int, _Order] = {}
+        first: dict[int, SessionOrder] = {}
         for order in self._waiting:
             first.setdefault(order.strand, order)
         for order in self._at_work.values():
             first.pop(order.strand, None)
         return list(first.values())
 
-    def _hand_over(self, order: _Order) -> None:
+    def _hand_over(self, order: SessionOrder) -> None:
         assert self._force is not None
         self._slots.write(order.slot, order.payload)
         number = self._next_ticket
@@ -320,9 +310,11 @@ class Session:
         if order is None:
             return  # of a recipe that is gone
         self._cores.give(self._me)
+        if not self._at_work and not self._waiting:
+            self._tell_rows(at_once=True)  # as soon as it has this batch, the rank may be gone
         self._send_batch(order, answer)
 
-    def _send_batch(self, order: _Order, answer: AnswerMessage) -> None:
+    def _send_batch(self, order: SessionOrder, answer: AnswerMessage) -> None:
         size = answer.offset + answer.size_bytes
         head = Head(
             kind=Kind.BATCH, ask=order.ask, a=answer.answer, b=answer.worker, c=answer.offset,
@@ -386,7 +378,7 @@ class Session:
             frame(Kind.REFUSED, Failure.of(error, "", None, None).to_bytes(), a=self._recipe)
         )
 
-    def _give_up(self, order: _Order, worker: int, status: int) -> None:
+    def _give_up(self, order: SessionOrder, worker: int, status: int) -> None:
         error = HeadraceError(
             f"{order.deaths} workers in turn ended at this batch, the last with status {status}; "
             "-9 often means that memory ran out."
