@@ -255,6 +255,10 @@ class Dealer:
         self._waiting.clear()
         return back
 
+    def again(self, host: str) -> tuple[int, float]:  # noqa: ARG002 - see `StrandDealer`
+        """Return what another has to go through again for a host: nothing, batches are numbers."""
+        return 0, 0.0
+
     def forget(self) -> None:
         """Take no tickets any longer; what is asked for is received, and thrown away."""
         self._tickets.clear()

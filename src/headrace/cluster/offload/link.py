@@ -87,6 +87,11 @@ def prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_MS)
 
 
+def bear_silence(connection: socket.socket, longest_s: float) -> None:
+    """Have a side that takes nothing noticed only after so long."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(longest_s * 1000))
+
+
 class NoEntryError(LaunchError):
     """The other side does not know the job's key, or speaks something else."""
 

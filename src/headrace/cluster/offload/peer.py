@@ -13,12 +13,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from headrace.cluster.offload.hosts_file import AuxiliaryHost
-from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, greet, prepare
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, bear_silence, greet, prepare
 
 _CONNECT_S = 5.0
 _AGAIN_S = 2.0  # between attempts to connect
 SILENT_S = 3.0  # it beats twice a second
+_MOST_SILENT_S = 60.0
 _MOST_READ_BYTES = 32 << 20  # at a time, so that others have their turn
+
+
+def longest_silence_s(again_s: float) -> float:
+    """Return how long a host may be silent before others do what it had.
+
+    Args:
+        again_s: How long they will be at what it has done already: who waits as long before that
+            waits twice as long as one who knew that the host would not come back, at most.
+    """
+    return min(max(SILENT_S, again_s), _MOST_SILENT_S)
 
 
 @dataclass(slots=True)
@@ -124,6 +135,11 @@ class Peer:
         """Send as much as goes at once; the rest as `pump` is called. OSError: it is gone."""
         self._unsent.append(memoryview(content))
         self.pump()
+
+    def bear_silence(self) -> None:
+        """Let `longest_silence_s` alone decide for how long the other side may take nothing."""
+        assert self.connection is not None
+        bear_silence(self.connection, _MOST_SILENT_S)
 
     @property
     def has_unsent(self) -> bool:

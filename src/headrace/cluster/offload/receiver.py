@@ -21,10 +21,11 @@ from headrace.cluster.offload.dealing import Dealer
 from headrace.cluster.offload.hosts_file import HostsFile, HostsWatch
 from headrace.cluster.offload.landing import Landing
 from headrace.cluster.offload.link import Head, Kind, frame
-from headrace.cluster.offload.peer import SILENT_S, Arriving, Attempts, Peer
+from headrace.cluster.offload.peer import Arriving, Attempts, Peer, longest_silence_s
 from headrace.cluster.offload.strands import StrandDealer
 from headrace.cluster.offload.telling import (
     Teller,
+    and_again,
     back_from,
     failed_there,
     late_there,
@@ -37,8 +38,7 @@ from headrace.core.lifetime import leave_signals_to_the_parent
 from headrace.data.loader.channels import Answer, AnswerMessage
 from headrace.data.loader.failures import Failure
 
-_LOOK_S = 0.1
-_SOON_S = 0.005
+_LOOK_S, _SOON_S = 0.1, 0.005
 # An iterable dataset is begun without hosts that are not there, or have not loaded it, by then.
 _WAIT_TO_MEET_S, _WAIT_TO_LOAD_S = 20.0, 60.0
 _STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
@@ -160,6 +160,8 @@ class Receiver:
             return
         self._dealer.lose(peer.host.name)
         peer.recipe = 0
+        if isinstance(self._dealer, StrandDealer):
+            peer.bear_silence()
         self._tell_to_record(peer)
         self._send(peer, frame(Kind.RECIPE, content, a=number))
 
@@ -177,10 +179,11 @@ class Receiver:
         for ended in self._attempts.ended():
             self._joined(*ended)
         for peer in list(self._peers.values()):
+            longest_s = longest_silence_s(self._dealer.again(peer.host.name)[1])
             if peer.connection is None:
                 peer.connect(self._key, self._attempts.note)
-            elif now_s - peer.heard_s > SILENT_S:
-                self._lose(peer, silent_for(peer.host.name, SILENT_S))
+            elif now_s - peer.heard_s > longest_s:
+                self._lose(peer, silent_for(peer.host.name, longest_s))
             else:
                 self._tell_to_record(peer)
 
@@ -208,6 +211,7 @@ class Receiver:
             self._send_recipe(peer)
 
     def _lose(self, peer: Peer, told: str = "") -> None:
+        batches, _ = self._dealer.again(peer.host.name)
         if peer.connection is not None:
             self._selector.unregister(peer.connection)
             peer.lost()
@@ -215,7 +219,7 @@ class Receiver:
         self._dealer.lose(peer.host.name)
         if told and not peer.was_lost:
             peer.was_lost = True
-            self._tell(told)
+            self._tell(told + and_again(batches))
 
     def _open_peers(self) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.is_open]
@@ -295,8 +299,11 @@ class Receiver:
         head = arrived.head
         self._send(peer, frame(Kind.RECEIVED, ask=head.ask))
         asked_s = self._dealer.asked_s(head.ask, peer.host.name)
-        if head.a == Answer.FAILED and isinstance(self._dealer, StrandDealer):
-            self._dealer.failed(head.ask, peer.host.name)
+        if isinstance(self._dealer, StrandDealer):
+            if head.a == Answer.FAILED:
+                self._dealer.failed(head.ask, peer.host.name)
+            elif head.a == Answer.MADE:
+                self._dealer.took(head.ask, peer.host.name, head.e / 1e9)
         ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
         if asked_s is not None and head.a == Answer.MADE:
             self._accounts.arrived(

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame, send_file
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, bear_silence, frame, send_file
 from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.cluster.offload.recorded import RecordedWorkers
 from headrace.cluster.offload.session_order import SessionOrder
@@ -234,6 +234,8 @@ class Session:
             self._end_force()
         if self._force is None:
             self._begun_with, self._strands = begins_with, recipe.strands
+            if recipe.strands:  # its rank bears a host's silence for longer, too
+                bear_silence(self._connection, _SEND_S)
             # Of an iterable dataset each strand has a worker, which begins with its first order.
             self._force = Workforce(
                 recipe.strands or self._cores.count,

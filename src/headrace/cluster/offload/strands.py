@@ -42,6 +42,9 @@ class _Strand:
     out: deque[int] = field(default_factory=deque)  # asks
     heard_s: float = 0.0  # when its newest batch came
     left: set[str] = field(default_factory=set)  # hosts that had it
+    made: int = 0  # batches of it that have come
+    cost_s: float = 0.0  # what going through these takes
+    is_begun_anew: bool = False  # its host has first to pass over these
 
 
 class StrandDealer:
@@ -140,6 +143,28 @@ class StrandDealer:
         strand.heard_s = now_s
         return ask.ticket
 
+    def took(self, number: int, host: str, making_s: float) -> None:
+        """Note how long a host was making an ask's batch."""
+        ask = self._known(number, host)
+        if ask is None:
+            return
+        strand = self._strands[ask.strand]
+        strand.made += 1
+        if strand.is_begun_anew:
+            strand.is_begun_anew = False
+            strand.cost_s = max(strand.cost_s, making_s)  # it has gone through all of it
+        else:
+            strand.cost_s += making_s
+
+    def again(self, host: str) -> tuple[int, float]:
+        """Return what another would have to go through again for a host: batches, and seconds.
+
+        Of the seconds those of its longest strand: hosts go through several side by side.
+        """
+        its_own = [strand for strand in self._strands.values() if strand.host == host]
+        costs_s = (strand.cost_s for strand in its_own)
+        return sum(strand.made for strand in its_own), max(costs_s, default=0.0)
+
     def returned(self, number: int, host: str) -> None:
         """Note that a host will not make an ask's batch: it has lost its place in the strand."""
         ask = self._known(number, host)
@@ -186,6 +211,7 @@ class StrandDealer:
         """Have another host go on with a strand that its host has lost."""
         if strand.host is not None:
             strand.left.add(strand.host)
+        strand.is_begun_anew = strand.made > 0
         self._take_back(strand)
         others = {name: most for name, most in self._orders.items() if name not in strand.left}
         has = {name: sum(one.host == name for one in self._strands.values()) for name in others}

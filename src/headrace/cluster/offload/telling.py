@@ -40,6 +40,13 @@ def silent_for(host: str, seconds: float) -> str:
     return f"auxiliary host {host} has been silent for {seconds:.0f} s; others make what it had"
 
 
+def and_again(batches: int) -> str:
+    """Return what a line about a lost host ends with, where an iterable dataset was shared."""
+    if not batches:
+        return ""
+    return f"; of an iterable dataset they first go through {batches} batches again"
+
+
 def back_from(host: str) -> str:
     """Return the line about a host that was lost and is there again."""
     return f"auxiliary host {host} is back"
