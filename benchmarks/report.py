@@ -53,9 +53,15 @@ def ratio(rounds: list[dict[str, dict[str, float]]], key: str, one: str, other: 
 
 
 def write_section(
-    title: str, command: str, table: list[str], rows: list[Row], *, page: Path = PAGE
+    title: str,
+    command: str,
+    table: list[str],
+    rows: list[Row],
+    *,
+    page: Path = PAGE,
+    dry: bool = False,
 ) -> None:
-    """Print a section and put it into a page in place of the one with the same title."""
+    """Print a section and, unless dry, put it into a page in place of the one of that title."""
     lines = [
         f"## {title}", "", f"`{command}` · {machine()}", "", *table, "",
         "| ratio, median over rounds | measured | spread | target | met |",
@@ -63,6 +69,8 @@ def write_section(
     ]  # fmt: skip
     section = "\n".join(lines)
     print(section)
+    if dry:
+        return
     text = page.read_text() if page.exists() else f"# {page.stem.capitalize()}\n\n"
     pattern = re.compile(rf"## {re.escape(title)}\n.*?(?=\n## |\Z)", re.DOTALL)
     text = (

@@ -144,11 +144,8 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
             ratios(speeds["free mixed"], speeds["free"]), ""),
         *foretold_rows(found["free"], ratios(speeds["free mixed"], speeds["free"])),
     ]  # fmt: skip
-    if dry:
-        print("\n".join(lines), *(row.line() for row in rows), sep="\n")
-        return
     command = "sudo python benchmarks/cluster/blur.py"
-    write_section("The reference mix with real blurs", command, lines, rows, page=PAGE)
+    write_section("The reference mix with real blurs", command, lines, rows, page=PAGE, dry=dry)
 
 
 def ratios(above: list[float], below: list[float], factor: float = 1.0) -> list[float]:

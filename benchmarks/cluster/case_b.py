@@ -178,11 +178,8 @@ def publish(found: dict[Way, list[Found]], *, dry: bool) -> None:
         Row("... speed beside Ray Data + TorchTrainer on the same hosts",
             faster(OFFLOAD, RAY_BOTH), ">= 1.0"),
     ]  # fmt: skip
-    if dry:
-        print("\n".join(table), *(row.line() for row in rows), sep="\n")
-        return
     command = "sudo python benchmarks/cluster/case_b.py"
-    write_section("Reference case B", command, table, rows, page=PAGE)
+    write_section("Reference case B", command, table, rows, page=PAGE, dry=dry)
 
 
 def line(way: Way, runs: list[Found]) -> str:

@@ -160,14 +160,12 @@ def publish(
         print(name, dict(made))
         rows.append(Row(f"{name}: of what the workers left could make", [rate / ideal], ">= 0.9"))
     told = [line for line in said.splitlines() if "auxiliary host" in line]
-    if dry:
-        print("\n".join([*lines, *told]), *(row.line() for row in rows), sep="\n")
-        return
+    print(*told, sep="\n")
     epochs = max(batch["epoch"] for batch in batches) + 1
     table = [*lines, "", f"{epochs} epochs, each sample of each came once."]
     write_section(
         "Hosts that are killed and frozen", "sudo python benchmarks/cluster/faults.py", table, rows,
-        page=PAGE,
+        page=PAGE, dry=dry,
     )  # fmt: skip
 
 

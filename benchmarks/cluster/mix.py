@@ -144,11 +144,8 @@ def publish(
             mean_errors(rates, foretold, GROWING[1:]), "<= 0.1"),
         Row("samples for a dollar, the mix beside the GPU host alone", better, ">= 1.35"),
     ]  # fmt: skip
-    if dry:
-        print("\n".join(table), *(row.line() for row in rows), sep="\n")
-        return
     command = "python benchmarks/cluster/mix.py"
-    write_section("The reference mix", command, table, rows, page=PAGE)
+    write_section("The reference mix", command, table, rows, page=PAGE, dry=dry)
 
 
 def growth_line(

@@ -48,11 +48,15 @@ def main() -> None:
         Row("the first rank to end beside the last, one worker slow",
             [share(each, "first_seconds") for each in slow], ""),
     ]  # fmt: skip
-    if options.dry:
-        print(*(row.line() for row in rows), sep="\n")
-        return
     command = "python benchmarks/cluster/sharing.py"
-    write_section("Two ranks, one auxiliary host, one slow worker", command, [], rows, page=PAGE)
+    write_section(
+        "Two ranks, one auxiliary host, one slow worker",
+        command,
+        [],
+        rows,
+        page=PAGE,
+        dry=options.dry,
+    )
 
 
 def run(*, slow: bool) -> list[dict[str, Any]]:

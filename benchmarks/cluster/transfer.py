@@ -94,11 +94,8 @@ def publish(
             f">= {TO_TRY_FOR / 1000}"),
         Row("CPU of the training process, of one core", cpu[0], "<= 0.15"),
     ]  # fmt: skip
-    if dry:
-        print("\n".join(table), *(row.line() for row in rows), sep="\n")
-        return
     command = "sudo python benchmarks/cluster/transfer.py"
-    write_section("Batches on their way", command, table, rows, page=PAGE)
+    write_section("Batches on their way", command, table, rows, page=PAGE, dry=dry)
 
 
 if __name__ == "__main__":
