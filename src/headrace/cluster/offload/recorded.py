@@ -59,10 +59,14 @@ class RecordedWorkers:
         """Have workers record from now on, or no more."""
         self._switch.on = on
 
-    def due(self) -> bytes | None:
-        """Return what is to be sent now: `rows_told` reads it; None: nothing."""
+    def due(self, *, at_once: bool = False) -> bytes | None:
+        """Return what is to be sent now: `rows_told` reads it; None: nothing.
+
+        Args:
+            at_once: What there is, however soon after the last time.
+        """
         now_s = time.monotonic()
-        if now_s - self._read_s < _EVERY_S:
+        if now_s - self._read_s < _EVERY_S and not at_once:
             return None
         self._read_s = now_s
         self._find_rings()

@@ -137,11 +137,9 @@ class Session:
             self._send(frame(Kind.SHARE, a=orders, b=cores))
 
     def _tell_rows(self, *, at_once: bool = False) -> None:
-        if self._recorded is not None:
-            if at_once:
-                self._recorded._read_s = 0.0  # noqa: SLF001 - else what came of late is not due
-            if (rows := self._recorded.due()) is not None:
-                self._send(frame(Kind.ROWS, rows))
+        rows = self._recorded.due(at_once=at_once) if self._recorded is not None else None
+        if rows is not None:
+            self._send(frame(Kind.ROWS, rows))
 
     def _send(self, content: bytes) -> None:
         with self._sending:
