@@ -175,8 +175,11 @@ def publish(found: dict[Way, list[Found]], *, dry: bool) -> None:
             faster(OFFLOAD, ALONE), f">= {REFERENCE_SPEED}"),
         Row("... samples for a dollar (the reference's: 1.23)", worth, f">= {REFERENCE_WORTH}"),
         Row("... data wait left", [each.wait_share for each in found[OFFLOAD]], "<= 0.05"),
+        # Told only: the device bounds both, so they differ by what a step costs beside it.
         Row("... speed beside Ray Data + TorchTrainer on the same hosts",
-            faster(OFFLOAD, RAY_BOTH), ">= 1.0"),
+            faster(OFFLOAD, RAY_BOTH), ""),
+        Row("... of the 225 samples/s that the device takes",
+            [each.samples_s / DEVICE_RATE for each in found[OFFLOAD]], ">= 0.95"),
     ]  # fmt: skip
     command = "sudo python benchmarks/cluster/case_b.py"
     write_section("Reference case B", command, table, rows, page=PAGE, dry=dry)

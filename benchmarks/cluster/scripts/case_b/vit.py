@@ -28,4 +28,7 @@ class Device(torch.nn.Module):
 
 def network(_name: str | None, device: torch.device) -> torch.nn.Module:
     """Return the network."""
+    # A device has threads of its own. Of more than one here, each would wait for a core that
+    # workers keep busy; and Ray Train gives its workers one anyway.
+    torch.set_num_threads(1)
     return Device().to(device)
