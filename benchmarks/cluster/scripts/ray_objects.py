@@ -1,10 +1,19 @@
-"""The same batches as plain Ray objects, from an actor on another host, four under way."""
+"""The same batches as Ray objects, from actors on another host, four under way.
+
+The training process gets them itself; or with `--slots` as our receiver would: a process beside it
+holds the Ray driver, and copies each into shared memory that is used again.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import ray
@@ -24,22 +33,76 @@ class Source:
         return self._batch
 
 
+def objects() -> Iterator[np.ndarray]:
+    """Give batches of the other host as they come, without an end."""
+    ray.init(logging_level="ERROR", log_to_driver=False)
+    placed = ray.remote(Source).options(label_selector={"headrace.group": "cpu"}, num_cpus=1)
+    sources = [placed.remote() for _ in range(2)]
+    under_way = [sources[each % 2].get.remote() for each in range(UNDER_WAY)]
+    while True:
+        for source in sources:
+            ready, under_way = ray.wait(under_way, num_returns=1)
+            yield ray.get(ready[0])
+            under_way.append(source.get.remote())
+
+
+def receive(names: list[str], to_training: Connection) -> None:
+    """Copy batches into the slots of these names as they are free; tell of each that is full."""
+    slots = [SharedMemory(name) for name in names]
+    arrays = [np.ndarray(SHAPE, np.uint8, slot.buf) for slot in slots]
+    for count, batch in enumerate(objects()):
+        number = count if count < UNDER_WAY else to_training.recv()
+        if number is None:
+            return
+        arrays[number][:] = batch
+        to_training.send(number)
+
+
+@contextmanager
+def slots() -> Iterator[Iterator[np.ndarray]]:
+    """Give batches out of the slots that a receiver fills."""
+    context = multiprocessing.get_context("fork")  # Source stays a class of __main__
+    ours, theirs = context.Pipe()
+    memory = [SharedMemory(create=True, size=int(np.prod(SHAPE))) for _ in range(UNDER_WAY)]
+    receiver = context.Process(target=receive, args=([each.name for each in memory], theirs))
+    receiver.start()
+    theirs.close()  # else its end would not be noticed
+
+    def batches() -> Iterator[np.ndarray]:
+        while True:
+            number = ours.recv()
+            yield np.ndarray(SHAPE, np.uint8, memory[number].buf)
+            ours.send(number)
+
+    try:
+        yield batches()
+    finally:
+        ours.send(None)
+        receiver.join()
+        for each in memory:
+            each.unlink()
+
+
 def main() -> None:
     """Run epochs; tell of each how many images came, and what it cost this process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--slots", action="store_true", help="have a receiver beside this process")
     options = parser.parse_args()
-    ray.init(logging_level="ERROR", log_to_driver=False)
-    placed = ray.remote(Source).options(label_selector={"headrace.group": "cpu"}, num_cpus=1)
-    sources = [placed.remote() for _ in range(2)]
+    if not options.slots:
+        tell(objects(), options)
+        return
+    with slots() as batches:
+        tell(batches, options)
+
+
+def tell(batches: Iterator[np.ndarray], options: argparse.Namespace) -> None:
+    """Take the epochs' batches, and print what there is to tell."""
     for epoch in range(options.epochs):
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        under_way = [sources[each % 2].get.remote() for each in range(UNDER_WAY)]
-        for number in range(options.batches):
-            ready, under_way = ray.wait(under_way, num_returns=1)
-            assert ray.get(ready[0]).shape == SHAPE
-            under_way.append(sources[number % 2].get.remote())
+        for _ in range(options.batches):
+            assert next(batches).shape == SHAPE
         told = {
             "epoch": epoch,
             "samples": options.batches * SHAPE[0],
