@@ -143,3 +143,41 @@ def test_a_host_as_slow_as_ever_is_not_late():
         out = dealer.deal(now_s)
         asked += len(out)
     assert asked == 40, "nothing was asked for twice"
+
+
+def test_a_host_that_was_late_again_and_again_is_asked_again():
+    dealer = Dealer()
+    for host in ("a", "b"):
+        dealer.set_orders(host, 10)
+    added, out = 0, []
+    made_later = {"a": 0, "b": 0}
+    for second in range(120):
+        while added < 20 * (second + 2):
+            dealer.add(added)
+            added += 1
+        out += dealer.deal(float(second))
+        b_stalls = second in range(10, 40)
+        for ask in [ask for ask in out if not (ask.host == "b" and b_stalls)]:
+            out.remove(ask)
+            dealer.begins(ask.number, ask.host)
+            counts = dealer.arrived(ask.number, ask.host, second + 1.0) is not None
+            made_later[ask.host] += counts and second >= 90
+    assert made_later["b"] > 0.4 * made_later["a"], "it is as quick as the other by then"
+
+
+def test_what_came_in_vain_is_asked_for_again_where_the_other_is_lost():
+    dealer = Dealer()
+    for host in ("a", "b"):
+        dealer.set_orders(host, 1)
+    dealer.add(0)
+    (first,) = dealer.deal(0.0)
+    for _ in range(6):  # so that it is known what is late
+        dealer._hosts["a"].note(0.1, in_time=True)
+        dealer._hosts["b"].note(0.1, in_time=True)
+    (again,) = dealer.deal(100.0)
+    assert {first.host, again.host} == {"a", "b"}
+    assert dealer.begins(first.number, first.host) == 0
+    assert dealer.begins(again.number, again.host) is None
+    dealer.lose(first.host)
+    assert dealer.arrived(again.number, again.host, 101.0) is None
+    assert [ask.ticket for ask in dealer.deal(102.0)] == [0]

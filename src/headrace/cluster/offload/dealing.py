@@ -113,11 +113,9 @@ class Dealer:
             ticket = self._ticket_of(ask)
             if ticket is None:
                 continue
-            ticket.asks.discard(number)
             if ticket.arriving == number:
                 ticket.arriving = None
-            if not ticket.asks and ask.ticket not in self._waiting:
-                self._waiting.appendleft(ask.ticket)
+            self._end_in_vain(ask, ticket)
 
     def deal(self, now_s: float) -> list[Ask]:
         """Return what to ask now, and of whom."""
@@ -146,7 +144,7 @@ class Dealer:
         asked = {self._asks[each].host for each in ticket.asks}
         free = {name: host for name, host in self._hosts.items() if host.free > 0}
         if not asked:  # wait for room for a whole run, but never until a host idles
-            free = {name: host for name, host in free.items() if host.free >= host.orders // _RUNS}
+            free = {name: host for name, host in free.items() if host.free >= host.most // _RUNS}
         return max(
             free,
             key=lambda name: (name not in asked, free[name].free / free[name].most, name),
@@ -213,8 +211,8 @@ class Dealer:
         self._hosts[host].note(now_s - ask.since_s, in_time=was_in_time)
         if ticket is None:
             return None
-        ticket.asks.discard(number)
-        if not counts:
+        if not counts:  # another's was arriving when it began, and may have been lost since
+            self._end_in_vain(ask, ticket)
             return None
         self._drop(ask.ticket)
         return ask.ticket
@@ -228,9 +226,13 @@ class Dealer:
         self._hosts[host].out.discard(number)
         ticket = self._ticket_of(ask)
         if ticket is not None:
-            ticket.asks.discard(number)
-            if not ticket.asks and ask.ticket not in self._waiting:
-                self._waiting.appendleft(ask.ticket)
+            self._end_in_vain(ask, ticket)
+
+    def _end_in_vain(self, ask: Ask, ticket: _Ticket) -> None:
+        """End an ask that brings no batch: its ticket waits again, unless others are asked."""
+        ticket.asks.discard(ask.number)
+        if not ticket.asks and ask.ticket not in self._waiting:
+            self._waiting.appendleft(ask.ticket)
 
     def _ticket_of(self, ask: Ask) -> _Ticket | None:
         """Return an ask's ticket; None where that is done, or its number another's by now."""

@@ -164,8 +164,8 @@ class Peer:
         return self._arriving.head.ask if self._arriving is not None and is_batch else None
 
     def divert(self) -> None:
-        """Let what is arriving go nowhere: its place is needed for something else."""
-        if self._arriving is not None:
+        """Let a batch that is arriving go nowhere: its place is needed for something else."""
+        if self._arriving is not None and self.arriving_ask is not None:
             self._arriving.body = memoryview(bytearray(len(self._arriving.body)))
 
     def frames(self, place: Callable[[Head], memoryview]) -> Iterator[Arriving]:

@@ -197,8 +197,7 @@ class Receiver:
                 del self._peers[name]
         for name, host in hosts.items():
             self._peers.setdefault(name, Peer(host))
-            if name not in self._names:
-                self._names.append(name)
+        self._names += [name for name in hosts if name not in self._names]
 
     def _joined(self, peer: Peer, connection: socket.socket | None) -> None:
         if self._peers.get(peer.host.name) is not peer:
@@ -349,7 +348,8 @@ class Receiver:
             told = frame(Kind.ORDER, order, ask=ask.number, a=ask.strand)
             self._send(self._peers[ask.host], told)
         for peer in self._open_peers():
-            wanted = self._dealer.wanted_of(peer.host.name)
+            may_ask = peer.refused != self._recipe[0]  # else cores would be kept from others
+            wanted = self._dealer.wanted_of(peer.host.name) if may_ask else 0
             if wanted != peer.wanted:
                 peer.wanted = wanted
                 self._send(peer, frame(Kind.WANT, a=wanted))

@@ -97,8 +97,9 @@ class ProcessExecutor:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
         content = pickled_recipe(recipe)
         if not self._clean or self.starts_anew:
+            is_at_work = self._open_here > 0  # asked before it is forgotten what others have
             self._away.forget()
-            if self._open_here or self.starts_anew:
+            if is_at_work or self.starts_anew:
                 self._force.end_workers()
             self._force.forget_answers()
             self._slots.reclaim()
