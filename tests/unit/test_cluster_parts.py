@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.agent import HostFacts
+from headrace.cluster.agent import HostAgent, HostFacts
 from headrace.cluster.auxiliary import strands_of_job
 from headrace.cluster.connection import Host, connected
 from headrace.cluster.folder_tail import FolderTail, grow
@@ -201,3 +201,17 @@ def test_what_is_not_recorded_of_a_script_that_drives_is_told(
     assert "the script runs on gpu-1, not where this command does" in told(is_drivers=False)
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert "this is a job of Ray's own (ray job submit)" in told(is_drivers=True)
+
+
+def test_what_overtook_older_news_of_hosts_stays():
+    agent = HostAgent()
+    agent.keep("hosts", b"three hosts", 5)
+    agent.keep("hosts", b"two hosts", 4)
+    agent.keep("key", b"a key", 0)
+    folder = agent._own_folder()
+    assert (folder / "hosts").read_bytes() == b"three hosts"
+    agent.keep("hosts", b"four hosts", 6)
+    assert (folder / "hosts").read_bytes() == b"four hosts"
+    assert sorted(path.name for path in folder.iterdir()) == ["hosts", "key"]
+    agent.leave()
+    assert not folder.exists()

@@ -65,6 +65,7 @@ class Program:
             PYTHONPATH with what has scripts begin as Headrace wants it.
         is_whole: They are all; otherwise they come beside those of the host.
         files: Content of files that it finds, by their names; `keep` writes them anew.
+        version: Of the files.
     """
 
     command: Sequence[str]
@@ -72,6 +73,7 @@ class Program:
     environment: Mapping[str, str]
     is_whole: bool
     files: Mapping[str, bytes] = field(default_factory=dict)
+    version: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,6 +101,8 @@ class HostAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by: int | None = None
         self._starting = threading.Lock()
+        self._keeping = threading.Lock()
+        self._kept: dict[str, int] = {}  # names of files, and which version each is
         self._ended: int | None = None
         self._folder: Path | None = None
         self._tail: FolderTail | None = None
@@ -115,14 +119,21 @@ class HostAgent:
             folder=str(Path.cwd()),
         )
 
-    def keep(self, name: str, content: bytes) -> None:
-        """Write one of the program's files anew; it is whole at any moment."""
+    def keep(self, name: str, content: bytes, version: int) -> None:
+        """Write one of the program's files anew; it is whole at any moment.
+
+        Calls may overtake one another: a version older than what is there is let go.
+        """
         path = self._own_folder() / name
-        draft = path.with_name(f"{name}.{threading.get_ident()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        draft.replace(path)
+        with self._keeping:
+            if version < self._kept.get(name, version):
+                return
+            self._kept[name] = version
+            draft = path.with_name(f"{name}.draft")
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+            draft.replace(path)
 
     def start(self, program: Program) -> None:
         """Run a program; `news` tells of it. Once it has told the end, another may be started."""
@@ -193,7 +204,7 @@ class HostAgent:
 
     def _run_to_its_end(self, program: Program) -> int:
         for name, content in program.files.items():
-            self.keep(name, content)
+            self.keep(name, content, program.version)
         reading, writing = os.pipe()
         standing = {
             "python": sys.executable,

@@ -132,8 +132,11 @@ class Auxiliaries:
         for station in list(self._stations.values()):
             try:
                 self._attend(station, now_s)
-            except self._ray.exceptions.ActorUnavailableError:
-                station.news = station.actor.news.remote()
+            except self._ray.exceptions.ActorUnavailableError as error:
+                if station.looking is not None:  # nothing runs there yet
+                    self._lose(station, now_s, str(error))
+                else:
+                    station.news = station.actor.news.remote()
             except (self._ray.exceptions.RayError, ConnectionError) as error:
                 self._lose(station, now_s, str(error))
         self._count_coming(now_s)
@@ -200,8 +203,8 @@ class Auxiliaries:
         command = (*STATION, "--address", facts.address, "--cores", cores)
         station.looking, station.address = None, facts.address
         program = self._program_of(station.host, facts, command, {_KEY: self._key})
-        station.actor.start.remote(program)
-        station.news = station.actor.news.remote()
+        # An error of `start` comes with the news, which wait for it.
+        station.news = station.actor.news.remote(station.actor.start.remote(program))
 
     def _take_in(self, station: _Station, news: News, now_s: float) -> None:
         prefix = f"[{station.host.group}/{station.host.name}] ".encode()

@@ -43,11 +43,13 @@ class Offloading:
         self, ray: ModuleType, group: str, declared: Group | None, luggage: Luggage, mark: Mark,
         shown: Shown, choice: OffloadChoice | None, requirements: Requirements | None,
     ) -> None:  # fmt: skip
+        self._ray = ray
         self._luggage = luggage
         self._choice = choice
         self._requirements = requirements
         self._agents: Sequence[PlacedAgent] = ()
         self._told = -1
+        self._keeping: list[Any] = []  # agents' answers to that
         self._auxiliaries = Auxiliaries(
             ray,
             group,
@@ -70,9 +72,14 @@ class Offloading:
         self._agents = agents
 
     def files_of(self, agent: PlacedAgent) -> dict[str, bytes]:
-        """Return the files that the program of an agent's ranks begins with."""
+        """Return the files that the program of an agent's ranks begins with, as of `version`."""
         folder = self._luggage.folder if agent.facts.is_drivers else agent.facts.folder
         return {_HOSTS: self._auxiliaries.file_for(folder)}
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of what ranks are told."""
+        return self._auxiliaries.version
 
     def tend(self) -> None:
         """Look after the hosts; to be called often."""
@@ -81,7 +88,7 @@ class Offloading:
         ):
             self._auxiliaries.use()
         self._auxiliaries.tend()
-        if self._told != self._auxiliaries.version:
+        if self._told != self.version or self._was_in_vain():
             self._publish()
 
     def close(self) -> None:
@@ -92,10 +99,28 @@ class Offloading:
         self._auxiliaries.close()
 
     def _publish(self) -> None:
-        self._told = self._auxiliaries.version
-        for agent in self._agents:
-            for name, content in self.files_of(agent).items():
-                agent.actor.keep.remote(name, content)
+        self._told = self.version
+        self._keeping = [
+            agent.actor.keep.remote(name, content, self._told)
+            for agent in self._agents
+            for name, content in self.files_of(agent).items()
+        ]
+
+    def _was_in_vain(self) -> bool:
+        """Whether an agent that could not be reached has not heard the last news."""
+        if not self._keeping:
+            return False
+        ended, self._keeping = self._ray.wait(
+            self._keeping, num_returns=len(self._keeping), timeout=0
+        )
+        for each in ended:
+            try:
+                self._ray.get(each)
+            except self._ray.exceptions.ActorUnavailableError:
+                return True
+            except self._ray.exceptions.RayError:
+                pass  # it has ended: ranks that are started anew begin with the file
+        return False
 
     def _hear(self, host: str, announced: dict[str, Any]) -> bool:
         assert self._requirements is not None  # nobody else announces anything but a port

@@ -280,6 +280,7 @@ class _Starts:
             if is_here
             else self._environment_elsewhere(agent),
             is_whole=is_here,
+            version=self._offloading.version if self._offloading is not None else 0,
             files=self._offloading.files_of(agent) if self._offloading is not None else {},
         )
 
