@@ -25,7 +25,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from confined import confining  # noqa: E402
 from foretold import foretold_from  # noqa: E402
 from launches import SCRIPTS, rate, share, told_live  # noqa: E402
-from mix import CPU_HOST, GPU_HOST, median  # noqa: E402
+from mix import median  # noqa: E402
+from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, TOLD, Dollars, for_a_dollar  # noqa: E402
 
 from calm import calmly  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.prediction import Prediction  # noqa: E402
@@ -54,14 +55,14 @@ class Case:
     share: float
     workers: int
     auxiliary: int
-    dollars: float
+    dollars: Dollars
 
 
 SMALL = Case(name="GPU host", share=GPU_SHARE, workers=1, auxiliary=0, dollars=GPU_HOST)
 MIXED = Case(name="... and an auxiliary host with 4 times its cores", share=GPU_SHARE, workers=1,
              auxiliary=RATIO, dollars=GPU_HOST + CPU_HOST)  # fmt: skip
 BIG = Case(name="GPU host with 4 times the cores instead", share=1.0, workers=RATIO, auxiliary=0,
-           dollars=GPU_HOST + CPU_HOST)  # fmt: skip
+           dollars=BIG_HOST)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,10 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
     """Print the tables, and write them to the page."""
     speeds = {name: [rate(each.epochs) for each in runs] for name, runs in found.items()}
     lines = [
-        "| hosts | samples/s | its CPU | device | s a step | $/h | $ per 1,000 samples |",
-        "|---|---|---|---|---|---|---|",
+        TOLD,
+        "",
+        f"| hosts | samples/s | its CPU | device | s a step | {CELLS} |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for case in (SMALL, MIXED, BIG):
         speed, runs = median(speeds[case.name]), [each.epochs for each in found[case.name]]
@@ -132,12 +135,12 @@ def publish(found: dict[str, list[Ran]], *, dry: bool) -> None:
         device = median([share(each, "device_seconds") for each in runs])
         lines.append(
             f"| {case.name} | {speed:.2f} | {cpu:.0%} | {device:.0%} | {BATCH / speed:.3f} | "
-            f"{case.dollars:.3f} | {case.dollars / 3.6 / speed:.4f} |"
+            f"{case.dollars.cells(speed)} |"
         )
     rows = [
         Row("samples for a dollar, the mix beside the GPU host alone",
-            ratios(speeds[MIXED.name], speeds[SMALL.name], SMALL.dollars / MIXED.dollars),
-            ">= 1.35"),
+            ratios(speeds[MIXED.name], speeds[SMALL.name],
+                   for_a_dollar(MIXED.dollars, SMALL.dollars)), ">= 1.35"),
         Row("samples/s with the auxiliary host, beside without, the device as in the mix",
             ratios(speeds[MIXED.name], speeds[SMALL.name]), ""),
         Row("... and any device, where 5 is all that the cores could give",

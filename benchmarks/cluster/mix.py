@@ -21,6 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from foretold import foretold_from  # noqa: E402
 from launches import SCRIPTS, epochs_told, headrace, rate, share  # noqa: E402
+from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, TOLD, Dollars, for_a_dollar  # noqa: E402
 
 from calm import calmly  # noqa: E402 - stands above this folder
 from report import Row, write_section  # noqa: E402
@@ -31,9 +32,6 @@ LOCAL = 4
 DEVICE_RATE = 225.0
 BATCH = 8
 EPOCH_S = 20.0  # long beside the third of a second in which an epoch's first batches are made
-# The reference's prices: a GPU host with 4 cores, a host with 16 cores, and the GPU host that has
-# 16 cores itself (the same $ per core and GPU: 1.408 + 0.816).
-GPU_HOST, CPU_HOST = 1.408, 0.816
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +127,7 @@ def publish(
         *price_table(found),
     ]
     better = [
-        (mixed / (GPU_HOST + CPU_HOST)) / (small / GPU_HOST)
+        mixed / small * for_a_dollar(GPU_HOST + CPU_HOST, GPU_HOST)
         for mixed, small in zip(rates[MIXED], rates[SMALL], strict=True)
     ]
     rows = [
@@ -170,13 +168,16 @@ def mean_errors(
 def price_table(found: dict[Any, list[list[dict[str, Any]]]]) -> list[str]:
     """Return the table of prices."""
     lines = [
-        "| hosts | samples/s | its CPU | device | s a step | $/h | $ per 1,000 samples |",
-        "|---|---|---|---|---|---|---|",
+        TOLD,
+        "CPU: of the time of the GPU host's workers, of which each has a core, what samples took.",
+        "",
+        f"| hosts | samples/s | CPU | device | s a step | {CELLS} |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    named = {
+    named: dict[str, tuple[Case, Dollars]] = {
         "GPU host, 4 cores": (SMALL, GPU_HOST),
         "... and an auxiliary host, 16 cores": (MIXED, GPU_HOST + CPU_HOST),
-        "GPU host with 16 cores instead": (BIG, GPU_HOST + CPU_HOST),
+        "GPU host with 16 cores instead": (BIG, BIG_HOST),
     }
     for name, (case, dollars) in named.items():
         epochs = [each for run in found[case] for each in run[1:]]
@@ -186,7 +187,7 @@ def price_table(found: dict[Any, list[list[dict[str, Any]]]]) -> list[str]:
         cpu = busy_s / sum(each["seconds"] for each in epochs) / case.local
         lines.append(
             f"| {name} | {speed:.0f} | {cpu:.0%} | {device:.0%} | {BATCH / speed:.4f} | "
-            f"{dollars:.3f} | {dollars / 3.6 / speed:.5f} |"
+            f"{dollars.cells(speed)} |"
         )
     return lines
 
