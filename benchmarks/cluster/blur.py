@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -25,7 +26,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from confined import confining  # noqa: E402
 from foretold import foretold_from  # noqa: E402
 from launches import SCRIPTS, rate, share, told_live  # noqa: E402
-from mix import median  # noqa: E402
 from prices import BIG_HOST, CELLS, CPU_HOST, GPU_HOST, TOLD, Dollars, for_a_dollar  # noqa: E402
 
 from calm import calmly  # noqa: E402 - stands above this folder

@@ -1,8 +1,11 @@
-"""What a recorded run foretells of auxiliary hosts beside it."""
+"""What a recorded run foretells of auxiliary hosts beside it, and how right that was."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.observe.whatif.measured import measure
 from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
@@ -19,3 +22,44 @@ def foretold_from(run_folder: Path, cores: int) -> Prediction:
     measured = measure(ReadOnce(Within(records, begin_ns=begin_ns)))
     assert measured is not None  # it has enough steps
     return with_auxiliary(Simulator(measured), cores)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """What runs without auxiliary hosts foretold of jobs with some, and what those did.
+
+    Attributes:
+        rates: Samples a second of jobs, in each round.
+        foretold: Of jobs, in the same rounds.
+        alone: Samples a second of the runs that foretold it.
+    """
+
+    rates: Mapping[Any, Sequence[float]]
+    foretold: Mapping[Hashable, Sequence[Prediction]]
+    alone: Sequence[float]
+
+    def likely(self, job: Hashable) -> list[float]:
+        """Return the samples a second that were foretold of a job."""
+        pairs = zip(self.foretold[job], self.alone, strict=True)
+        return [prediction.speedup * alone for prediction, alone in pairs]
+
+    def mean_errors(self) -> list[float]:
+        """Return for each round by what share of what was measured it was off, on average."""
+        off = [
+            [abs(one / other - 1) for one, other in zip(likely, self.rates[job], strict=True)]
+            for job, likely in ((job, self.likely(job)) for job in self.foretold)
+        ]
+        return _means(off)
+
+    def held(self) -> list[float]:
+        """Return for each round the share of the intervals that hold what was measured."""
+        held = []
+        for job, predictions in self.foretold.items():
+            rounds = zip(predictions, self.rates[job], self.alone, strict=True)
+            held.append([float(each.low <= rate / alone <= each.high)
+                         for each, rate, alone in rounds])  # fmt: skip
+        return _means(held)
+
+
+def _means(jobs: list[list[float]]) -> list[float]:
+    return [sum(each) / len(each) for each in zip(*jobs, strict=True)]
