@@ -88,14 +88,14 @@ class NetworkHost:
 
 
 def sagemaker(
-    host: NetworkHost, groups: Mapping[str, Sequence[str]], training: str
+    host: NetworkHost, groups: Mapping[str, Sequence[str]], training: str | None = None
 ) -> dict[str, str]:
     """The environment of a host of a SageMaker job with instance groups.
 
     Args:
         host: The host.
         groups: The names of the hosts of each group.
-        training: The group that trains.
+        training: The group that trains; None: the job does not say.
     """
     told = {
         name: {"hosts": hosts, "instance_group_name": name, "instance_type": "ml.any"}
@@ -107,7 +107,7 @@ def sagemaker(
         "SM_CURRENT_HOST": host.name,
         "SM_CURRENT_INSTANCE_GROUP": group,
         "SM_INSTANCE_GROUPS_DICT": json.dumps(told),
-        "SM_DISTRIBUTION_INSTANCE_GROUPS": json.dumps([training]),
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": json.dumps([training] if training else []),
         "RAY_AUTH_TOKEN": "",
         "RAY_AUTH_TOKEN_PATH": "",
     }

@@ -52,7 +52,7 @@ def hosts(network: dict[str, NetworkHost]) -> Iterator[dict[str, NetworkHost]]:
 
 
 def in_groups(host: NetworkHost) -> dict[str, str]:
-    return sagemaker(host, GROUPS, "gpu")
+    return sagemaker(host, GROUPS)
 
 
 def environments(host: NetworkHost) -> list[dict[str, str]]:

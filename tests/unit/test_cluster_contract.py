@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.cluster.contract import Contract, ContractFlags, contract_of
+from headrace.cluster.groups import Group
 from headrace.core.errors import UsageError
 
 GROUPS = {
@@ -21,6 +22,7 @@ SDK_2 = {
     "SM_INSTANCE_GROUPS_DICT": json.dumps(GROUPS),
     "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn"]',
 }
+NONE_TRAINS = {**SDK_2, "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]"}  # an estimator names none
 SDK_3 = {
     "SM_HOSTS": '["algo-1", "algo-2"]',
     "SM_CURRENT_HOST": "algo-2",
@@ -54,22 +56,109 @@ def contract(
     head: str | None = None,
     group: str | None = None,
     hosts: Sequence[str] = (),
+    training: str | None = None,
+    offload: str | None = None,
 ) -> Contract:
-    flags = ContractFlags(head=head, group=group, hosts=tuple(hosts))
+    flags = ContractFlags(
+        head=head, group=group, hosts=tuple(hosts), training=training, offload=offload
+    )
     text = None if config is None else json.dumps(config)
     return contract_of(variables, text, flags, lambda names: here if here in names else None)
 
 
+def typed(**types: str | None) -> dict[str, str]:
+    """A job with these groups, whose hosts have these types, and of which none is said to train.
+
+    The first one has two hosts, this one among them, the other one has the first host.
+    """
+    groups = [
+        {"instance_group_name": name, "instance_type": types[name], "hosts": hosts}
+        for name, hosts in zip(types, (["algo-2", "algo-3"], ["algo-1"]), strict=True)
+    ]
+    told = {"SM_INSTANCE_GROUPS_DICT": json.dumps(groups), "SM_CURRENT_INSTANCE_GROUP": ""}
+    return {**NONE_TRAINS, **told}
+
+
 def test_sagemaker_s_groups_the_first_host_of_the_one_that_trains_is_the_head():
     assert contract(SDK_2) == Contract(
-        head="algo-2", here="algo-3", group="dnn", hosts=("algo-1", "algo-2", "algo-3")
-    )
+        head="algo-2", here="algo-3", group="dnn", hosts=("algo-1", "algo-2", "algo-3"),
+        groups=(Group(name="dnn", hosts=2), Group(name="data", hosts=1)),
+    )  # fmt: skip
     assert contract({**SDK_2, "SM_CURRENT_HOST": "algo-2"}).is_head
 
 
-def test_sagemaker_without_a_group_that_trains_the_first_host_is_the_head():
-    told = {**SDK_2, "SM_DISTRIBUTION_INSTANCE_GROUPS": "[]"}
-    assert contract(told).head == "algo-1"
+@pytest.mark.parametrize(
+    ("variables", "flags", "head"),
+    [
+        # What flags say, then the environment, ...
+        (SDK_2, {"training": "data"}, "algo-1"),
+        (SDK_2, {"head": "algo-1"}, "algo-1"),
+        (SDK_2, {"offload": "data"}, "algo-2"),
+        (NONE_TRAINS, {"training": "data", "offload": "dnn"}, "algo-1"),
+        (typed(dnn="ml.c5", data="ml.c5"), {"offload": "data"}, "algo-2"),
+        (typed(dnn="ml.c5", data="ml.c5"), {"offload": "dnn"}, "algo-1"),
+        (typed(dnn="ml.c5", data="ml.c5"), {"head": "algo-3", "offload": "data"}, "algo-3"),
+        # ... and the types and names of groups, where neither does.
+        (NONE_TRAINS, {}, "algo-2"),
+        (typed(dnn="ml.p4d.24xlarge", data="ml.m5.large"), {}, "algo-2"),
+        (typed(dnn="ml.trn1.2xlarge", data="ml.t3.large"), {}, "algo-2"),
+        (typed(gpu="ml.c5", data="ml.c5"), {}, "algo-2"),
+        (typed(dnn="ml.g6e.xlarge", gpu="ml.p5.48xlarge"), {}, "algo-1"),
+        (typed(dnn=None, gpu=None), {}, "algo-1"),
+        # The third SDK calls algo-1 the master, whatever its group.
+        ({**NONE_TRAINS, "SM_MASTER_ADDR": "algo-1"}, {}, "algo-2"),
+        ({**NONE_TRAINS, "SM_MASTER_ADDR": "algo-3"}, {}, "algo-3"),
+        # Some hosts of the job alone: none of the group that would train is among them.
+        (NONE_TRAINS, {"hosts": ["algo-1"], "here": "algo-1"}, "algo-1"),
+    ],
+)  # fmt: skip
+def test_sagemaker_s_head_is_of_the_group_that_trains_whoever_says_which(
+    variables: dict[str, str], flags: dict[str, str], head: str
+):
+    assert contract(variables, **flags).head == head  # type: ignore[arg-type]  # as parametrized
+    other = {"SM_CURRENT_HOST": "algo-1", "SM_CURRENT_INSTANCE_GROUP": ""}
+    assert contract({**variables, **other}, **flags).head == head  # type: ignore[arg-type]
+
+
+def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
+    for variables in (
+        typed(dnn="ml.c5", data="ml.m5"),
+        typed(dnn="ml.g5", data="ml.p4d"),
+        typed(dnn=None, data=None),
+    ):
+        with pytest.raises(UsageError) as raised:
+            contract(variables)
+        assert str(raised.value).startswith(
+            "Which of the groups dnn (algo-2, algo-3), data (algo-1) trains? "
+        )
+        assert str(raised.value).endswith("such as --group dnn=2 --group data=1.")
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "said"),
+    [
+        (SDK_2, {"offload": "dnn"}, "--offload dnn: that group trains."),
+        (NONE_TRAINS, {"training": "data", "offload": "data"}, "--offload data: that group trains"),
+        (SDK_2, {"offload": "cpu"},
+         "no host of this job is in that group. Name one of those that there are: dnn (algo-2"),
+        (SDK_2, {"training": "gpu"}, "--group gpu=HOSTS: no host of this job is in that group"),
+        ({}, {"group": "gpu", "hosts": ["a", "b"], "here": "a", "offload": "gpu"},
+         "--offload gpu: that group trains"),
+        ({"CLUSTER_SPEC": json.dumps({**SPEC, "task": {"type": "workerpool0", "index": 0}})},
+         {"offload": "workerpool0"}, "--offload workerpool0: that group trains"),
+    ],
+)  # fmt: skip
+def test_batches_are_made_by_a_group_that_is_there_and_does_not_train(
+    variables: dict[str, str], flags: dict[str, str], said: str
+):
+    with pytest.raises(UsageError) as raised:
+        contract(variables, **flags)  # type: ignore[arg-type]  # as parametrized
+    assert said in str(raised.value)
+
+
+def test_a_host_whose_group_a_flag_says_leaves_the_others_to_say_theirs():
+    told = contract(NONE_TRAINS, group="gpu", offload="cpu")
+    assert (told.head, told.group, told.groups) == ("algo-2", "gpu", ())
 
 
 def test_sagemaker_s_third_sdk_tells_a_master_and_no_groups():
@@ -80,8 +169,9 @@ def test_sagemaker_s_third_sdk_tells_a_master_and_no_groups():
 
 def test_sagemaker_s_file_alone_or_its_variable():
     told = Contract(
-        head="algo-1", here="algo-1", group="data", hosts=("algo-1", "algo-2", "algo-3")
-    )
+        head="algo-2", here="algo-1", group="data", hosts=("algo-1", "algo-2", "algo-3"),
+        groups=(Group(name="dnn", hosts=2), Group(name="data", hosts=1)),
+    )  # fmt: skip
     assert contract({}, config=CONFIG) == told
     assert contract({"SM_RESOURCE_CONFIG": json.dumps(CONFIG)}) == told
     # As the toolkit's own fallback calls it.
@@ -113,7 +203,7 @@ def test_flags_come_before_the_environment():
     told = contract(SDK_2, head="algo-1", group="cpu")
     assert (told.head, told.here, told.group) == ("algo-1", "algo-3", "cpu")
     fewer = contract(SDK_2, hosts=["algo-1", "algo-3"])
-    assert (fewer.hosts, fewer.head, fewer.here) == (("algo-1", "algo-3"), "algo-1", "algo-3")
+    assert (fewer.hosts, fewer.head, fewer.here) == (("algo-1", "algo-3"), "algo-3", "algo-3")
     renamed = contract(SDK_2, hosts=["x", "y"], here="y")
     assert (renamed.hosts, renamed.head, renamed.here) == (("x", "y"), "x", "y")
     # They say all there is to say: what is wrong elsewhere does not matter.

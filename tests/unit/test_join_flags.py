@@ -19,17 +19,20 @@ def test_flags_of_both_kinds_in_any_order():
     options = parse_join_flags(
         [
             "--head", "a", "--nproc-per-node", "2", "-t3", "--group=gpu", "--hosts", "a, b",
-            "--group", "gpu=2", "--hosts_timeout", "2m", "--standalone", "--port", "7000", "-m",
-            "package.train", "--head", "of the script", "--group",
+            "--group", "gpu=2", "--hosts_timeout", "2m", "--standalone", "--port", "7000",
+            "--offload", "cpu", "-m", "package.train", "--head", "of the script", "--group",
         ]
     )  # fmt: skip
-    assert options.told == ContractFlags(head="a", group="gpu", hosts=("a", "b"))
+    assert options.told == ContractFlags(
+        head="a", group="gpu", hosts=("a", "b"), training="gpu", offload="cpu"
+    )
     assert options.groups == (Group(name="gpu", hosts=2),)
     assert (options.port, options.hosts_s, options.token_file) == (7000, 120.0, None)
     assert options.run == (
-        "--hosts-timeout=2m", "--nproc-per-node", "2", "-t3", "--standalone", "-m",
-        "package.train", "--head", "of the script", "--group",
+        "--hosts-timeout=2m", "--nproc-per-node", "2", "-t3", "--standalone", "--offload", "cpu",
+        "-m", "package.train", "--head", "of the script", "--group",
     )  # fmt: skip
+    assert parse_join_flags(["--offload=auto", "train.py"]).told.offload is None
     assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
         "--", "train.py", "--port", "x",
     )  # fmt: skip

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.cluster.groups import check_group_name
+from headrace.cluster.groups import Group, check_group_name
 from headrace.cluster.sagemaker import tells_sagemaker
-from headrace.cluster.told_hosts import ToldHosts
+from headrace.cluster.told_hosts import ToldGroup, ToldHosts
+from headrace.cluster.training_group import told_groups, training_group
 from headrace.cluster.vertex import tells_vertex
 from headrace.core import env
 from headrace.core.errors import UsageError
@@ -29,11 +30,15 @@ class ContractFlags:
         head: The host that is the head.
         group: This host's instance group.
         hosts: All hosts; empty: not told.
+        training: The group that trains, being the first of those whose hosts are counted.
+        offload: The group that makes batches.
     """
 
     head: str | None = None
     group: str | None = None
     hosts: tuple[str, ...] = ()
+    training: str | None = None
+    offload: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +50,14 @@ class Contract:
         here: This host; None: it has no name among hosts that are told.
         group: This host's instance group.
         hosts: All hosts; empty: nobody told which there are.
+        groups: All groups, the one that trains first; empty: each host says its own as it comes.
     """
 
     head: str
     here: str | None
     group: str
     hosts: tuple[str, ...]
+    groups: tuple[Group, ...] = ()
 
     @property
     def is_head(self) -> bool:
@@ -80,19 +87,77 @@ def contract_of(
     told = None
     if not (flags.hosts and flags.group):  # else flags say all there is to say
         told = _told(variables, resource_config)
-    if told is None:
-        return _by_hand(flags, find_here)
+    contract = _by_hand(flags, find_here) if told is None else _of_told(told, flags, find_here)
+    _check_offload(contract, flags)
+    return contract
+
+
+def _of_told(
+    told: ToldHosts, flags: ContractFlags, find_here: Callable[[Sequence[str]], str | None]
+) -> Contract:
     if flags.hosts:
         here = told.here if told.here in flags.hosts else find_here(flags.hosts)
-        head = told.head if told.head in flags.hosts else flags.hosts[0]
-        told = replace(told, hosts=flags.hosts, here=here or told.here, head=head)
+        told = replace(told, hosts=flags.hosts, here=here or told.here)
+    groups = _groups_among(told.groups, told.hosts)
+    training = _training(groups, told, flags)
+    among = training.hosts if training is not None else told.hosts
     contract = Contract(
-        head=flags.head or told.head,
+        head=flags.head or (told.head if told.head in among else among[0]),
         here=told.here,
         group=flags.group or check_group_name(told.group, f"Group {told.group}"),
         hosts=told.hosts,
-    )
+        # Where a flag says one host's group, others may say theirs.
+        groups=() if flags.group else tuple(
+            Group(name=group.name, hosts=len(group.hosts))
+            for group in sorted(groups, key=lambda group: group is not training)
+        ),
+    )  # fmt: skip
     return _checked(contract)
+
+
+def _groups_among(groups: Sequence[ToldGroup], hosts: Sequence[str]) -> tuple[ToldGroup, ...]:
+    """Return the groups of some hosts; none where nobody tells that of one of them."""
+    kept = [
+        replace(group, hosts=tuple(host for host in group.hosts if host in hosts))
+        for group in groups
+    ]
+    told = {host for group in kept for host in group.hosts}
+    return tuple(group for group in kept if group.hosts) if told == set(hosts) else ()
+
+
+def _training(
+    groups: Sequence[ToldGroup], told: ToldHosts, flags: ContractFlags
+) -> ToldGroup | None:
+    """Return the group that trains; None: nobody tells all groups."""
+    if not groups:
+        return None
+    names = {group.name for group in groups}
+    for name, said in (
+        (flags.training, f"--group {flags.training}=HOSTS"),
+        (flags.offload, f"--offload {flags.offload}"),
+    ):
+        if name is not None and name not in names and not flags.group:
+            raise UsageError(
+                f"{said}: no host of this job is in that group. Name one of those that there are: "
+                f"{told_groups(groups)}."
+            )
+    return training_group(
+        groups, flagged=flags.training, head=flags.head, told=told.training, offload=flags.offload
+    )
+
+
+def _check_offload(contract: Contract, flags: ContractFlags) -> None:
+    """Raise UsageError where the group that is to make batches is known to be the one that trains.
+
+    Without flags and groups that are told, the group of the head trains, which the head knows.
+    """
+    of_head = contract.group if contract.is_head else None
+    training = contract.groups[0].name if contract.groups else flags.training or of_head
+    if flags.offload is not None and flags.offload == training:
+        raise UsageError(
+            f"--offload {training}: that group trains. Name another one, or say which one trains: "
+            "--group NAME=HOSTS, on every host."
+        )
 
 
 def _told(variables: Mapping[str, str | None], resource_config: str | None) -> ToldHosts | None:

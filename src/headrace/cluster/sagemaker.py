@@ -6,15 +6,19 @@ image of one's own has the file alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.cluster.groups import USUAL_GROUP
-from headrace.cluster.told_hosts import ToldHosts, names_in, parse_told
+from headrace.cluster.told_hosts import ToldGroup, ToldHosts, names_in, parse_told
 from headrace.core import env
 from headrace.core.errors import UsageError
 
 _FILE = "resourceconfig.json"
+# The families of AWS whose instances have devices that train, such as ml.g5.xlarge, ml.p4d.24xlarge
+# (aws.amazon.com/ec2/instance-types, "Accelerated computing").
+_WITH_DEVICES = re.compile(r"(ml\.)?(g|gr|p|trn)\d")
 
 
 def tells_sagemaker(
@@ -43,8 +47,14 @@ def tells_sagemaker(
     hosts = about.hosts()
     here = about.here(hosts)
     groups = about.groups(hosts)
+    training = about.training(groups)
     return ToldHosts(
-        hosts=hosts, here=here, head=about.head(hosts, groups), group=about.group(here, groups)
+        hosts=hosts,
+        here=here,
+        head=about.head(hosts, training),
+        group=about.group(here, groups),
+        groups=groups,
+        training=training.name if training is not None else None,
     )
 
 
@@ -89,8 +99,8 @@ class _About:
             raise _contradiction(f"this host is {here}", f"the hosts are {_all(hosts)}")
         return here
 
-    def groups(self, hosts: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Return the hosts of each group; empty: nobody tells of groups."""
+    def groups(self, hosts: Sequence[str]) -> tuple[ToldGroup, ...]:
+        """Return all groups; empty: nobody tells of groups."""
         name = env.SM_INSTANCE_GROUPS_DICT.name
         told = parse_told(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
         source = name if told is not None else f"{_FILE}, instance_groups"
@@ -98,19 +108,21 @@ class _About:
         if isinstance(listed, dict):
             listed = [{"instance_group_name": group, **of} for group, of in listed.items()
                       if isinstance(of, dict)]  # fmt: skip
-        groups: dict[str, tuple[str, ...]] = {}
+        groups = []
         for one in listed or []:
             if not isinstance(one, dict) or not isinstance(one.get("instance_group_name"), str):
                 raise UsageError(f"{source}: {one!r} is no group with a name. Correct it.")
-            group = one["instance_group_name"]
-            groups[group] = names_in(f"{source}, {group}", one.get("hosts"))
-        strangers = [host for of in groups.values() for host in of if host not in hosts]
+            name = one["instance_group_name"]
+            of_group = names_in(f"{source}, {name}", one.get("hosts"))
+            has_devices = _WITH_DEVICES.match(str(one.get("instance_type"))) is not None
+            groups.append(ToldGroup(name=name, hosts=of_group, has_devices=has_devices))
+        strangers = [host for group in groups for host in group.hosts if host not in hosts]
         if strangers:
             raise _contradiction(f"{source} has {_all(strangers)}", f"the hosts: {_all(hosts)}")
-        return groups
+        return tuple(groups)
 
-    def group(self, here: str, groups: Mapping[str, Sequence[str]]) -> str:
-        of_here = [group for group, hosts in groups.items() if here in hosts]
+    def group(self, here: str, groups: Sequence[ToldGroup]) -> str:
+        of_here = [group.name for group in groups if here in group.hosts]
         named = {
             env.SM_CURRENT_INSTANCE_GROUP.name: self._get(env.SM_CURRENT_INSTANCE_GROUP),
             f"{_FILE}, current_group_name": self._config.get("current_group_name")
@@ -119,22 +131,30 @@ class _About:
         }
         return _the_one(f"{here} is in the group", named) or USUAL_GROUP
 
-    def head(self, hosts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str:
+    def training(self, groups: Sequence[ToldGroup]) -> ToldGroup | None:
+        """Return the group that trains; None: none is named, as by an estimator without one."""
         name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
-        training = names_in(name, parse_told(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS)))
-        first = None
-        if training:
-            if not groups.get(training[0]):
-                raise _missing(
-                    f"which hosts the group {training[0]} of {name} has",
-                    env.SM_INSTANCE_GROUPS_DICT,
-                    "instance_groups",
-                )
-            first = groups[training[0]][0]
-        named = {f"the first host of {name}": first,
-                 env.SM_MASTER_ADDR.name: self._get(env.SM_MASTER_ADDR)}  # fmt: skip
-        head = _the_one("the head is", named) or hosts[0]
-        if head not in hosts:
+        named = names_in(name, parse_told(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS)))
+        if not named:
+            return None
+        for group in groups:
+            if group.name == named[0] and group.hosts:
+                return group
+        raise _missing(
+            f"which hosts the group {named[0]} of {name} has",
+            env.SM_INSTANCE_GROUPS_DICT,
+            "instance_groups",
+        )
+
+    def head(self, hosts: Sequence[str], training: ToldGroup | None) -> str | None:
+        """Return the head; None: nobody says."""
+        distribution = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
+        named = {
+            f"the first host of {distribution}": training.hosts[0] if training else None,
+            env.SM_MASTER_ADDR.name: self._get(env.SM_MASTER_ADDR),
+        }
+        head = _the_one("the head is", named)
+        if head is not None and head not in hosts:
             raise _contradiction(f"the head is {head}", f"the hosts are {_all(hosts)}")
         return head
 

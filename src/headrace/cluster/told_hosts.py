@@ -10,20 +10,39 @@ from headrace.core.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToldGroup:
+    """An instance group, as a job's environment tells it.
+
+    Attributes:
+        name: What it is called.
+        hosts: Its hosts.
+        has_devices: Whether hosts of its type have devices.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    has_devices: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToldHosts:
     """The hosts of a job, as its environment tells them.
 
     Attributes:
         hosts: All of them.
         here: This one.
-        head: The one that the others join.
+        head: The one that the others join; None: none is named.
         group: This one's instance group.
+        groups: All groups, the same on every host; empty: they are not told.
+        training: The group that trains; None: none is named.
     """
 
     hosts: tuple[str, ...]
     here: str
-    head: str
+    head: str | None
     group: str
+    groups: tuple[ToldGroup, ...] = ()
+    training: str | None = None
 
 
 def parse_told(name: str, text: str | None) -> Any:

@@ -15,7 +15,8 @@ _NAME = env.CLUSTER_SPEC.name
 def tells_vertex(variables: Mapping[str, str | None]) -> ToldHosts | None:
     """Return the hosts of a job on Vertex AI; None: this is no such job.
 
-    A host's group is the name of its worker pool; the head is that of the primary pool.
+    A host's group is the name of its worker pool; the head is that of the primary pool. Which
+    groups there are is not told: each pool has arguments of its own, which may name its group.
 
     Args:
         variables: Those of `env.HOSTS_OF_THE_JOB`.

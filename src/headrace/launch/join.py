@@ -100,7 +100,8 @@ class _Head:
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # What is wrong with the run's flags is told before anything starts.
-        job = parse_torchrun_flags([*cluster, *_group_flags(self._wanted()), *options.run])
+        groups = self._wanted() or self._told() or {contract.group: 1}
+        job = parse_torchrun_flags([*cluster, *_group_flags(groups), *options.run])
         find_requirements(job.args.requirements, job.args)
         self._token = _given_token(contract, options)
 
@@ -121,7 +122,7 @@ class _Head:
                 roll.start(self._ray_address)
                 self._wait_for_hosts(roll, node)
                 roll.keep_token()
-                code = self._run_script(self._wanted() or roll.groups(), node, variables)
+                code = self._run_script(self._wanted() or self._there(roll), node, variables)
             except _StoppedError as stopped:
                 code = 128 + stopped.number
                 raise
@@ -134,6 +135,15 @@ class _Head:
 
     def _wanted(self) -> dict[str, int]:
         return {group.name: group.hosts for group in self._options.groups}
+
+    def _told(self) -> dict[str, int]:
+        return {group.name: group.hosts for group in self._contract.groups}
+
+    def _there(self, roll: RollCall) -> dict[str, int]:
+        """Return how many hosts of each group have come, the group that trains first."""
+        there = roll.groups()
+        training = next(iter(self._told()), self._contract.group)
+        return dict(sorted(there.items(), key=lambda group: group[0] != training))
 
     def _wait_for_hosts(self, roll: RollCall, node: NodeProcess) -> None:
         longest_s = self._options.hosts_s

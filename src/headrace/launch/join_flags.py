@@ -12,9 +12,11 @@ from headrace.cluster.groups import Group, parse_groups
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds
+from headrace.launch.cluster_flags import AUTO
 
 _OWN = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
 _DECIDED = ("--engine", "--address")
+_READ_TOO = ("--offload",)  # of `headrace run`
 _PORT = 6379
 _HOSTS_S = 600.0
 _HOW = (
@@ -75,7 +77,8 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
             f"--group {of_here[0]} and --group {of_here[1]}: this host is in one group. How many "
             "hosts of a group the job wants is --group NAME=HOSTS."
         )
-    wanted = [group for group in groups if "=" in group]
+    wanted = parse_groups([group for group in groups if "=" in group])
+    offload = told.get("--offload")
     # `headrace run` waits as long for hosts that come back.
     passed = [f"--hosts-timeout={told['--hosts-timeout']}"] if "--hosts-timeout" in told else []
     hosts = told.get("--hosts", "").split(",") if "--hosts" in told else []
@@ -84,17 +87,19 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
             head=told.get("--head"),
             group=of_here[0] if of_here else None,
             hosts=tuple(host.strip() for host in hosts if host.strip()),
+            training=wanted[0].name if wanted else None,
+            offload=offload if offload != AUTO else None,
         ),
         port=_port(told),
         hosts_s=parse_seconds(told.get("--hosts-timeout", f"{_HOSTS_S}s")),
         token_file=told.get("--token-file"),
-        groups=parse_groups(wanted),
+        groups=wanted,
         run=(*passed, *run),
     )
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the values of flags that are not the run's, and everything else, in its order."""
+    """Return the values of flags that are looked at here, and what is the run's, in its order."""
     from headrace.launch.flags import flags_without_value  # imports torch
 
     without_value = flags_without_value()
@@ -110,10 +115,11 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         follows = not equals and word not in without_value and (is_own or _is_bare(word))
         if follows and not rest:
             raise UsageError(f"{name} needs a value. {_HOW}")
-        if is_own:
-            own.setdefault(flag, []).append(rest.pop(0) if follows else value)
-        else:
-            run += [word, rest.pop(0)] if follows else [word]
+        value = rest.pop(0) if follows else value
+        if is_own or flag in _READ_TOO:
+            own.setdefault(flag, []).append(value)
+        if not is_own:
+            run += [word, value] if follows else [word]
     if not [word for word in rest if word != "--"]:
         raise UsageError(f"No script is named. {_HOW}")
     return own, [*run, *rest]
