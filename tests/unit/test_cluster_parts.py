@@ -13,6 +13,7 @@ from headrace.cluster.folder_tail import FolderTail, grow
 from headrace.cluster.groups import Group
 from headrace.cluster.machine import is_same_machine, marked
 from headrace.cluster.placement import PlacedAgent
+from headrace.cluster.store_size import FreeMemory, emulated_store_bytes, store_bytes
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
@@ -120,6 +121,32 @@ def test_devices_by_their_names(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5")
     assert env.visible_devices(2) == ["4", "GPU-5"]
     assert env.visible_devices(0) == []
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "shared", "agents", "data"),
+    [
+        (20 * GIB, 20 * GIB, 2 * GIB, 6 * GIB),
+        (100 * GIB, 5 * GIB, GIB // 2, 10**10),  # in /dev/shm it has no place, so on disk
+        (100 * GIB, 20 * GIB, 2 * GIB, 19 * GIB),
+        (20 * GIB, 64 << 20, 80 << 20, 6 * GIB),  # a container's /dev/shm: on disk altogether
+    ],
+)
+def test_the_object_store_is_small_where_agents_alone_use_it(
+    total: int, shared: int, agents: int, data: int
+):
+    memory = FreeMemory(total, shared)
+    assert [store_bytes(memory, holds_data=holds) for holds in (False, True)] == [agents, data]
+
+
+def test_emulated_hosts_share_the_memory_of_one():
+    assert emulated_store_bytes(FreeMemory(20 * GIB, 10 * GIB), 4) == GIB // 4
+    assert emulated_store_bytes(FreeMemory(99 * GIB, 99 * GIB), 1) == GIB
+    with pytest.raises(LaunchError, match="has 64 MiB free, too little for the object stores of 2"):
+        emulated_store_bytes(FreeMemory(GIB, 64 << 20), 2)
 
 
 def test_nobody_at_an_address():

@@ -27,12 +27,15 @@ def test_flags_of_both_kinds_in_any_order():
         head="a", group="gpu", hosts=("a", "b"), training="gpu", offload="cpu"
     )
     assert options.groups == (Group(name="gpu", hosts=2),)
+    assert not options.driver
     assert (options.port, options.hosts_s, options.token_file) == (7000, 120.0, None)
     assert options.run == (
         "--hosts-timeout=2m", "--nproc-per-node", "2", "-t3", "--standalone", "--offload", "cpu",
         "-m", "package.train", "--head", "of the script", "--group",
     )  # fmt: skip
     assert parse_join_flags(["--offload=auto", "train.py"]).told.offload is None
+    drives = parse_join_flags(["--driver", "train.py", "--offload", "x"])
+    assert (drives.driver, drives.told.offload, drives.run[0]) == (True, None, "--driver")
     assert parse_join_flags(["--", "train.py", "--port", "x"]).run == (
         "--", "train.py", "--port", "x",
     )  # fmt: skip

@@ -11,24 +11,17 @@ import shutil
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib.util import find_spec
-
-import psutil
 
 from headrace.cluster.groups import Group
 from headrace.cluster.node_process import NodeProcess, NodeShape, head_flags, make_node_folder
+from headrace.cluster.store_size import FreeMemory, emulated_store_bytes
 from headrace.cluster.token import new_token, write_token_file
 from headrace.core import env
-from headrace.core.errors import LaunchError
 
 _ADDRESS = "127.0.0.1"
 _START_S = 120.0
 _PORTS = ("dashboard-agent-listen-port", "min-worker-port", "max-worker-port")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Ray's object stores lie
-_SHARE_OF_MEMORY = 0.1  # of what is free, for the object stores of all emulated hosts
-_LEAST_STORE_BYTES = 80 << 20  # Ray refuses less than 75 MiB
-_MOST_STORE_BYTES = 1 << 30
 
 
 class LocalCluster:
@@ -106,7 +99,7 @@ class LocalCluster:
 
 def _shapes(groups: Sequence[Group], devices: int) -> list[NodeShape]:
     hosts = sum(group.hosts for group in groups)
-    store_bytes = _store_bytes(hosts)
+    store_bytes = emulated_store_bytes(FreeMemory.here(), hosts)
     cores = len(os.sched_getaffinity(0))
     return [
         NodeShape(
@@ -126,20 +119,6 @@ def _devices_of(group: Group, devices: int, *, is_first: bool) -> int:
     if group.gpus is not None:
         return group.gpus
     return devices // group.hosts if is_first else 0
-
-
-def _store_bytes(hosts: int) -> int:
-    free = psutil.virtual_memory().available
-    with suppress(OSError):  # a system without it: Ray then stores on disk
-        free = min(free, shutil.disk_usage(_SHARED_MEMORY).free)
-    share = int(free * _SHARE_OF_MEMORY) // hosts
-    if share < _LEAST_STORE_BYTES and free < hosts * _LEAST_STORE_BYTES:
-        raise LaunchError(
-            f"{_SHARED_MEMORY} has {free >> 20} MiB free, too little for the object stores of "
-            f"{hosts} emulated hosts ({_LEAST_STORE_BYTES >> 20} MiB each). Give it more (docker "
-            "run --shm-size=2g), or emulate fewer hosts."
-        )
-    return min(max(share, _LEAST_STORE_BYTES), _MOST_STORE_BYTES)
 
 
 def _free_port() -> int:

@@ -19,6 +19,7 @@ from headrace.cluster.head_link import HeadLink, Patience
 from headrace.cluster.node_process import NodeProcess, NodeShape, head_flags, make_node_folder
 from headrace.cluster.ray_import import import_ray
 from headrace.cluster.roll_call import RollCall
+from headrace.cluster.store_size import FreeMemory, store_bytes
 from headrace.cluster.token import HOW_TO_MAKE_ONE, given_token, new_token, write_token_file
 from headrace.core import env
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
@@ -113,8 +114,9 @@ class _Head:
             token=self._token or new_token(), hands_out=self._token is None, tell=tell,
         )  # fmt: skip
         shape = NodeShape(
-            group=self._contract.group, name=self._contract.head, address=self._address
-        )
+            group=self._contract.group, name=self._contract.head, address=self._address,
+            store_bytes=store_bytes(FreeMemory.here(), holds_data=self._options.driver),
+        )  # fmt: skip
         code = LaunchError.exit_code
         with _ray_node(shape, head_flags(self._options.port), roll.token) as (node, variables):
             try:
@@ -195,7 +197,10 @@ def _run_other(contract: Contract, options: JoinOptions, waiting: _Waiting) -> i
     with closing(HeadLink(contract.head, options.port + 1, patience)) as link:
         welcome = link.come_in(contract.here, contract.group, token)
         name = contract.here or link.own_address
-        shape = NodeShape(group=contract.group, name=name, address=link.own_address)
+        shape = NodeShape(
+            group=contract.group, name=name, address=link.own_address,
+            store_bytes=store_bytes(FreeMemory.here(), holds_data=options.driver),
+        )  # fmt: skip
         place = [f"--address={welcome.ray_address}"]
         with _ray_node(shape, place, welcome.token) as (node, _):
 

@@ -16,7 +16,7 @@ from headrace.launch.cluster_flags import AUTO
 
 _OWN = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
 _DECIDED = ("--engine", "--address")
-_READ_TOO = ("--offload",)  # of `headrace run`
+_READ_TOO = ("--offload", "--driver")  # of `headrace run`
 _PORT = 6379
 _HOSTS_S = 600.0
 _HOW = (
@@ -35,6 +35,7 @@ class JoinOptions:
         hosts_s: Longest wait for the hosts, in seconds.
         token_file: Holds Ray's token; None: not told.
         groups: What the job wants; empty: all hosts there are.
+        driver: The script uses Ray itself.
         run: The flags of `headrace run`, the script and its arguments.
     """
 
@@ -43,6 +44,7 @@ class JoinOptions:
     hosts_s: float
     token_file: str | None
     groups: tuple[Group, ...]
+    driver: bool
     run: tuple[str, ...]
 
     def contract(self) -> Contract:
@@ -94,6 +96,7 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
         hosts_s=parse_seconds(told.get("--hosts-timeout", f"{_HOSTS_S}s")),
         token_file=told.get("--token-file"),
         groups=wanted,
+        driver="--driver" in own,
         run=(*passed, *run),
     )
 
