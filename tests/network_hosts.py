@@ -80,6 +80,11 @@ class NetworkHost:
     def pids(self) -> list[int]:
         return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
 
+    def listens_at(self) -> set[int]:
+        """The TCP ports at which anybody listens there, on whatever address."""
+        lines = _ip("netns", "exec", self.namespace, "ss", "-ltnH").splitlines()
+        return {int(line.split()[3].rpartition(":")[2]) for line in lines}
+
     def kill_all(self) -> None:
         for pid in self.pids():
             with suppress(ProcessLookupError):

@@ -96,6 +96,13 @@ def ray_folders(hosts: dict[str, NetworkHost]) -> set[Path]:
     }
 
 
+def has_no_dashboard(host: NetworkHost) -> bool:
+    """Whether nobody serves Ray's dashboard there; on a head it has a process in any case."""
+    lines = [line for line in command_lines(host).values() if "/ray/dashboard/dashboard.py" in line]
+    silent = [{"--host=127.0.0.1", "--disable-frontend"} <= set(line.split()) for line in lines]
+    return all(silent) and len(silent) == (host.name == HEAD) and 8265 not in host.listens_at()
+
+
 def start_all(
     hosts: dict[str, NetworkHost], folder: Path, *arguments: str
 ) -> dict[str, subprocess.Popen[bytes]]:
@@ -112,14 +119,18 @@ def start_all(
 def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
     hosts: dict[str, NetworkHost], tmp_path: Path
 ):
-    jobs = start_all(hosts, tmp_path, "--run-dir", "r", "train.py", "--lr", "3")
+    jobs = start_all(hosts, tmp_path, "--offload", "cpu", "--run-dir", "r", "train.py", "--lr", "3")
+    eventually(lambda: "algo-1 makes batches" in hosts[HEAD].said(tmp_path), "the help of algo-1")
     folders = ray_folders(hosts)
     assert len(folders) == 3
     (token,) = {(folder / "token").read_text() for folder in folders}  # of all hosts
     assert len(token) == 64
     for host in hosts.values():
         lines = command_lines(host)
-        assert any("ray.scripts.scripts start" in line for line in lines.values())
+        starts = [line for line in lines.values() if "ray.scripts.scripts start" in line]
+        assert starts
+        assert all(" --object-store-memory=" in line for line in starts)
+        assert has_no_dashboard(host)
         assert not any(token in line for line in lines.values())
         assert not any(token in str(variables) for variables in environments(host))
     told_by_ray = [path for folder in folders for path in folder.rglob("*.log")]
