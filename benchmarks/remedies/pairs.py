@@ -55,7 +55,7 @@ them.
 
 Not among these pairs: thread limits, which `headrace tune` checks in
 [reference_a.md](reference_a.md); pinning, copies beside the step, transforms on the device and
-bigger batches, which need a device; and auxiliary hosts, which need another host.
+bigger batches, which need a device; and auxiliary hosts, which [offload.md](offload.md) checks.
 """
 
 
