@@ -168,7 +168,7 @@ def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywh
     jobs = [
         host.start(
             tmp_path, "cluster", "join", "--head", head.address, "--group", "gpu",
-            "--nproc-per-node", "1", "--group", "gpu=2", "--token-file", str(token), "train.py",
+            "--nproc-per-node", "1", "--group", "gpu=2:cpus=1", "--token-file", str(token), "train.py",
             GLOO_SOCKET_IFNAME="eth0",
         )
         for host in (other, head)
@@ -178,6 +178,8 @@ def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywh
     assert "headrace: rank 1 failed: exit code 5\n" in head.said(tmp_path)
     assert f"the job has failed on {head.address}: exit code 5\n" in other.said(tmp_path)
     assert "a-token" not in head.said(tmp_path) + other.said(tmp_path)
+    (run_json,) = (tmp_path / "runs").glob("*/run.json")
+    assert "--group=gpu=2:cpus=1" in run_json.read_text(), "the cores that are counted, too"
     nothing_is_left(hosts)
 
 

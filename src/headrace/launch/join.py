@@ -102,7 +102,7 @@ class _Head:
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
         # What is wrong with the run's flags is told before anything starts.
         groups = self._wanted() or self._told() or {contract.group: 1}
-        job = parse_torchrun_flags([*cluster, *_group_flags(groups), *options.run])
+        job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
         find_requirements(job.args.requirements, job.args)
         self._token = _given_token(contract, options)
 
@@ -138,6 +138,13 @@ class _Head:
     def _wanted(self) -> dict[str, int]:
         return {group.name: group.hosts for group in self._options.groups}
 
+    def _group_flags(self, groups: Mapping[str, int]) -> list[str]:
+        cores = {group.name: group.cpus for group in self._options.groups if group.cpus}
+        return [
+            f"--group={name}={hosts}" + (f":cpus={cores[name]}" if name in cores else "")
+            for name, hosts in groups.items()
+        ]
+
     def _told(self) -> dict[str, int]:
         return {group.name: group.hosts for group in self._contract.groups}
 
@@ -172,7 +179,7 @@ class _Head:
         tell(f"headrace: a Ray cluster at {self._ray_address}, hosts: {told}\n")
         command = [
             sys.executable, "-u", "-P", "-m", "headrace.cli.main", "run", "--engine=ray",
-            f"--address={self._ray_address}", *_group_flags(groups), *self._options.run,
+            f"--address={self._ray_address}", *self._group_flags(groups), *self._options.run,
         ]  # fmt: skip
         child = subprocess.Popen(
             tied_command(sys.executable, command),
@@ -265,7 +272,3 @@ def _check_alive(node: NodeProcess) -> None:
             f"Ray has ended on {node.name}, so that this host has no part in the job any more; "
             f"often memory ran out. It said:\n{node.last_lines()}"
         )
-
-
-def _group_flags(groups: Mapping[str, int]) -> list[str]:
-    return [f"--group={group}={hosts}" for group, hosts in groups.items()]
