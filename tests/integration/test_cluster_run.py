@@ -227,3 +227,17 @@ def test_a_cluster_that_is_not_there_is_told_before_anything_starts(tmp_path: Pa
     assert ended.returncode == 1
     assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
     assert "started" not in ended.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--address", "auto"]])
+def test_where_ray_is_missing_the_remedy_is_told(flags: list[str], tmp_path: Path):
+    missing = "raise ModuleNotFoundError(\"No module named 'ray'\")"
+    (tmp_path / "missing").mkdir()
+    (tmp_path / "missing" / "ray.py").write_text(missing)
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    path = f"{tmp_path / 'missing'}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+    ended = run(tmp_path, "--engine", "ray", *flags, "train.py", PYTHONPATH=path)
+    assert ended.returncode == 2
+    assert "needs Ray, which cannot be imported (No module named 'ray'). Run `pip" in ended.stderr
+    assert "install 'headrace[ray]'`, on every host.\n" in ended.stderr
+    assert "started" not in ended.stderr

@@ -31,6 +31,7 @@ from headrace.cluster.placement import (
     PlacedAgent,
     Placement,
 )
+from headrace.cluster.ray_import import import_ray
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions
@@ -106,7 +107,12 @@ def _address(options: ClusterOptions, groups: Sequence[Group]) -> Iterator[str]:
         return
     told = ", ".join(f"{group.name} {group.hosts}" for group in groups)
     tell(f"headrace: a Ray cluster on this machine, hosts emulated: {told}\n")
-    cluster = LocalCluster(groups, devices=env.visible_devices(torch.accelerator.device_count()))
+    try:
+        devices = env.visible_devices(torch.accelerator.device_count())
+        cluster = LocalCluster(groups, devices=devices)
+    except LaunchError:
+        import_ray()  # tells the remedy where it is missing; before, it would not see the token
+        raise
     try:
         yield cluster.address
     finally:
