@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,22 @@ import pytest
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
-from jobs import attempts_of, eventually, started
+from jobs import attempts_of, clean_environment, eventually, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+ANOTHER_JOB = """
+import ray, sys
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+@ray.remote(num_cpus=1)
+class Job:
+    def is_there(self):
+        return True
+ray.init(log_to_driver=False)
+(node,) = (node["NodeID"] for node in ray.nodes() if node["NodeName"] == sys.argv[1])
+job = Job.options(scheduling_strategy=On(node, False)).remote()
+print(ray.get(job.is_there.remote()), flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +44,47 @@ def flags(cluster: LocalCluster) -> list[str]:
     return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--offload", "cpu"]
 
 
-def test_hosts_that_join_are_used_and_lost_ones_stop_nothing(cluster: LocalCluster, tmp_path: Path):
+@contextmanager
+def another_job_on(host: str, cluster: LocalCluster) -> Iterator[subprocess.Popen[bytes]]:
+    """One of the host's cores is another job's, until that job is killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANOTHER_JOB, host],
+        env=clean_environment(RAY_ADDRESS=cluster.address),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"True\n"
+        try:
+            yield job
+        finally:
+            job.kill()
+
+
+def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
+    cluster: LocalCluster, tmp_path: Path
+):
     shutil.copy(SCRIPTS / "offload_nodes.py", tmp_path)
-    with started(tmp_path, *flags(cluster), "--run-dir", "r", "offload_nodes.py") as job:
+    asked = [*flags(cluster), "--group", "cpu=3", "--run-dir", "r"]
+    with (
+        another_job_on("cpu-0", cluster) as other,
+        started(tmp_path, *asked, "offload_nodes.py") as job,
+    ):
 
         def says(text: str) -> bool:
             return text in (tmp_path / "terminal").read_text()
 
-        eventually(lambda: says("cpu-0 makes batches, on 2 cores"), "the first host")
-        eventually(lambda: says("epoch whole, 2 hosts"), "an epoch with it")
+        eventually(lambda: says("epoch whole, 1 hosts"), "an epoch without any")
         shape = NodeShape(group="cpu", name="cpu-9", address="127.0.0.1", cpus=1,
                           store_bytes=80 << 20)  # fmt: skip
         added = cluster.add(shape)
         eventually(lambda: says("cpu-9 makes batches, on 1 cores"), "the host that joined")
+        eventually(lambda: says("epoch whole, 2 hosts"), "an epoch with it")
+        eventually(lambda: says("group cpu has 2 of 3 hosts; "), "how many are missing")
+        eventually(lambda: says("group cpu: busy with other jobs: cpu-0; "), "which are busy")
+        assert not says("cpu-0 makes batches")
+        other.kill()
+        eventually(lambda: says("cpu-0 makes batches, on 2 cores"), "the host that is free again")
         eventually(lambda: says("epoch whole, 3 hosts"), "an epoch with both")
         added.kill()
         eventually(lambda: says("auxiliary host cpu-9 is lost"), "its end told")

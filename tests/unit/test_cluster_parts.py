@@ -11,6 +11,7 @@ from headrace.cluster.auxiliary import strands_of_job
 from headrace.cluster.connection import Host, connected
 from headrace.cluster.folder_tail import FolderTail, grow
 from headrace.cluster.groups import Group
+from headrace.cluster.lacking import Standing, lacks
 from headrace.cluster.machine import is_same_machine, marked
 from headrace.cluster.placement import PlacedAgent
 from headrace.cluster.store_size import FreeMemory, emulated_store_bytes, store_bytes
@@ -191,6 +192,38 @@ def test_how_many_share_an_iterable_dataset_is_settled_by_what_was_asked_for(
     declared: Group | None, there: list[int], strands: int
 ):
     assert strands_of_job(declared, there) == strands
+
+
+def host_of(group: str | None, number: int = 0) -> Host:
+    name = f"{group}-{number}"
+    return Host(node_id=name, name=name, address="10.0.0.2", group=group, cpus=4, gpus=0)
+
+
+def test_what_an_auxiliary_group_lacks_is_told():
+    hosts = [host_of("gpu"), host_of("CPU"), host_of("CPU", 1), host_of(None)]
+    (none,) = lacks("cpus", None, "gpu", hosts, [])
+    assert "group cpus has no host, and training goes on without" in none
+    assert "the cluster has 2 of group CPU, 1 of group gpu, 1 of no group. Did you mean " in none
+    assert "--offload CPU? Hosts that come later are used: `ray start --labels headrace.gr" in none
+    (alone,) = lacks("cpu", Group(name="cpu", hosts=2), "gpu", hosts[:1], [])
+    assert "Did you mean" not in alone, "the group that trains is another one"
+    declared = Group(name="CPU", hosts=3)
+    fewer, busy = lacks("CPU", declared, "gpu", hosts, [hosts[2], hosts[1]])
+    assert "group CPU has 2 of 3 hosts; training goes on" in fewer
+    assert "group CPU: busy with other jobs: CPU-0, CPU-1; training goes on" in busy
+    assert lacks("CPU", Group(name="CPU", hosts=2), "gpu", hosts, []) == []
+
+
+def test_what_stands_for_a_while_is_told_once_and_again_where_it_was_over_meanwhile():
+    told: list[str] = []
+    standing = Standing(told.append)
+    for now_s in range(60):
+        standing.are(["a", *(["b"] if now_s % 10 else [])], now_s)
+    assert told == ["a"]
+    standing.are([], 60)
+    for now_s in range(60, 90):
+        standing.are(["a", "b"], now_s)
+    assert told == ["a", "a", "b"]
 
 
 def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

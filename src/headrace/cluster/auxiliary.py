@@ -17,12 +17,14 @@ from typing import Any
 from headrace.cluster.agent import HostAgent, HostFacts, News, Program
 from headrace.cluster.connection import Host, living_hosts
 from headrace.cluster.groups import Group
+from headrace.cluster.lacking import Standing, lacks
 from headrace.cluster.machine import Mark
 from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
 
 _LOOK_EVERY_S = 1.0
 _AGAIN_S = 5.0  # before a station that ended is started anew, and twice as long each time
 _LONGEST_AGAIN_S = 120.0
+_PLACED_WITHIN_S = 5.0  # by Ray, where the cores are free
 _COMES_WITHIN_S = 60.0  # a station that takes longer is not waited for
 _CALLS_AT_ONCE = 4
 _LEAVE_S = 5.0
@@ -42,6 +44,7 @@ class _Station:
     actor: Any
     placed_s: float
     looking: Any  # reference of the agent's first look; None once it has looked
+    visit: Any = None  # of a task there that takes no cores, where the agent takes its time
     news: Any = None
     port: int | None = None
     address: str = ""
@@ -57,6 +60,7 @@ class Auxiliaries:
         group: The instance group's name.
         mark: Left by this process.
         declared: What the command line says of the group, where it does.
+        training: The group that trains.
         program_of: Returns what runs a command on a host, by the host, its facts, the command
             and its files.
         hear: Takes what is announced on a host, by its name, before its station is; returns
@@ -73,15 +77,18 @@ class Auxiliaries:
     def __init__(
         self, ray: ModuleType, group: str, mark: Mark, program_of: ProgramOf, *,
         hear: Callable[[str, dict[str, Any]], bool], show: Show, tell: Callable[[str], None],
-        declared: Group | None, used: bool,
+        declared: Group | None, training: str, used: bool,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._group = group
+        self._declared = declared
+        self._training = training
         self._mark = mark
         self._program_of = program_of
         self._hear = hear
         self._show = show
         self._tell = tell
+        self._lacks = Standing(tell)
         self._is_used = used
         self._key = secrets.token_bytes(32)
         self._stations: dict[str, _Station] = {}  # by Ray's number of the host
@@ -157,9 +164,11 @@ class Auxiliaries:
                 self._ray.kill(actor)
 
     def _look_at_hosts(self, now_s: float) -> None:
-        hosts = {
-            host.node_id: host for host in living_hosts(self._ray) if host.group == self._group
-        }
+        everywhere = living_hosts(self._ray)
+        busy = [one.host for one in self._stations.values() if self._is_kept_waiting(one, now_s)]
+        told = lacks(self._group, self._declared, self._training, everywhere, busy)
+        self._lacks.are(told, now_s)
+        hosts = {host.node_id: host for host in everywhere if host.group == self._group}
         self.cores = sum(max(host.cpus, 1) for host in hosts.values())
         if not self._is_used:
             return
@@ -170,14 +179,22 @@ class Auxiliaries:
             if is_due and node_id not in self._stations:
                 self._stations[node_id] = self._placed(host)
 
-    def _placed(self, host: Host) -> _Station:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    def _is_kept_waiting(self, station: _Station, now_s: float) -> bool:
+        """Tell whether the host would start an agent, but has not its cores to give out."""
+        if station.looking is None or now_s - station.placed_s < _PLACED_WITHIN_S:
+            return False
+        if station.visit is None:  # it may only be slow: the job's folder travels first, say
+            where = _on(station.host)
+            task = self._ray.remote(_visit).options(num_cpus=0, scheduling_strategy=where)
+            station.visit = task.remote()
+        return self._is_ready(station.visit)
 
+    def _placed(self, host: Host) -> _Station:
         actor = (
             self._ray.remote(HostAgent)
             .options(
                 num_cpus=max(host.cpus, 1),  # all of them: whoever else wants some waits
-                scheduling_strategy=NodeAffinitySchedulingStrategy(host.node_id, soft=False),
+                scheduling_strategy=_on(host),
                 max_concurrency=_CALLS_AT_ONCE,
             )
             .remote()
@@ -275,6 +292,17 @@ def strands_of_job(declared: Group | None, there: Sequence[int]) -> int:
     if declared is None:
         return sum(there)
     return declared.hosts * (declared.cpus or max(there, default=0))
+
+
+def _on(host: Host) -> Any:
+    """Return Ray's word for that host alone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
+
+
+def _visit() -> None:
+    """Be on a host: whoever comes back has found that it starts what takes no cores."""
 
 
 def _short(text: str) -> str:

@@ -31,17 +31,19 @@ class Offloading:
     Args:
         ray: Connected.
         group: The group's name.
-        declared: What the command line says of it, where it does.
         luggage: The job's folder.
         mark: Left by this process.
         shown: Shows what those hosts say.
         choice: Tells whether they are to help; None: they are.
         requirements: What they install before they help.
+        declared: What the command line says of the group, where it does.
+        training: The group that trains.
     """
 
     def __init__(
-        self, ray: ModuleType, group: str, declared: Group | None, luggage: Luggage, mark: Mark,
-        shown: Shown, choice: OffloadChoice | None, requirements: Requirements | None,
+        self, ray: ModuleType, group: str, luggage: Luggage, mark: Mark, shown: Shown,
+        choice: OffloadChoice | None, requirements: Requirements | None, *,
+        declared: Group | None, training: str,
     ) -> None:  # fmt: skip
         self._ray = ray
         self._luggage = luggage
@@ -59,6 +61,7 @@ class Offloading:
             show=shown.show,
             tell=tell,
             declared=declared,
+            training=training,
             used=choice is None,
         )
 

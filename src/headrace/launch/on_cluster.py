@@ -148,8 +148,9 @@ class _Starts:
                 group = self._options.offload
                 named = {one.name: one for one in self._options.others}
                 self._offloading = Offloading(
-                    self._ray, group, named.get(group), self._luggage, mark, self._shown,
-                    self._offload_choice(), self._requirements,
+                    self._ray, group, self._luggage, mark, self._shown, self._offload_choice(),
+                    self._requirements,
+                    declared=named.get(group), training=self._options.training.name,
                 )  # fmt: skip
             while True:
                 ends = self._start(number, stop, mark)
