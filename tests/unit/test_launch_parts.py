@@ -21,6 +21,7 @@ from headrace.launch.failure import (
     last_traceback,
 )
 from headrace.launch.follow import Follower
+from headrace.launch.host_clock import HostClock
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.own_flags import direct_job
 from headrace.launch.scripts import check_script
@@ -47,6 +48,25 @@ def test_a_rank_that_torchrun_stopped_is_no_cause():
 def test_a_rank_that_torchrun_killed_after_its_grace_is_no_cause():
     stubborn, cause = failure(0, -signal.SIGKILL, 10.0, seen_s=130), failure(1, 3, 50.0)
     assert first_failure([stubborn, cause]) is cause
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, -1.3, -0.4, 0.0, 0.4, 1.3, 3600.0])
+@pytest.mark.parametrize("cause_s", [100.01, 100.5, 100.99])
+@pytest.mark.parametrize("later_s", [0.2, 1.5])
+def test_the_cause_is_found_among_hosts_whose_clocks_differ(
+    skew_s: float, cause_s: float, later_s: float
+):
+    def of_host(rank: int, failed_s: float, skew_s: float, delays_s: list[float]) -> RankFailure:
+        clock = HostClock()
+        for number, delay_s in enumerate(delays_s):
+            clock.hear(failed_s + number + skew_s, failed_s + number + delay_s)
+        own_s = failed_s + skew_s
+        return clock.here(failure(rank, 1, own_s, seen_s=int(own_s + 0.1)))
+
+    # News of the cause's host lay waiting longer, and its end came last: it had ranks to stop.
+    cause = of_host(1, cause_s, skew_s, [0.8, 0.01, 2.0])
+    follower = of_host(0, cause_s + later_s, 0.0, [0.02])
+    assert first_failure([follower, cause]) is cause
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -85,12 +86,14 @@ class News:
         announced: Lines of JSON that the program announced.
         logs: How the files of the agent's `{logs}` have grown.
         returncode: How it ended, -n for signal n; None while it runs.
+        clock_s: The host's clock as this is told, in seconds since 1970.
     """
 
     output: list[tuple[Source, bytes]] = field(default_factory=list)
     announced: list[dict[str, Any]] = field(default_factory=list)
     logs: list[Growth] = field(default_factory=list)
     returncode: int | None = None
+    clock_s: float = 0.0
 
 
 class HostAgent:
@@ -161,6 +164,7 @@ class HostAgent:
             news.logs = self._tail.growth()
         if not news.logs:  # else there may be more
             news.returncode = self._ended
+        news.clock_s = time.time()
         return news
 
     def stop(self, number: int) -> None:

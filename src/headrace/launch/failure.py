@@ -25,13 +25,13 @@ class RankFailure:
     Attributes:
         rank: The global rank.
         returncode: Its code; -n where signal n ended it.
-        seen_s: When torchrun saw it, in whole seconds since 1970.
+        seen_s: When torchrun saw it, in seconds since 1970; it notes whole ones.
         last_words_s: When its stderr was last written to, in seconds since 1970; 0 if unknown.
     """
 
     rank: int
     returncode: int
-    seen_s: int
+    seen_s: float
     last_words_s: float = 0.0
 
 
@@ -41,7 +41,7 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
     torchrun looks every 0.1 s and notes whole seconds, so ranks that fall over because another
     did may be seen along with it. Of those seen first, the ones that torchrun itself stopped
     (SIGTERM) are left out where there are others, and of the rest the first to fall silent is
-    taken: a follower writes its traceback after the cause did.
+    taken: a follower writes its traceback after the cause did. All times are by one clock.
     """
     first_s = min(failure.seen_s for failure in failures)
     together = [failure for failure in failures if failure.seen_s <= first_s + 1]

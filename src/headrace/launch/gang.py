@@ -15,6 +15,7 @@ from headrace.cluster.agent import News, Program
 from headrace.cluster.folder_tail import grow
 from headrace.cluster.placement import PlacedAgent
 from headrace.launch.failure import RankFailure
+from headrace.launch.host_clock import HostClock
 from headrace.launch.showing import Shown
 from headrace.launch.told import tell
 
@@ -55,7 +56,7 @@ class HostEnd:
         agent: The host's.
         returncode: Of what ran them, -n for signal n; None: nobody could tell any more.
         reason: Why nobody could.
-        failure: Their first failure, where one failed by itself.
+        failure: Their first failure, where one failed by itself, with its times by the clock here.
         message: What the host says about that.
     """
 
@@ -96,6 +97,7 @@ class Gang:
         self._shown = shown
         self._meanwhile = meanwhile
         self._hear = hear
+        self._clocks: dict[str, HostClock] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
         self._heard_s: dict[str, float] = {}
@@ -110,6 +112,7 @@ class Gang:
         for agent, program in zip(self._agents, programs, strict=True):
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
             self._heard_s[agent.host.node_id] = time.monotonic()
+            self._clocks[agent.host.node_id] = HostClock()
             self._ask(agent)
         while self._waiting:
             self._look()
@@ -133,6 +136,7 @@ class Gang:
                 self._ends.append(HostEnd(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._heard_s[agent.host.node_id] = time.monotonic()
+                self._clocks[agent.host.node_id].hear(news.clock_s, time.time())
                 self._take_in(agent, news)
         now_s = time.monotonic()
         for reference, agent in list(self._waiting.items()):
@@ -154,11 +158,12 @@ class Gang:
             self._ask(agent)
             return
         told = self._announced.get(agent.host.node_id, {}).get("failure")
+        clock = self._clocks[agent.host.node_id]
         self._ends.append(
             HostEnd(
                 agent=agent,
                 returncode=news.returncode,
-                failure=RankFailure(**told["first"]) if told else None,
+                failure=clock.here(RankFailure(**told["first"])) if told else None,
                 # The logs of a host elsewhere are here by now.
                 message=told["message"].replace(told["logs"], str(self._logs)) if told else "",
             )
