@@ -137,6 +137,10 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
     assert "headrace: cpu-b: requirements.txt cannot be installed: pip of" in said
     assert f"[gpu/gpu-a:0] tinyhr 1.0 in {job}\n" in said
     assert f"[gpu/gpu-b:1] tinyhr 1.0 in {job}\n" not in said  # it has a copy
+    for rank in range(2):  # and logs of its own, which come here
+        logged = (runs / "r" / "logs" / "attempt-1" / f"rank-{rank}.stdout").read_text()
+        assert logged.startswith("tinyhr 1.0 in /")
+        assert f":{rank}] {logged}" in said
     (attempt,) = attempts_of(runs / "r")
     installed = ["smallhr==2.0", "tinyhr==1.0"]
     assert attempt["installed"] == dict.fromkeys(("gpu-a", "gpu-b", "cpu-a"), installed)
