@@ -39,10 +39,32 @@ path = pathlib.Path(f"pid-{restart}-{rank}")
 new = path.with_name(f"new-{rank}")
 new.write_text(f"{os.getpid()}\\n")
 new.rename(path)
-if restart == os.environ.get("LAST"):
-    raise SystemExit(0)
 while True:
     signal.pause()
+"""
+HEEDS_NO_TERM = """
+import os, pathlib, signal
+asked = pathlib.Path("asked-" + os.environ["RANK"])
+signal.signal(signal.SIGTERM, lambda *_: asked.touch())
+"""
+FAILS_ON_1 = """
+while rank == "1":
+    if pathlib.Path("pid-0-0").exists():
+        raise ValueError("no")
+while True:"""
+RESUMES = """
+import os, sys, torch, torch.distributed as dist, headrace
+restart, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+dist.init_process_group("gloo")
+model = torch.nn.Linear(1, 1)
+checkpointer = headrace.Checkpointer("checkpoints")
+restored = checkpointer.restore(model)
+print("restart", restart, restored and (restored.step, model.bias.item()), flush=True)
+for step in (1, 2) if restored is None else ():
+    torch.nn.init.constant_(model.bias, step * 10)
+    checkpointer.save(step, model)
+dist.destroy_process_group()
+sys.exit(0 if restart == "1" or rank == "0" else 7)
 """
 DRIVES = """
 import os, ray
@@ -74,10 +96,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 def test_ranks_of_two_hosts_train_together_and_are_recorded(cluster: LocalCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(TRAIN)
-    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
     ended = run(
-        tmp_path, *flags, "--nproc-per-node", "2", "--run-dir", "r", "train.py", "--lr", "3",
-        TOLD="of the driver",
+        tmp_path, "--engine", "ray", "--group", "gpu=2", "--nproc-per-node", "2", "--run-dir", "r",
+        "train.py", "--lr", "3", TOLD="of the driver", RAY_ADDRESS=cluster.address,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     for host in range(2):
@@ -94,46 +115,47 @@ def test_ranks_of_two_hosts_train_together_and_are_recorded(cluster: LocalCluste
 
 
 def test_a_failing_rank_stops_the_other_host_and_is_told(cluster: LocalCluster, tmp_path: Path):
-    (tmp_path / "train.py").write_text(
-        STAY.replace("while True:", "if rank == '1':\n    raise ValueError('no')\nwhile True:")
-    )
+    (tmp_path / "train.py").write_text(HEEDS_NO_TERM + STAY.replace("while True:", FAILS_ON_1))
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
-    ended = run(tmp_path, *flags, "--run-dir", "r", "train.py")
+    ended = run(tmp_path, *flags, "--shutdown-timeout", "1", "--run-dir", "r", "train.py")
     assert ended.returncode == 1
+    assert (tmp_path / "asked-0").exists()
     assert "headrace: rank 1 failed: exit code 1\n" in ended.stderr
     assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is told
     pids = pids_in(tmp_path, 2)
     eventually(lambda: not any(map(alive, pids)), "the end of both ranks")
 
 
-def test_all_ranks_start_anew_and_keep_their_logs_apart(cluster: LocalCluster, tmp_path: Path):
-    (tmp_path / "train.py").write_text(
-        "import os, sys\n"
-        "restart = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "print('restart', restart, flush=True)\n"
-        "sys.exit(0 if restart == '1' or os.environ['RANK'] == '0' else 7)\n"
-    )
-    flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
-    flags += ["--group", "cpu=1"]
-    ended = run(tmp_path, *flags, "--max-restarts", "3", "--run-dir", "r", "train.py")
+def test_all_ranks_start_anew_from_the_newest_checkpoint_and_keep_their_logs_apart(
+    cluster: LocalCluster, tmp_path: Path
+):
+    (tmp_path / "train.py").write_text(RESUMES)
+    flags = ["--engine", "ray", "--address", "auto", "--group", "gpu=2", "--group", "cpu=1"]
+    flags += ["--max-restarts", "3", "--run-dir", "r"]
+    ended = run(tmp_path, *flags, "train.py", RAY_ADDRESS=cluster.address)  # there may be others
     assert ended.returncode == 0, ended.stderr
     assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
     assert "rank 1 failed: exit code 7" in ended.stderr
     assert "all ranks start anew; 2 restarts are left" in ended.stderr
     logs = tmp_path / "r" / "logs" / "attempt-1"
-    assert (logs / "rank-0.stdout").read_text() == "restart 0\n"
-    assert (logs / "restart-1" / "rank-1.stdout").read_text() == "restart 1\n"
+    assert (logs / "rank-0.stdout").read_text() == "restart 0 None\n"
+    assert (logs / "restart-1" / "rank-1.stdout").read_text() == "restart 1 (2, 20.0)\n"
 
 
 def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: LocalCluster, tmp_path: Path):
-    (tmp_path / "train.py").write_text(STAY)
+    stuck = "if rank == '1':\n    os.kill(os.getppid(), signal.SIGSTOP)\npath ="  # its torchrun
+    (tmp_path / "train.py").write_text(STAY.replace("path =", stuck, 1))
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
-    with started(tmp_path, *flags, "train.py") as job:
+    with started(tmp_path, *flags, "--shutdown-timeout", "1", "train.py") as job:
         ranks = pids_in(tmp_path, 2)
         everyone = descendants(job.pid)
         job.send_signal(signal.SIGINT)
         assert job.wait(timeout=60) == 130
         eventually(lambda: not any(map(alive, [*ranks, *everyone])), "the end of all")
+    assert (
+        "headrace: gpu-1 did not stop within 11 s and is killed\n"
+        in (tmp_path / "terminal").read_text()
+    )
 
 
 def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(cluster: LocalCluster, tmp_path: Path):
@@ -145,20 +167,24 @@ def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(cluster: LocalClust
         eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
 
 
-def test_a_lost_host_has_the_ranks_start_anew_on_another(cluster: LocalCluster, tmp_path: Path):
+def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_for(
+    cluster: LocalCluster, tmp_path: Path
+):
     (tmp_path / "train.py").write_text(STAY)
     spare = cluster.add(NodeShape(group="spare", name="spare-0", address="127.0.0.1", cpus=1))
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "spare=1"]
-    os.environ["LAST"] = "1"
-    try:
-        with started(tmp_path, *flags, "train.py") as job:
-            pids_in(tmp_path, 1)
-            cluster.add(NodeShape(group="spare", name="spare-1", address="127.0.0.1", cpus=1))
-            spare.kill()
-            assert job.wait(timeout=120) == 0
-    finally:
-        del os.environ["LAST"]
-    assert "spare-0: lost; all ranks start anew" in (tmp_path / "terminal").read_text()
+    with started(tmp_path, *flags, "--max-preemptions", "1", "train.py") as job:
+        pids_in(tmp_path, 1)
+        shape = NodeShape(group="spare", name="spare-1", address="127.0.0.1", cpus=1)
+        another = cluster.add(shape)
+        spare.kill()
+        ranks = pids_in(tmp_path, 2)
+        another.kill()
+        assert job.wait(timeout=120) == 1
+        eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
+    told = (tmp_path / "terminal").read_text()
+    assert "spare-0: lost; all ranks start anew" in told
+    assert "spare-1: lost, and no preemption is left (--max-preemptions)\n" in told
 
 
 def test_too_few_hosts_are_told_with_what_is_there(cluster: LocalCluster, tmp_path: Path):

@@ -120,3 +120,13 @@ GROUPS = ["--engine", "ray", "--group", "gpu=1", "--group", "cpu=1"]
 def test_wrong_flags_of_a_cluster_say_what_is_right(argv: list[str], message: str, script: str):
     with pytest.raises(UsageError, match=message):
         parse_torchrun_flags([*argv, script])
+
+
+@pytest.mark.parametrize(
+    ("flags", "times"),
+    [([], -1), (["--max-preemptions", "-1"], -1), (["--max-preemptions", "0"], 0)],
+)
+def test_how_often_hosts_may_be_lost(flags: list[str], times: int, script: str):
+    cluster = parse_torchrun_flags([*GROUPS, *flags, script]).cluster
+    assert cluster is not None
+    assert cluster.max_preemptions == times
