@@ -13,9 +13,9 @@ from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.core import env
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from headrace.core.world import World
-from headrace.data.loader.arguments import usable_memory
 from headrace.data.loader.channels import TicketMessage
 from headrace.data.loader.failures import Failure
+from headrace.data.loader.memory import memory_for_batches
 from headrace.data.loader.side_process import SideProcess
 
 _ANSWER_S = 10.0
@@ -23,7 +23,6 @@ _MAY_LAST = "It was stopped, or this host has no processor time to spare."
 _LEAST_CORES = 8  # room for hosts that come later
 _MOST_TICKETS = 96  # each slot is a descriptor, in this process and in each worker
 _MOST_STRANDS = 48  # ... and of each two batches are made ahead
-_SHARE_OF_MEMORY = 0.2  # of what is free, for batches ahead in all ranks of this host
 
 
 def strands_of_rank(found: HostsFile, world_size: int) -> int:
@@ -59,7 +58,7 @@ class AuxiliaryHelper:
         self._world = world
         cores = max(found.cores, _LEAST_CORES)
         self.most_open = min(3 * cores, _MOST_TICKETS)
-        self.most_bytes = int(usable_memory() * _SHARE_OF_MEMORY) // world.local_size
+        self.most_bytes = memory_for_batches() // world.local_size
         self.strands = strands_of_rank(found, world.size)
         self._process: SideProcess | None = None
         self._ends: tuple[list[int], int] | None = None

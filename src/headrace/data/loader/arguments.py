@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
@@ -127,15 +126,6 @@ def usable_cores() -> int:
         if quota != "max":
             cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
     return cores
-
-
-def usable_memory() -> int:
-    """Return how many bytes of memory are free for this process: the host's, within its cgroup."""
-    free = psutil.virtual_memory().available
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
-        free = min(free, max(0, int(most) - int(used.read_text())))
-    return free
 
 
 def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:

@@ -8,6 +8,7 @@ from headrace.core.errors import LoaderError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.executor import Helper
 from headrace.data.loader.failures import Failure
+from headrace.data.loader.memory import LargestBatch
 from headrace.data.loader.pace import (
     Pace,
     is_better_made_away,
@@ -17,8 +18,6 @@ from headrace.data.loader.pace import (
 
 _AHEAD = 2
 """Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
-_BATCH_BYTES = 16 << 20
-"""Of a batch, until one has been made."""
 
 
 class TicketsAway:
@@ -37,7 +36,7 @@ class TicketsAway:
         # Where helpers were too late for batches that were waited for, they are asked for fewer;
         # with each that is in time, for one more.
         self._limit = float("inf")
-        self._batch_bytes = 0
+        self._largest = LargestBatch()
         self._failures: dict[int, tuple[Failure, int]] = {}  # batch -> what happened, to whom
         self._pace = Pace()
         self.numbers: dict[int, float] = {}
@@ -50,14 +49,16 @@ class TicketsAway:
         """Return how many batches may be under way or made ahead now."""
         if self._helper is None or not self._room:
             return depth
-        return max(depth, min(_AHEAD * (depth + self._room), self.most_fitting))
+        # Until a size is known helpers get one to begin with, however little memory there is.
+        least = depth if self._largest.is_known else depth + 1
+        return max(least, min(_AHEAD * (depth + self._room), self.most_fitting))
 
     @property
     def most_fitting(self) -> int:
         """Return how many batches fit into the memory that those made ahead may take."""
         if self._helper is None:
             return 0
-        return self._helper.most_bytes // (self._batch_bytes or _BATCH_BYTES)
+        return self._largest.fitting(self._helper.most_bytes)
 
     @property
     def has_room(self) -> bool:
@@ -133,7 +134,7 @@ class TicketsAway:
             self._room = answer.number
             return True
         if answer.answer is Answer.MADE:
-            self._batch_bytes = max(self._batch_bytes, answer.offset + answer.size_bytes)
+            self._largest.note(answer.offset + answer.size_bytes)
         since_s = self.numbers.pop(answer.number, None)
         if since_s is None:
             return False
