@@ -24,7 +24,7 @@ def test_who_gets_less_than_wanted_has_no_less_than_others(cores: int, wanted: d
 
 @given(cores=st.integers(1, 16), asked=st.lists(st.integers(0, 2), max_size=80))
 def test_no_more_is_at_work_than_cores_and_a_few(cores: int, asked: list[int]):
-    host = Cores(cores)
+    host = Cores(cores, 0)
     for who in range(3):
         host.join(who, lambda: None)
     taken = [0, 0, 0]
@@ -35,7 +35,7 @@ def test_no_more_is_at_work_than_cores_and_a_few(cores: int, asked: list[int]):
 
 
 def test_who_comes_later_gets_the_next_free_core():
-    host = Cores(4)
+    host = Cores(4, 0)
     woken: list[int] = []
     for who in (1, 2):
         host.join(who, lambda who=who: woken.append(who))  # type: ignore[misc]
@@ -53,3 +53,21 @@ def test_who_comes_later_gets_the_next_free_core():
     host.give(1)
     assert not host.take(1, waiting=20), "it has more than its share already"
     assert host.take(2, waiting=20)
+
+
+@given(
+    memory=st.integers(0, 1000),
+    wanted=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+)
+def test_those_who_want_batches_share_the_memory_and_others_keep_little(
+    memory: int, wanted: list[int]
+):
+    host = Cores(4, memory)
+    for who, batches in enumerate(wanted):
+        host.join(who, lambda: None)
+        host.want(who, batches)
+    takes, keeps = zip(*map(host.memory_of, range(len(wanted))), strict=True)
+    wanting = [who for who, batches in enumerate(wanted) if batches]
+    assert all(takes[who] == keeps[who] == memory // len(wanting) for who in wanting)
+    assert sum(keeps) <= 2 * memory
+    assert all(takes[who] >= memory // (len(wanting) + 1) for who in range(len(wanted)))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.cluster.offload.held import HeldSlots
 from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, bear_silence, frame, send_file
 from headrace.cluster.offload.recipe_message import RecipeMessage
 from headrace.cluster.offload.recorded import RecordedWorkers
@@ -22,7 +23,6 @@ from headrace.cluster.offload.shares import Cores
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.failures import Failure
-from headrace.data.loader.slots import SlotPool
 from headrace.data.loader.workforce import Workforce, wait_readable
 
 BEAT_S = 0.5
@@ -45,7 +45,8 @@ class Session:
         self._connection = connection
         self._cores = cores
         self._me = id(self)
-        self._slots = SlotPool(2 * (cores.count + cores.count // 2 + 2))
+        most = 2 * (cores.count + cores.count // 2 + 2)
+        self._slots = HeldSlots(most, lambda: cores.memory_of(self._me))
         self._force: Workforce | None = None
         self._folder = folder
         self._recorded: RecordedWorkers | None = None
@@ -131,10 +132,12 @@ class Session:
         return is_there
 
     def _tell_share(self) -> None:
-        cores, orders = share = self._cores.share_of(self._me)
+        self._slots.trim()
+        cores, orders = self._cores.share_of(self._me)
+        share = cores, self._slots.most_orders(orders)
         if share != self._told_share:
             self._told_share = share
-            self._send(frame(Kind.SHARE, a=orders, b=cores))
+            self._send(frame(Kind.SHARE, a=share[1], b=cores))
 
     def _tell_rows(self, *, at_once: bool = False) -> None:
         rows = self._recorded.due(at_once=at_once) if self._recorded is not None else None
@@ -265,14 +268,13 @@ class Session:
     def _give_out(self) -> None:
         """Hand waiting orders to workers, as far as cores and memory go."""
         while self._force is not None and (may_begin := self._orders_that_may_begin()):
-            has_slot = self._slots.free_count() > 0
-            if not (has_slot and self._cores.take(self._me, waiting=len(may_begin))):
+            if not self._slots.has_room:
+                return
+            if not self._cores.take(self._me, waiting=len(may_begin)):
                 return
             order = may_begin[0]
             self._waiting.remove(order)
-            slot = self._slots.take()
-            assert slot is not None  # one was free
-            order.slot = slot
+            order.slot = self._slots.take()
             self._hand_over(order)
 
     def _orders_that_may_begin(self) -> Sequence[SessionOrder]:
@@ -316,6 +318,8 @@ class Session:
 
     def _send_batch(self, order: SessionOrder, answer: AnswerMessage) -> None:
         size = answer.offset + answer.size_bytes
+        if answer.answer is Answer.MADE:
+            self._slots.note(size)
         head = Head(
             kind=Kind.BATCH, ask=order.ask, a=answer.answer, b=answer.worker, c=answer.offset,
             d=order.begun_ns - order.came_ns, e=time.monotonic_ns() - order.begun_ns,
@@ -362,6 +366,7 @@ class Session:
         for number in unseen & self._missing:
             # Its slot stays taken: should a worker have it after all, it may yet write there.
             order = self._at_work.pop(number)
+            self._slots.leave(order.slot)
             self._cores.give(self._me)
             self._send(Head(kind=Kind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
         self._missing = unseen

@@ -1,4 +1,4 @@
-"""A host's cores among those who want batches of it. Pure; one lock around it."""
+"""A host's cores and memory among those who want batches of it. Pure; one lock around it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,16 @@ def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
 
 
 class Cores:
-    """The cores of an auxiliary host, given out one batch at a time.
+    """The cores of an auxiliary host, given out one batch at a time, and its memory.
 
     Args:
-        count: How many.
+        count: How many cores.
+        memory_bytes: What batches may take.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, memory_bytes: int) -> None:
         self.count = count
+        self._memory_bytes = memory_bytes
         self._lock = Lock()
         self._wanted: dict[int, int] = {}
         self._at_work: dict[int, int] = {}
@@ -71,6 +73,18 @@ class Cores:
         with self._lock:
             share = fair_shares(self.count, self._wanted)[who]
         return share, share + max(1, share // _SPARE)
+
+    def memory_of(self, who: int) -> tuple[int, int]:
+        """Return how many bytes its batches may take, and how many it may keep for later ones.
+
+        All who want batches may take as much, and so may one who comes to want some. Who wants none
+        just now keeps no more than all could at once.
+        """
+        with self._lock:
+            others = sum(self._wanted[each] > 0 for each in self._wanted if each != who)
+            takes = self._memory_bytes // (others + 1)
+            keeps = takes if self._wanted[who] else self._memory_bytes // len(self._wanted)
+        return takes, keeps
 
     def take(self, who: int, *, waiting: int) -> bool:
         """Take a core, where one is free and nobody with fewer at work waits for it.

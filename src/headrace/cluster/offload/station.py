@@ -21,6 +21,7 @@ from headrace.cluster.offload.session import Session
 from headrace.cluster.offload.shares import Cores
 from headrace.core.files import allow_many_files
 from headrace.core.lifetime import die_with_parent
+from headrace.data.loader.memory import memory_for_batches
 
 _ADMIT_S = 10.0
 _MOST_STRANGERS = 64  # connections that have not proved the key yet
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     allow_many_files()
     key_file = Path(told["--key"])
     key = key_file.read_bytes()
-    cores = Cores(int(told["--cores"]))
+    cores = Cores(int(told["--cores"]), memory_for_batches())
     with socket.create_server((told["--address"], 0), backlog=_MOST_STRANGERS) as listening:
         port = listening.getsockname()[1]
         os.write(int(told["--announce"]), json.dumps({"port": port}).encode() + b"\n")

@@ -1,0 +1,122 @@
+"""Batches ahead are bounded by bytes: in a rank, before and after a size is known, and on hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.cluster.offload.held import HeldSlots
+from headrace.data.loader.away import TicketsAway
+from headrace.data.loader.channels import Answer, AnswerMessage
+from headrace.data.loader.slots import write_at
+
+MIB, GIB = 1 << 20, 1 << 30
+DEPTH, ROOM = 4, 200
+
+
+def made(size_bytes: int) -> AnswerMessage:
+    return AnswerMessage(Answer.MADE, 0, 0, 0, size_bytes - 100, 100)
+
+
+def away_with(memory_bytes: int) -> TicketsAway:
+    helper: Any = SimpleNamespace(most_bytes=memory_bytes, most_open=96)  # it is asked for nothing
+    away = TicketsAway(helper)
+    away.note(AnswerMessage(Answer.ROOM, 0, ROOM, 0, 0, 0))
+    return away
+
+
+def test_until_a_batch_has_come_they_are_taken_to_be_large():
+    away = away_with(6 * GIB)
+    assert away.most_under_way(DEPTH) == away.most_fitting == 12
+    away.note(AnswerMessage(Answer.FAILED, 0, 0, 0, 0, 100))
+    assert away.most_under_way(DEPTH) == 12, "an error says nothing of batches"
+    away.note(made(10 * MIB))
+    assert away.most_under_way(DEPTH) == 2 * (DEPTH + ROOM)
+
+
+def test_the_largest_batch_so_far_counts():
+    away = away_with(6 * GIB)
+    for size_bytes, most in ((256 * MIB, 24), (MIB, 24), (768 * MIB, 8), (MIB, 8)):
+        away.note(made(size_bytes))
+        assert away.most_under_way(DEPTH) == away.most_fitting == most
+
+
+def test_however_little_memory_there_is_helpers_get_one_to_begin_with():
+    away = away_with(100 * MIB)
+    assert away.most_under_way(DEPTH) == DEPTH + 1
+    away.note(made(GIB))
+    assert away.most_under_way(DEPTH) == DEPTH, "as many as the workers here have anyway"
+
+
+class Station:
+    """Slots of a session, whose part of the memory a test sets."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.takes = self.keeps = memory_bytes
+        self.slots = HeldSlots(8, lambda: (self.takes, self.keeps))
+
+    def fill(self, size_bytes: int) -> int:
+        """Have a batch made; return its slot."""
+        slot = self.slots.take()
+        self.slots.write(slot, b"order")
+        write_at(self.slots.descriptors[slot], 0, bytes(size_bytes))
+        self.slots.note(size_bytes)
+        return slot
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(os.fstat(descriptor).st_size for descriptor in self.slots.descriptors)
+
+
+@pytest.fixture
+def station() -> Iterator[Station]:
+    station = Station(3 * MIB)
+    yield station
+    station.slots.close()
+
+
+def test_a_session_takes_as_many_slots_as_its_memory_has_room_for(station: Station):
+    assert station.slots.most_orders(7) == 7, "a host's part is not small before a size is known"
+    taken = [station.fill(MIB)]
+    while station.slots.has_room:
+        taken.append(station.fill(MIB))
+    assert len(taken) == station.slots.most_orders(7) == 3
+    station.slots.give(taken.pop())
+    assert station.slots.has_room
+
+
+def test_small_batches_are_bounded_by_the_number_of_slots_alone(station: Station):
+    for _ in range(8):
+        assert station.slots.has_room
+        station.fill(1000)
+    assert not station.slots.has_room
+    assert station.slots.most_orders(7) == 7
+
+
+def test_one_batch_has_room_on_a_host_without_memory(station: Station):
+    station.takes = station.keeps = 0
+    assert station.slots.has_room
+    slot = station.fill(MIB)
+    assert not station.slots.has_room
+    station.slots.leave(slot)
+    assert station.slots.has_room, "a slot that is given up holds up nobody"
+    assert station.slots.most_orders(7) == 1
+
+
+def test_free_slots_keep_no_more_memory_than_they_may(station: Station):
+    taken = [station.fill(MIB // 2) for _ in range(6)]
+    for slot in taken[2:]:
+        station.slots.give(slot)
+    station.slots.trim()
+    assert station.held_bytes == 3 * MIB, "the next batches find it warm"
+    station.keeps = 2 * MIB
+    station.slots.trim()
+    assert station.held_bytes == 2 * MIB
+    station.keeps = 0
+    station.slots.trim()
+    assert station.held_bytes == MIB, "those in use stay"
+    assert os.fstat(station.slots.descriptors[taken[0]]).st_size == MIB // 2
