@@ -121,13 +121,30 @@ def test_an_epoch_that_is_left_and_a_dataset_that_changes(stations: Stations):
     assert "made by ['here', 'one']" in ended.stdout
 
 
-def test_paths_that_other_hosts_have_not_are_told_with_the_remedy(stations: Stations):
+REMEDY = "mount them there at the same place, or read from object storage"
+
+
+def test_paths_that_other_hosts_have_not_are_told_after_one_batch(
+    stations: Stations, tmp_path: Path
+):
+    stations.start("one", 2)
+    ended = stations.run("offload_faults.py", "unmounted", "wait")
+    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+    told = [line for line in ended.stderr.splitlines() if "failed on auxiliary host one" in line]
+    assert len(told) == 1, ended.stderr
+    assert "No such file or directory: 'sample'. It is asked no more. The dataset reads" in told[0]
+    assert REMEDY in told[0]
+    assert (tmp_path / "files" / "tries").read_text() == "once\n", "nothing else was lost"
+
+
+def test_batches_that_fail_on_other_hosts_alone_are_told_and_three_are_enough(stations: Stations):
     stations.start("one", 2)
     ended = stations.run("offload_faults.py", "files", "wait")
     assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
     assert "a batch failed on auxiliary host one: FileNotFoundError" in ended.stderr
     assert "files/one/sample" in ended.stderr
-    assert "mount them there at the same place, or read from object storage" in ended.stderr
+    assert REMEDY in ended.stderr
+    assert "It was made here." in ended.stderr
     assert "It is asked no more." in ended.stderr
 
 

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from collections import deque
 
-from headrace.data.loader.channels import AnswerMessage
+from headrace.data.loader.channels import Answer, AnswerMessage
 
 
 class Answers:
@@ -19,6 +19,7 @@ class Answers:
     def __init__(self, taking: socket.socket) -> None:
         self._taking = taking
         self._unsent: deque[bytes] = deque()
+        self._told_room = -1
 
     @property
     def has_unsent(self) -> bool:
@@ -29,6 +30,16 @@ class Answers:
         """Have an answer sent after all others."""
         self._unsent.append(answer.pack())
 
+    def tell_room(self, room: int) -> None:
+        """Have it told how many tickets there is room for, where that has changed."""
+        if self._told_room != room:
+            self._told_room = room
+            self.add(AnswerMessage(Answer.ROOM, 0, room, 0, 0, 0))
+
+    def tell_room_anew(self) -> None:
+        """Have that told next time, changed or not."""
+        self._told_room = -1
+
     def send(self) -> None:
         """Send what there is room for: a blocking send could wait for who waits for us."""
         with contextlib.suppress(BlockingIOError):
@@ -37,5 +48,6 @@ class Answers:
                 self._unsent.popleft()
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Forget what waits, and what was told."""
         self._unsent.clear()
+        self.tell_room_anew()

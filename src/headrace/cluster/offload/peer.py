@@ -59,6 +59,7 @@ class Peer:
         heard_s: When it was heard last.
         recipe: The number of the recipe that it is ready to make, 0 for none.
         refused: The number of the recipe that it is not asked for any more.
+        proven: The number of the recipe of which it made a batch last, 0 for none.
         orders: How many orders it takes.
         cores: How many cores make them.
         wanted: How many it was told would be given.
@@ -73,6 +74,7 @@ class Peer:
     heard_s: float = 0.0
     recipe: int = 0
     refused: int = 0
+    proven: int = 0
     orders: int = 0
     cores: int = 0
     wanted: int = -1
@@ -123,6 +125,15 @@ class Peer:
         """Whether it is likely about to say that it can make a recipe, or that it cannot."""
         is_ready = self.recipe == recipe and self.orders > 0
         return not (self.was_missed or is_ready or self.refused == recipe)
+
+    def orders_now(self, *, is_tried: bool) -> int:
+        """Return how many orders it may have now.
+
+        Args:
+            is_tried: It has one at a time until it has made a batch: should it be unable to, little
+                is lost. An iterable dataset's strands have to be given out at once.
+        """
+        return min(self.orders, 1) if is_tried and not self.proven else self.orders
 
     def lost(self) -> None:
         """Close the connection."""

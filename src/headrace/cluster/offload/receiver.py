@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.cluster.offload.accounts import Accounts
 from headrace.cluster.offload.answering import Answers
 from headrace.cluster.offload.dealing import Dealer
+from headrace.cluster.offload.failing import fails_again, fails_at_first
 from headrace.cluster.offload.hosts_file import HostsFile, HostsWatch
 from headrace.cluster.offload.landing import Landing
 from headrace.cluster.offload.link import Head, Kind, frame
@@ -27,7 +28,6 @@ from headrace.cluster.offload.telling import (
     Teller,
     and_again,
     back_from,
-    failed_there,
     late_there,
     lost_for,
     nobody_there,
@@ -42,7 +42,6 @@ _LOOK_S, _SOON_S = 0.1, 0.005
 # An iterable dataset is begun without hosts that are not there, or have not loaded it, by then.
 _WAIT_TO_MEET_S, _WAIT_TO_LOAD_S = 20.0, 60.0
 _STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
-_MOST_FAILURES = 3
 _WORKERS = 1 << 20  # a host's workers are counted from a multiple of it
 
 
@@ -76,7 +75,6 @@ class Receiver:
         self._names: list[str] = []  # in the order they were first seen
         self._attempts = Attempts()
         self._recipe = (0, b"")
-        self._told_room = -1
         self._tell = Teller(on=tells)
         self._looked_s = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -113,9 +111,9 @@ class Receiver:
                 for peer in self._peers.values():
                     peer.failures = 0
                     self._send_recipe(peer)
-                self._told_room = -1
+                self._answers.tell_room_anew()
             case ("again",):
-                self._told_room = -1
+                self._answers.tell_room_anew()
             case ("ticket", int(number), int(slot), int(payload_bytes), int(strand)):
                 self._landing.add(number, slot, payload_bytes)
                 self._dealer.add(number, strand)
@@ -148,7 +146,6 @@ class Receiver:
         self._dealer.forget()
         self._landing.clear()
         self._answers.clear()
-        self._told_room = -1
         for peer in self._open_peers():
             peer.divert()
             self._send(peer, frame(Kind.FORGET))
@@ -278,7 +275,10 @@ class Receiver:
                 peer.was_missed = False
                 self._use(peer)
             case Kind.REFUSED:
-                self._refused(peer, head.a, Failure.from_bytes(bytes(arrived.body)))
+                self._ask_no_more(peer, head.a)
+                if head.a == self._recipe[0]:
+                    failure = Failure.from_bytes(bytes(arrived.body))
+                    self._tell(refused_there(peer.host.name, failure))
             case Kind.BEAT:
                 pass
             case Kind.ROWS:
@@ -288,7 +288,8 @@ class Receiver:
 
     def _use(self, peer: Peer) -> None:
         if peer.recipe == self._recipe[0] and peer.recipe != peer.refused and peer.orders:
-            self._dealer.set_orders(peer.host.name, peer.orders)
+            orders = peer.orders_now(is_tried=isinstance(self._dealer, Dealer))
+            self._dealer.set_orders(peer.host.name, orders)
             self._accounts.cores_of(peer.host.name, peer.cores)
             if peer.was_lost:
                 peer.was_lost = False
@@ -309,6 +310,8 @@ class Receiver:
                 peer.host.name, head.b, asked_s=asked_s, began_s=arrived.began_s, queued_ns=head.d,
                 making_ns=head.e, size_bytes=head.body_bytes, counted=ticket is not None,
             )  # fmt: skip
+        if isinstance(self._dealer, Dealer) and peer.recipe == self._recipe[0]:
+            self._judge(peer, arrived, is_whole=ticket is not None)
         if ticket is None:
             return
         slot = self._landing.pop(ticket)
@@ -318,25 +321,23 @@ class Receiver:
         )
         self._answers.add(answer)
 
-    def _refused(self, peer: Peer, number: int, failure: Failure) -> None:
+    def _judge(self, peer: Peer, arrived: Arriving, *, is_whole: bool) -> None:
+        """Ask a host that has made its first batch for more, and one that cannot for no more."""
+        if arrived.head.a == Answer.MADE and peer.proven != peer.recipe:
+            peer.proven = peer.recipe
+            self._use(peer)
+        elif is_whole and fails_at_first(peer, arrived, self._tell):
+            self._ask_no_more(peer, peer.recipe)
+
+    def _ask_no_more(self, peer: Peer, number: int) -> None:
         peer.refused = number
         self._dealer.lose(peer.host.name)
         peer.divert()
-        if number == self._recipe[0]:
-            self._tell(refused_there(peer.host.name, failure))
 
     def _note_failure(self, worker: int, summary: str) -> None:
         peer = self._peers.get(self._names[worker // _WORKERS])
-        if peer is None or peer.refused == self._recipe[0]:
-            return
-        peer.failures += 1
-        is_last = peer.failures >= _MOST_FAILURES
-        if peer.failures == 1 or is_last:
-            self._tell(failed_there(peer.host.name, summary, is_last=is_last))
-        if is_last:
-            peer.refused = self._recipe[0]
-            self._dealer.lose(peer.host.name)
-            peer.divert()
+        if peer is not None and fails_again(peer, self._recipe[0], summary, self._tell):
+            self._ask_no_more(peer, self._recipe[0])
 
     # --- what is asked of them
 
@@ -356,9 +357,7 @@ class Receiver:
         for ticket in self._dealer.give_back():
             slot = self._landing.pop(ticket)
             self._answers.add(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
-        if self._told_room != self._dealer.room:
-            self._told_room = self._dealer.room
-            self._answers.add(AnswerMessage(Answer.ROOM, 0, self._told_room, 0, 0, 0))
+        self._answers.tell_room(self._dealer.room)
         self._answers.send()
 
     def _spread(self, now_s: float) -> None:

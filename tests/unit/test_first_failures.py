@@ -1,0 +1,184 @@
+"""What a host's first batch says of it: it is given more, or is told of and asked no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.cluster.offload.accounts import Accounts
+from headrace.cluster.offload.failing import path_missed
+from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame
+from headrace.cluster.offload.peer import Peer
+from headrace.cluster.offload.receiver import Receiver
+from headrace.data.loader.channels import Answer, AnswerMessage
+from headrace.data.loader.failures import Failure
+from headrace.data.loader.slots import SlotPool
+
+TICKETS = 8
+
+
+def failure_of(path: Path, *, wrapped: bool = False) -> Failure:
+    try:
+        try:
+            path.read_text()
+        except OSError as error:
+            if wrapped:
+                raise RuntimeError("an unreadable sample") from error
+            raise
+    except Exception as error:  # noqa: BLE001 - as a worker does
+        return Failure.of(error, traceback.format_exc(), None, None)
+    raise AssertionError(path)
+
+
+def described(summary: str) -> Failure:
+    return Failure(summary=summary, traceback="", sample="sample 0", error=None)
+
+
+def test_a_path_that_is_missed_elsewhere_and_is_here_is_found(tmp_path: Path):
+    path = tmp_path / "it's a sample"
+    plain, wrapped = failure_of(path), failure_of(path, wrapped=True)
+    below = failure_of(Path(__file__) / "sample")
+    torchvision = described(f"RuntimeError: [Errno 2] No such file or directory: '{tmp_path}'")
+    hdf5 = described(
+        f"FileNotFoundError: [Errno 2] Unable to open file (unable to open file: name = "
+        f"'{tmp_path}', errno = 2, error message = 'No such file or directory', flags = 0)"
+    )
+    assert [path_missed(each) for each in (plain, wrapped, below)] == [None] * 3, "nor is it here"
+    path.touch()
+    assert path_missed(plain) == plain.summary
+    told = path_missed(wrapped)
+    assert told is not None
+    assert told.startswith("RuntimeError: an unreadable sample (FileNotFoundError: [Errno 2] No ")
+    assert path_missed(torchvision) == torchvision.summary
+    assert path_missed(hdf5) == hdf5.summary
+    assert path_missed(described("ValueError: no '/' in the label")) is None
+
+
+class Host:
+    """A host as a receiver meets it, and what the receiver asks of it and says."""
+
+    def __init__(self, folder: Path) -> None:
+        told = AuxiliaryHost(name="one", address="127.0.0.1", port=9)
+        file = folder / "hosts.json"
+        file.write_bytes(
+            HostsFile(
+                key="00", folder=str(folder), cores=4, strands=0, hosts=(told,)
+            ).to_bytes()
+        )  # fmt: skip
+        receivers_end, self._end = socket.socketpair()
+        receivers_end.setblocking(False)
+        answers, self._answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, _ = multiprocessing.Pipe()
+        self._slots = SlotPool(TICKETS)
+        self.receiver = Receiver(
+            self._control, answers, self._slots.descriptors, file, Accounts(0), tells=True
+        )
+        self.peer = self.receiver._peers["one"] = Peer(told)
+        self.receiver._names.append("one")
+        self.receiver._joined(self.peer, receivers_end)
+        self.begin(1)
+
+    def begin(self, recipe: int) -> None:
+        """Begin a recipe with tickets for all slots; say that it can be made on four cores."""
+        self.receiver._heed(("recipe", recipe, b"recipe", []))
+        for number in range(TICKETS):
+            self.receiver._heed(("ticket", number, number, 0, 0))
+        self.say(frame(Kind.SHARE, a=5, b=4) + frame(Kind.READY, a=recipe))
+
+    def say(self, content: bytes) -> None:
+        self._end.sendall(content)
+        self.receiver._attend(self.peer, 1)
+        self.receiver._deal()
+
+    def answer(self, ask: int, answer: Answer, body: bytes) -> None:
+        self.say(Head(kind=Kind.BATCH, ask=ask, a=answer, body_bytes=len(body)).pack() + body)
+
+    def asked(self) -> list[int]:
+        """Return what it has been asked for since."""
+        self._end.settimeout(0)
+        content, asks = b"", []
+        try:
+            while True:
+                content += self._end.recv(1 << 16)
+        except BlockingIOError:
+            pass
+        while content:
+            head = Head.unpack(content[:HEAD_BYTES])
+            content = content[HEAD_BYTES + head.body_bytes :]
+            asks += [head.ask] if head.kind is Kind.ORDER else []
+        return asks
+
+    def answered(self) -> list[Answer]:
+        """Return what the executor was answered since, but for room."""
+        self._answers.settimeout(0)
+        answers = []
+        try:
+            while True:
+                answers.append(AnswerMessage.unpack(self._answers.recv(64)).answer)
+        except BlockingIOError:
+            return [answer for answer in answers if answer is not Answer.ROOM]
+
+    def close(self) -> None:
+        self._end.close()
+        self._slots.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    host.close()
+
+
+def test_a_host_has_one_order_until_it_has_made_a_batch(host: Host):
+    (first,) = host.asked()
+    host.answer(first, Answer.MADE, b"batch")
+    assert len(host.asked()) == 5
+    assert host.answered() == [Answer.MADE]
+    host.begin(2)
+    assert len(host.asked()) == 5, "it has shown that it can"
+
+
+def test_a_host_whose_first_batch_misses_a_path_is_asked_no_more(
+    host: Host, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (first,) = host.asked()
+    failure = failure_of(tmp_path / "sample")
+    (tmp_path / "sample").touch()
+    host.answer(first, Answer.FAILED, failure.to_bytes())
+    assert host.asked() == []
+    assert host.answered() == [Answer.FAILED] + [Answer.RETURNED] * (TICKETS - 1)
+    told = capsys.readouterr().err
+    assert "a batch failed on auxiliary host one: FileNotFoundError" in told
+    assert "It is asked no more. The dataset reads paths that this host has" in told
+    host.receiver._heed(("failed", 0, failure.summary))
+    assert capsys.readouterr().err == "", "that it was made here is no news"
+
+
+def test_a_first_batch_that_fails_otherwise_is_judged_when_it_was_made_here(
+    host: Host, capsys: pytest.CaptureFixture[str]
+):
+    for number in range(3):
+        (ask,) = host.asked()
+        host.answer(ask, Answer.FAILED, described("ValueError: no pixels").to_bytes())
+        assert capsys.readouterr().err == ""
+        host.receiver._heed(("failed", 0, "ValueError: no pixels"))
+        is_told = number in {0, 2}
+        assert ("ValueError: no pixels" in capsys.readouterr().err) == is_told
+    host.receiver._deal()
+    assert Answer.RETURNED in host.answered()
+
+
+def test_a_host_that_has_made_batches_is_not_given_up_for_one(host: Host, tmp_path: Path):
+    host.answer(host.asked()[0], Answer.MADE, b"batch")
+    failure = failure_of(tmp_path / "sample")
+    (tmp_path / "sample").touch()
+    host.answer(host.asked()[0], Answer.FAILED, failure.to_bytes())
+    assert host.peer.refused == 0
+    assert len(host.asked()) >= 1
