@@ -168,8 +168,8 @@ def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywh
     jobs = [
         host.start(
             tmp_path, "cluster", "join", "--head", head.address, "--group", "gpu",
-            "--nproc-per-node", "1", "--group", "gpu=2:cpus=1", "--token-file", str(token), "train.py",
-            GLOO_SOCKET_IFNAME="eth0",
+            "--group", "gpu=2:cpus=1", "--nproc-per-node", "1", "--token-file", str(token),
+            "train.py", GLOO_SOCKET_IFNAME="eth0",
         )
         for host in (other, head)
     ]  # fmt: skip

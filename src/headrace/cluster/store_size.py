@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from headrace.core.errors import LaunchError
-from headrace.data.loader.arguments import usable_memory
+from headrace.data.loader.memory import usable_memory
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Ray's object stores lie
 _LEAST_BYTES = 80 << 20  # Ray refuses less than 75 MiB
