@@ -75,7 +75,7 @@ class Stations:
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a script that is to use them."""
-        others_first = {"OTHERS_FIRST": "1"} if self._hosts else {}
+        others_first = {"OTHERS_FIRST": str(len(self._hosts))} if self._hosts else {}
         return clean_environment(
             **others_first,
             HEADRACE_OFFLOAD=str(self.tell()),

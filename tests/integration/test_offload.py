@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,32 +19,78 @@ from stations import Stations
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
+def started_in(folder: Path) -> Stations:
+    for source in SCRIPTS.glob("offload_*.py"):
+        shutil.copy(source, folder)
+    shutil.copytree(SCRIPTS / "offload_beside", folder / "offload_beside")
+    return Stations(folder)
+
+
 @pytest.fixture
 def stations(tmp_path: Path) -> Iterator[Stations]:
-    for script in SCRIPTS.glob("offload_*.py"):
-        shutil.copy(script, tmp_path)
-    running = Stations(tmp_path)
+    running = started_in(tmp_path)
     yield running
     running.close()
 
 
-def lines_of(text: str, *, with_makers: bool = False) -> list[str]:
-    lines = [line for line in text.splitlines() if "Warning" not in line]
-    return lines if with_makers else [re.sub(r"\[.*?\] ", "", line) for line in lines]
+Told = dict[str, Any]
 
 
-def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(stations: Stations):
-    alone = stations.run("offload_styles.py")
-    stations.start("one", 2)
-    stations.start("two", 1)
-    helped = stations.run("offload_styles.py")
+@pytest.fixture(scope="module")
+def styles(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Told], list[Told]]:
+    """What `offload_styles.py` tells without stations, and with two of which one is slow."""
+    stations = started_in(tmp_path_factory.mktemp("styles"))
+    try:
+        alone = stations.run("offload_styles.py")
+        stations.start("one", 2)
+        stations.start("slow", 1)
+        helped = stations.run("offload_styles.py")
+    finally:
+        stations.close()
     assert alone.returncode == helped.returncode == 0, helped.stderr
-    assert lines_of(helped.stdout) == lines_of(alone.stdout)
-    assert len(lines_of(alone.stdout)) == 3 * 2 + 1
-    assert "one" not in alone.stdout
-    for line in lines_of(helped.stdout, with_makers=True):
-        if " 0 " in line:
-            assert "one" in line or "two" in line, line
+    told = [
+        [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+        for ended in (alone, helped)
+    ]
+    return told[0], told[1]
+
+
+def digests(told: list[Told], name: str = "") -> list[str]:
+    return [each["digest"] for each in told if name in ("", each["name"])]
+
+
+def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(styles):
+    alone, helped = styles
+    assert digests(helped) == digests(alone)
+    assert len(digests(alone)) == 5 * 2 + 1
+    assert digests(alone, "ours") == digests(alone, "ours, inline")
+    for each in alone:
+        assert each.get("makers", {}).keys() <= {"here"}, each
+    for each in helped:
+        if each.get("epoch") == 0 and "inline" not in each["name"]:
+            assert each["makers"].keys() & {"one", "slow"}, each
+
+
+def test_a_host_that_is_ten_times_slower_makes_less_and_epochs_are_whole(styles):
+    _, helped = styles
+    assert [each["seen"] for each in helped if "seen" in each] == [[120, 120]] * 5 * 2
+    made = sum((Counter(each.get("makers")) for each in helped), Counter())
+    # Would everybody wait for it, it would make half as many as the other, which has two cores.
+    assert 0 < 3 * made["slow"] < made["one"], made
+
+
+def test_trainers_that_make_loaders_of_their_own_are_helped(stations: Stations):
+    stations.start("one", 2)
+    ended = stations.run("offload_trainers.py")
+    assert ended.returncode == 0, ended.stderr
+    told = [line for line in ended.stdout.splitlines() if line.startswith("by_")]
+    assert len(told) == 3, ended.stdout
+    for trainer, result in (line.split(" ", 1) for line in told):
+        found = json.loads(result)
+        assert found["same"], trainer
+        assert found["helped"]["elsewhere"] > 0, trainer
+        assert sum(found["helped"].values()) == 2 * 48, trainer
+        assert found["alone"] == {"here": 2 * 48, "elsewhere": 0}, trainer
 
 
 def epochs(stations: Stations) -> list[str]:

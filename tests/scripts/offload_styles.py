@@ -1,8 +1,12 @@
-"""Loaders as people write them; tells of each what its batches were, and who made them."""
+"""Loaders as people write them; tells of each what its batches were, and who made them.
+
+One host takes ten times as long over a sample as the others.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import random
 import sys
@@ -14,17 +18,23 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
+import headrace
+from headrace.data.loader.inline import InlineExecutor
+
 SAMPLES = 120
+SAMPLE_S = {"slow": 0.02}
+OTHERS_S = 0.002
 
 
 def note_maker(name: str) -> str:
-    """Return who makes this sample; where others are to have a part, they go first."""
-    maker, mark = os.environ.get("STATION", "here"), Path(f"{name}.made-elsewhere")
+    """Return who makes this sample; where others are to have a part, each of them goes first."""
+    maker, others = os.environ.get("STATION", "here"), int(os.environ.get("OTHERS_FIRST", "0"))
     if maker != "here":
-        mark.touch()
+        Path(f"{name}.made-by-{maker}").touch()
     deadline_s = time.monotonic() + 60
-    while os.environ.get("OTHERS_FIRST") and not mark.exists() and time.monotonic() < deadline_s:
+    while len(list(Path().glob(f"{name}.made-by-*"))) < others and time.monotonic() < deadline_s:
         time.sleep(0.01)
+    time.sleep(SAMPLE_S.get(maker, OTHERS_S))
     return maker
 
 
@@ -38,7 +48,9 @@ class Drawing(Dataset):
         return SAMPLES
 
     def __getitem__(self, index: int):
-        image = torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8)
+        from offload_beside.deeper.turning import turned  # of the folder that the script lies in
+
+        image = turned(torch.randint(0, 255, (3, 64, 64), dtype=torch.uint8))
         drawn = (random.random(), float(np.random.rand()))
         return image, index + self.offset, drawn, note_maker(self.name)
 
@@ -56,6 +68,11 @@ def collated(samples):
         "drawn": drawn,
         "makers": makers,
     }
+
+
+def with_noise(batch):
+    noise = torch.randint_like(batch["images"], 255)
+    return {**batch, "images": batch["images"] ^ noise}
 
 
 class OwnLoader(DataLoader):
@@ -82,13 +99,22 @@ def tell(name: str, loader) -> None:
             digest.update(repr((np.asarray(indices).tolist(), drawn)).encode())
             seen += np.asarray(indices).reshape(-1).tolist()
             makers.update(made_by)
-        told = [name, epoch, digest.hexdigest(), sorted(makers), len(seen), len(set(seen))]
-        sys.stdout.write(" ".join(map(str, told)) + "\n")
+        told = {
+            "name": name, "epoch": epoch, "digest": digest.hexdigest(), "makers": makers,
+            "seen": [len(seen), len(set(seen))],
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(told) + "\n")
 
 
 if __name__ == "__main__":
     torch.manual_seed(5)
     own = torch.Generator().manual_seed(9)
+    ours = {
+        "shuffle": True,
+        "collate_fn": collated,
+        "device_transform": with_noise,
+        "device": "cpu",
+    }
     for name, loader in {
         "kept": OwnLoader(
             Drawing("kept"), batch_size=4, num_workers=1, persistent_workers=True, generator=own,
@@ -96,7 +122,9 @@ if __name__ == "__main__":
         ),
         "dicts": DataLoader(Many("dicts", 1000), 8, True, collate_fn=collated, drop_last=True),
         "single": DataLoader(Drawing("single"), batch_size=None, num_workers=2),
+        "ours": headrace.DataLoader(Drawing("ours"), 4, num_workers=1, **ours),
+        "ours, inline": headrace.DataLoader(Drawing("ours"), 4, executor=InlineExecutor(0), **ours),
     }.items():  # fmt: skip
         if len(sys.argv) < 2 or name in sys.argv[1:]:
             tell(name, loader)
-    sys.stdout.write(f"drawn after {torch.rand(1).item()}\n")
+    sys.stdout.write(json.dumps({"name": "drawn after", "digest": torch.rand(1).item()}) + "\n")

@@ -1,0 +1,1 @@
+"""Lies beside a script."""

@@ -1,0 +1,1 @@
+"""A package in that package."""
