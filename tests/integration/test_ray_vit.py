@@ -20,7 +20,21 @@ pytestmark = pytest.mark.timeout(600)  # Ray starts some twenty processes
 WHY_NOT = why_not()
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ray_vit"
 GROUPS = {"cpu": ["algo-1"], "gpu": ["algo-2"]}
-SMALL = ["--batch-size", "2", "--steps", "6", "--every", "3", "--model", "tiny"]
+WAITS = """
+import os, pathlib, time
+_prepare = prepare
+
+
+def prepare(image):
+    # One host has this process's parent, the other has another; a sample waits for both.
+    pathlib.Path(__file__).with_name(f"by-{os.getppid()}.mark").touch()
+    deadline_s = time.monotonic() + 60
+    while len(list(pathlib.Path(__file__).parent.glob("*.mark"))) < 2:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    return _prepare(image)
+"""
+SMALL = ["--batch-size", "2", "--steps", "4", "--every", "2", "--model", "tiny"]
 
 
 @pytest.fixture
@@ -47,14 +61,22 @@ def test_the_blur_is_what_opencv_calls_by_that_name(monkeypatch):
 
 
 def test_the_plain_script_with_help_of_an_auxiliary_host(tmp_path: Path):
+    example, work = tmp_path / "ray_vit", tmp_path / "work"
+    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("__pycache__"))
+    with (example / "images.py").open("a") as images:  # both hosts need it: it goes along
+        images.write(WAITS)
+    work.mkdir()
     ended = run(
-        tmp_path, "--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=1",
-        "--offload", "cpu", "--run-dir", "r", str(EXAMPLE / "train.py"), "--workers", "1", *SMALL,
+        work, "--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=1",
+        "--offload", "cpu", "--run-dir", "r", str(example / "train.py"), "--workers", "1", *SMALL,
+        OMP_NUM_THREADS="1",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "cpu-0 makes batches" in ended.stderr
-    assert "step 6: " in ended.stdout
-    assert len(recorded_steps(tmp_path / "r")) == 6
+    assert "step 4: " in ended.stdout
+    assert len(recorded_steps(work / "r")) == 4
+    arrivals = open_records(work / "r").table("arrivals").to_pylist()
+    assert {row["host"] for row in arrivals if row["counted"]} == {"cpu-0"}
 
 
 @pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -65,19 +87,19 @@ def test_ray_data_and_ray_train_on_the_hosts_of_a_sagemaker_job(
     jobs = {
         name: host.start(
             tmp_path, "cluster", "join", "--driver", "--run-dir", "r", "ray_vit/train_ray.py",
-            *SMALL, HOME=str(tmp_path), **sagemaker(host, GROUPS, "gpu"),
+            *SMALL, HOME=str(tmp_path), OMP_NUM_THREADS="1", **sagemaker(host, GROUPS, "gpu"),
         )
         for name, host in hosts.items()
     }  # fmt: skip
     codes = {name: job.wait(300) for name, job in jobs.items()}
     said = hosts["algo-2"].said(tmp_path)
     assert codes == {"algo-1": 0, "algo-2": 0}, said
-    assert "step 6: " in said
+    assert "step 4: " in said
     assert f"- (ip={hosts['algo-2'].address}, pid=" in said  # it trains where the script runs
     assert "Reporting training result 2" in said
     # The worker of Ray Train is rank 0 of the run's records; its namespace is on this machine.
     steps = recorded_steps(tmp_path / "r")
-    assert [row["samples"] for row in steps] == [2] * 6
+    assert [row["samples"] for row in steps] == [2] * 4
     assert all(row["data_wait_ns"] and row["backward_ns"] for row in steps)
     (loader,) = open_records(tmp_path / "r").table("loaders").to_pylist()
     assert (loader["kind"], Path(loader["file"]).name) == ("ray", "train_ray.py")
