@@ -13,6 +13,7 @@ from psutil import process_iter
 
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
+from headrace.cluster.node_process import NodeShape
 from jobs import alive, attempts_of, eventually, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of
@@ -48,9 +49,20 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(python: Path) -> Iterator[LocalCluster]:
-    groups = [Group(name="gpu", hosts=2, cpus=1), Group(name="cpu", hosts=1, cpus=1)]
-    cluster = LocalCluster(groups, devices=[])
+def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a host that shares its environment with no other."""
+    return make_environment(tmp_path_factory.mktemp("another") / "own")
+
+
+@pytest.fixture(scope="module")
+def cluster(python: Path, another: Path) -> Iterator[LocalCluster]:
+    """Two hosts of one environment, and one with its own."""
+    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=1)], devices=[])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(another))
+        shape = NodeShape(group="cpu", name="cpu-0", address="127.0.0.1", cpus=1,
+                          store_bytes=80 << 20)  # fmt: skip
+        cluster.add(shape)
     yield cluster
     cluster.close()
 
@@ -96,6 +108,21 @@ def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Pa
     assert not (tmp_path / "rank").exists()
 
 
+def test_what_a_driver_starts_on_any_host_finds_what_the_file_names(
+    cluster: LocalCluster, python: Path, another: Path, tmp_path: Path
+):
+    make_wheel(tmp_path / "wheels", "drivenhr", "3.0")
+    (tmp_path / "driven.txt").write_text("--no-index\n--find-links wheels\ndrivenhr\n")
+    (tmp_path / "drive.py").write_text(DRIVES)
+    ended = run(
+        tmp_path, *flags(cluster), "--group", "cpu=1", "--requirements", "driven.txt", "--driver",
+        "drive.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert f"{dict.fromkeys(['cpu-0', 'gpu-0', 'gpu-1'], '3.0')}" in ended.stdout
+    assert all("drivenhr" in packages_of(each) for each in (python, another))
+
+
 def naming(file: Path) -> dict[int, str]:
     """The command lines of the processes that name a file, by their pids."""
     told = {one.pid: " ".join(one.info["cmdline"] or ()) for one in process_iter(["cmdline"])}
@@ -129,7 +156,6 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
         (job / "enough").touch()
         assert [each.wait(60) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
         said = network[0].said(job)
-        check_a_driver(network[1:3], job, runs, pythons, monkeypatch)
     for host in ("gpu-a", "gpu-b", "cpu-a"):
         assert packages_of(pythons[host]) >= {"tinyhr", "smallhr"}
         assert f"headrace: {host} has installed smallhr==2.0, tinyhr==1.0\n" in said
@@ -146,38 +172,18 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
     assert attempt["installed"] == dict.fromkeys(("gpu-a", "gpu-b", "cpu-a"), installed)
 
 
-def check_a_driver(
-    hosts: list[NetworkHost], job: Path, runs: Path, pythons: dict[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
-    """What a script that drives the cluster starts on any host finds what the file names."""
-    make_wheel(job / "wheels", "drivenhr", "3.0")
-    (job / "driven.txt").write_text("--no-index\n--find-links wheels\ndrivenhr\n")
-    (job / "drive.py").write_text(DRIVES)
-    jobs = [
-        joining(host, hosts, job, runs, pythons[host.name], monkeypatch,
-                "--requirements", "driven.txt", "--driver", "drive.py")
-        for host in hosts
-    ]  # fmt: skip
-    assert [each.wait(120) for each in jobs] == [0, 0], hosts[0].said(job)
-    assert f"{dict.fromkeys(sorted(each.name for each in hosts), '3.0')}" in hosts[0].said(job)
-
-
 def joining(
     host: NetworkHost, network: list[NetworkHost], job: Path, runs: Path, python: Path,
-    monkeypatch: pytest.MonkeyPatch, *arguments: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Start a host's part; what one host has of the job's run, the others have not."""
     monkeypatch.setattr(sys, "executable", str(python))
     is_head = host is network[0]
     hosts = ",".join(each.name for each in network)
     group = host.name.partition("-")[0]
-    own = arguments or (
-        "--group", "gpu=2", "--offload", "cpu", "--nproc-per-node", "1", "--run-dir",
-        str(runs / "r"), "train.py",
-    )  # fmt: skip
     return host.start(
-        job, "cluster", "join", "--hosts", hosts, "--group", group, *own,
+        job, "cluster", "join", "--hosts", hosts, "--group", group, "--group", "gpu=2",
+        "--offload", "cpu", "--nproc-per-node", "1", "--run-dir", str(runs / "r"), "train.py",
         empty=None if is_head else runs, ENOUGH=str(job / "enough"), RAY_AUTH_TOKEN="",
         RAY_AUTH_TOKEN_PATH="",
     )  # fmt: skip

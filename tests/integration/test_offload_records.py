@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace import open_run
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
 from headrace.observe.whatif.measured import measure
 from headrace.records.reading import open_records
 from headrace.report.write import write_report
@@ -99,14 +101,27 @@ def test_of_a_short_iterable_loader_all_is_recorded(stations: Stations, tmp_path
 
 
 def test_without_a_recording_hosts_record_nothing(stations: Stations, tmp_path: Path):
-    stations.start("one", 2)
-    made = recorded(stations, tmp_path, "--profile", "off")
-    assert made["one"]
+    stations.strands = 2
+    stations.start("one", 1)
+    script = "offload_recorded_iterated.py"
+    made = recorded(stations, tmp_path, "--profile", "off", script=script)
+    assert made["one"] == 8
     assert not (tmp_path / "r" / "records").exists()
     assert not list((tmp_path / "stations").glob("records-*"))
 
 
-GROUPS = ("--engine", "ray", "--group", "gpu=1:cpus=1", "--group", "cpu=1:cpus=3")
+@pytest.fixture(scope="module")
+def auto() -> Iterator[list[str]]:
+    """The flags of a job on a cluster of two hosts that may use one of them."""
+    groups = [Group(name="gpu", hosts=1, cpus=1), Group(name="cpu", hosts=1, cpus=3)]
+    cluster = LocalCluster(groups, devices=[])
+    yield [
+        "--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--group", "cpu=1",
+        "--offload", "auto", "--run-dir", "r",
+    ]  # fmt: skip
+    cluster.close()
+
+
 BUSY = """
 import time, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -122,11 +137,11 @@ for number, (samples,) in enumerate(loader):
 """
 
 
-def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(tmp_path: Path):
+def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(
+    auto: list[str], tmp_path: Path
+):
     shutil.copy(SCRIPTS / "offload_recorded.py", tmp_path)
-    ended = run(
-        tmp_path, *GROUPS, "--offload", "auto", "--run-dir", "r", "offload_recorded.py", "12"
-    )
+    ended = run(tmp_path, *auto, "offload_recorded.py", "12")
     assert ended.returncode == 0, ended.stderr
     told = "headrace: --offload auto: group cpu makes batches from now on: with its 3 cores"
     assert told in ended.stderr
@@ -138,9 +153,9 @@ def test_auto_uses_a_group_that_is_foretold_to_help_and_checks_that(tmp_path: Pa
     assert checked["predicted"] > 1.05
 
 
-def test_auto_leaves_a_group_alone_that_would_not_help(tmp_path: Path):
+def test_auto_leaves_a_group_alone_that_would_not_help(auto: list[str], tmp_path: Path):
     (tmp_path / "train.py").write_text(BUSY)
-    ended = run(tmp_path, *GROUPS, "--offload", "auto", "--run-dir", "r", "train.py")
+    ended = run(tmp_path, *auto, "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "headrace: --offload auto: group cpu is not used: with its 3 cores" in ended.stderr
     assert "makes batches" not in ended.stderr
