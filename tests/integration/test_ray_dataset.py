@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import DataLoader
+from headrace.cluster.groups import Group
+from headrace.cluster.local import LocalCluster
 from headrace.core.errors import (
     CheckpointError,
     DatasetError,
@@ -213,8 +215,8 @@ def test_what_fails_in_rays_processes_reaches_the_script():
 
 
 LATE = """
-import ray, ray.data, headrace
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+import sys, ray, ray.data, headrace
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
 wants = ray.data.range(4).map_batches(lambda batch: batch, num_cpus=64)  # which nobody has
 next(iter(headrace.DataLoader(wants, 4, timeout_s=0.5)))
 """
@@ -223,7 +225,11 @@ next(iter(headrace.DataLoader(wants, 4, timeout_s=0.5)))
 def test_a_batch_has_a_deadline():
     # By itself: Ray goes on to wait in a thread, which ends with the process.
     done = subprocess.run(
-        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LATE, ray.get_runtime_context().gcs_address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 1
     assert "LoaderTimeoutError: " in done.stderr
@@ -309,20 +315,33 @@ def check_records(folder: Path, file: str, steps: int) -> None:
     assert records.table("batches").num_rows == 0  # they are Ray's
 
 
-def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(tmp_path: Path):
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=[])
+    yield cluster
+    cluster.close()
+
+
+def flags(cluster: LocalCluster) -> list[str]:
+    return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2", "--run-dir", "r"]
+
+
+def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
+    cluster: LocalCluster, tmp_path: Path
+):
     (tmp_path / "train.py").write_text(OF_RANKS)
-    flags = ["--engine", "ray", "--group", "gpu=2:cpus=2", "--run-dir", "r"]
-    ended = run(tmp_path, *flags, "train.py")
+    ended = run(tmp_path, *flags(cluster), "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "once True [25, 25]" in ended.stdout
     assert "Each of 2 ranks has Ray prepare this whole dataset" in ended.stderr
     check_records(tmp_path / "r", "train.py", 7)
 
 
-def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(tmp_path: Path):
+def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(
+    cluster: LocalCluster, tmp_path: Path
+):
     (tmp_path / "train.py").write_text(OF_TRAINER.replace("{PLACE}", str(tmp_path)))
-    flags = ["--engine", "ray", "--group", "gpu=2:cpus=2", "--driver", "--run-dir", "r"]
-    ended = run(tmp_path, *flags, "train.py", HOME=str(tmp_path))
+    ended = run(tmp_path, *flags(cluster), "--driver", "train.py", HOME=str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["24", "24"]
     check_records(tmp_path / "r", "train.py", 6)
