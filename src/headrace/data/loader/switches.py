@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 _TORCH, _IMAGE, _IMAGE_FILE = "torch", "PIL.Image", "PIL.ImageFile"
+_USUAL_DTYPE = "float32"
 
 
 def switches() -> dict[str, Any]:
@@ -21,11 +22,12 @@ def switches() -> dict[str, Any]:
 
 
 def set_switches(found: dict[str, Any]) -> None:
-    """Set them as `switches` returned them, where they are not as usual."""
-    if found.get(_TORCH, "float32") != "float32":
+    """Set them as `switches` returned them, back to what is usual too: a forkserver serves many."""
+    dtype = found.get(_TORCH, _USUAL_DTYPE)
+    if dtype != _USUAL_DTYPE or (_TORCH in found and _TORCH in sys.modules):
         import torch
 
-        torch.set_default_dtype(getattr(torch, found[_TORCH]))
+        torch.set_default_dtype(getattr(torch, dtype))
     for module, name in ((_IMAGE, "MAX_IMAGE_PIXELS"), (_IMAGE_FILE, "LOAD_TRUNCATED_IMAGES")):
         loaded = sys.modules.get(module)  # the recipe has brought it, where it is needed
         if loaded is not None and module in found:
