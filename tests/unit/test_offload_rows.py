@@ -1,13 +1,18 @@
-"""Rows of auxiliary workers on their way."""
+"""Rows of auxiliary workers on their way, and what their rank writes of hosts."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from headrace.cluster.offload.accounts import Accounts
 from headrace.cluster.offload.recorded import rows_told
-from headrace.records.schema import BATCHES, STACKS
+from headrace.records.layout import RINGS
+from headrace.records.ring import RingReader
+from headrace.records.schema import BATCHES, EVENTS, STACKS
+from headrace.records.switch import make_switch
 
 
 def body(number: int, width: int) -> bytes:
@@ -33,3 +38,35 @@ def test_rows_of_this_version_are_read():
 def test_what_another_version_sends_is_refused(content: bytes):
     with pytest.raises(ValueError):  # noqa: PT011 - of JSON's, or ours
         rows_told(content)
+
+
+def test_what_comes_about_while_nothing_is_recorded_is_written_once_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / RINGS).mkdir()
+    switch = make_switch(tmp_path, interval_s=1.0)
+    monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_LOADER", "3")
+    accounts = Accounts(0)
+    switch.on = False
+    accounts.begun()
+    accounts.cores_of("one", 4)
+    accounts.cores_of("two", 2)
+    accounts.cores_of("two", 0)
+    accounts.catch_up()
+    assert not list((tmp_path / RINGS).iterdir())
+    switch.on = True
+    accounts.catch_up()
+    switch.on = False
+    accounts.cores_of("one", 0)
+    accounts.begun()
+    switch.on = True
+    accounts.catch_up()
+    accounts.catch_up()
+    (ring,) = (tmp_path / RINGS).iterdir()
+    kind = EVENTS.columns.index("kind")
+    rows = [values[kind:] for table, values in RingReader(ring).rows() if table is EVENTS]
+    assert rows == [
+        ("auxiliary-loader", "", 3.0), ("auxiliary-cores", "3/one", 4.0),
+        ("auxiliary-cores", "3/one", 0.0),
+    ]  # fmt: skip

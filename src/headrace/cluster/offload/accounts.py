@@ -47,9 +47,10 @@ class Accounts:
         self._rank = rank
         self._writer: RingWriter | None = None
         self._switch: Switch | None = None
-        self._has_begun = False
+        self._has_begun = self._is_begun_told = False
         self._misunderstood: set[str] = set()
         self._cores: dict[str, int] = {}
+        self._cores_told: dict[str, int] = {}  # as the records have them
         # How far hosts' clocks are behind this one's, by their last messages.
         self._behind_ns: dict[str, deque[int]] = {}
         self.loader: int | None = None
@@ -67,21 +68,31 @@ class Accounts:
 
     def begun(self) -> None:
         """Note that hosts may make batches of the loader."""
-        if not self._has_begun:
-            self._has_begun = True
-            self._event("auxiliary-loader", "", float(self.loader or 0))
+        self._has_begun = True
+        self.catch_up()
 
     def cores_of(self, host: str, cores: int) -> None:
         """Note how many of a host's cores the loader may count on; 0: the host is lost."""
-        if self._cores.get(host, 0) != cores:
-            self._cores[host] = cores
-            self._event("auxiliary-cores", f"{self.loader}/{host}", float(cores))
+        self._cores[host] = cores
+        self.catch_up()
         if not cores:
             self._behind_ns.pop(host, None)  # it may come back as another machine
 
-    def _event(self, kind: str, text: str, value: float) -> None:
-        if self.on:
-            self._write(EVENTS, self._rank, time.monotonic_ns(), kind, text, value)
+    def catch_up(self) -> None:
+        """Write what came about while nothing was recorded; to be called often."""
+        if not self.on:
+            return
+        if self._has_begun and not self._is_begun_told:
+            number = float(self.loader or 0)
+            self._is_begun_told = self._write_event("auxiliary-loader", "", number)
+        for host, cores in self._cores.items():
+            if self._cores_told.get(host, 0) != cores:
+                told = f"{self.loader}/{host}"
+                if self._write_event("auxiliary-cores", told, float(cores)):
+                    self._cores_told[host] = cores
+
+    def _write_event(self, kind: str, text: str, value: float) -> bool:
+        return self._write(EVENTS, self._rank, time.monotonic_ns(), kind, text, value)
 
     def arrived(
         self, host: str, worker: int, *, asked_s: float, began_s: float, queued_ns: int,
@@ -102,9 +113,9 @@ class Accounts:
         try:
             host_ns, rows = rows_told(body)
         except ValueError as error:
-            if host not in self._misunderstood:
+            if self.on and host not in self._misunderstood:
                 self._misunderstood.add(host)
-                self._event("probe-fault", f"{host}: {error}", 0.0)
+                self._write_event("probe-fault", f"{host}: {error}", 0.0)
             return
         known = self._behind_ns.setdefault(host, deque(maxlen=_KNOWN_WAYS))
         known.append(time.monotonic_ns() - host_ns)
@@ -123,12 +134,13 @@ class Accounts:
             values[places["start_ns"]] += behind_ns  # type: ignore[operator]
             self._write(_TABLES[number], *values, host)
 
-    def _write(self, table: Table, *values: object) -> None:
+    def _write(self, table: Table, *values: object) -> bool:
+        """Write a row; return whether there was room for it."""
         if self._writer is None:
             name = f"{os.uname().nodename}-{os.getpid()}-{time.monotonic_ns()}{SUFFIX}"
             try:
                 self._writer = RingWriter(self._folder / RINGS / name)
             except OSError:  # no room, or the folder is gone: batches matter more
                 self._switch = None
-                return
-        self._writer.write(table, *values)  # type: ignore[arg-type]
+                return False
+        return self._writer.write(table, *values)  # type: ignore[arg-type]

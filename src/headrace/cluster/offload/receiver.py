@@ -171,6 +171,7 @@ class Receiver:
 
     def _look_after_hosts(self) -> None:
         now_s = time.monotonic()
+        self._accounts.catch_up()
         if (news := self._hosts.news(now_s)) is not None:
             self._hear(news)
         for ended in self._attempts.ended():
@@ -227,7 +228,6 @@ class Receiver:
             peer.send(content)
         except OSError:
             self._lose(peer, lost_for(peer.host.name))
-            return
         self._watch(peer)
 
     def _watch(self, peer: Peer) -> None:
