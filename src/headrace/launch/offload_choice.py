@@ -94,20 +94,29 @@ class OffloadChoice:
     def close(self) -> None:
         """Tell what there is to tell; the job is over."""
         self._thread.shutdown(cancel_futures=True)
-        if self._looking is not None and self._looking.done() and not self._looking.cancelled():
-            self._take_in(self._looking.result())
         if self._foretold is None:
-            why = (
-                "no steps were recorded on this machine from which to foretell what it gives, or "
-                f"too few (at least {_FEWEST_STEPS} of each rank, over {_SHORTEST_NS / 1e9:.0f} s, "
-                "fed by a DataLoader)"
+            self._tell(
+                f"headrace: --offload auto: group {self._group} was not used: {self._why_not()}\n"
             )
-            why = why if self._cores else "none of its hosts was there"
-            self._tell(f"headrace: --offload auto: group {self._group} was not used: {why}\n")
         elif self._foretold.helps and not self._is_checked:
             measured = _quietly(lambda: measured_so_far(self._run, self._attempt))
             if measured is not None:
                 self._note(measured)
+
+    def _why_not(self) -> str:
+        """Return why nothing came of it; a look that ended with the job came too late."""
+        if not self._cores:
+            return "none of its hosts was there"
+        looking = self._looking
+        found = None if looking is None or looking.cancelled() else looking.result()
+        if found is None:
+            return (
+                "no steps were recorded on this machine from which to foretell what it gives, or "
+                f"too few (at least {_FEWEST_STEPS} of each rank, over {_SHORTEST_NS / 1e9:.0f} s, "
+                "fed by a DataLoader)"
+            )
+        ended = "the job ended as that was found out: " if found.helps else ""
+        return ended + self._told_of(found)
 
     def _look(self, cores: int, now_s: float) -> None:
         if self._looking is None:
@@ -132,19 +141,22 @@ class OffloadChoice:
         self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
 
     def _told(self, foretold: Foretold) -> str:
+        does = "makes batches from now on" if foretold.helps else "is not used"
+        what = self._told_of(foretold)
+        return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
+
+    def _told_of(self, foretold: Foretold) -> str:
         if not foretold.reached:
             return (
-                f"headrace: --offload auto: group {self._group} is not used: batches of the loader "
-                "that feeds the steps can be made on this host alone, as was told\n"
+                "batches of the loader that feeds the steps can be made on this host alone, as was "
+                "told"
             )
         found = foretold.prediction
-        what = (
+        return (
             f"with its {self._cores} cores the job is foretold to run {found.speedup:.2f} times as "
             f"fast ({found.low:.2f} to {found.high:.2f}); {foretold.wait_share:.0%} of step time "
             "waits for data"
         )
-        does = "makes batches from now on" if foretold.helps else "is not used"
-        return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
 
     def _check(self, now_s: float) -> None:
         if self._checking is None:

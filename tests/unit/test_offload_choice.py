@@ -1,0 +1,37 @@
+"""What `--offload auto` tells as a job ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.launch.offload_choice import Foretold, OffloadChoice
+from headrace.observe.whatif.prediction import Prediction
+
+
+def foretold(speedup: float) -> Foretold:
+    prediction = Prediction(speedup=speedup, low=speedup - 0.1, high=speedup + 0.1, wait_share=0.1)
+    return Foretold(prediction=prediction, wait_share=0.5, reached=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (foretold(1.5), "was not used: the job ended as that was found out: with its 4 cores"),
+        (foretold(1.0), "was not used: with its 4 cores the job is foretold to run 1.00 times"),
+        (None, "was not used: no steps were recorded"),
+    ],
+)
+def test_a_look_that_ends_with_the_job_announces_no_help(
+    found: Foretold | None, told: str, tmp_path: Path
+):
+    lines: list[str] = []
+    choice = OffloadChoice(tmp_path, 1, "cpu", 1, lines.append)
+    assert not choice.is_yes(4, 0.0)  # a look begins
+    choice._looking = choice._thread.submit(lambda: found)
+    choice._looking.result()
+    choice.close()
+    (line,) = lines
+    assert told in line
+    assert "from now on" not in line
