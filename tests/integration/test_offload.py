@@ -239,6 +239,20 @@ def test_a_script_finds_its_own_classes_settings_and_errors(stations: Stations):
     assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
 
 
+@pytest.mark.parametrize("kind", ["torch", "headrace"])
+def test_wherever_samples_are_made_they_find_what_the_script_has_set(
+    kind: str, stations: Stations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    elsewhere.mkdir()
+    (tmp_path / "content").write_text("of the job")
+    (elsewhere / "content").write_text("of another folder")
+    monkeypatch.setenv("REMOVED", "as it began")
+    stations.start("one", 1)
+    ended = stations.run("offload_own.py", kind, str(elsewhere))
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_loaders_that_are_let_go_of_leave_nothing_open(stations: Stations):
     stations.start("one", 2)
     ended = stations.run("offload_let_go.py")

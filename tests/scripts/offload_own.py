@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler
+
+import headrace
 
 SCALE = 1
 
@@ -71,7 +75,48 @@ def numbers_come_as_they_would() -> None:
     assert torch.cat(batches)[:, 1].unique().tolist() == [7 * SCALE]
 
 
+class Finds(Dataset):
+    """Tells what is found where a sample is made."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple:
+        time.sleep(0.01)
+        variables = os.environ.get("CHANGED"), os.environ.get("REMOVED")
+        maker = os.environ.get("STATION", "here")
+        return maker, variables, Path("content").read_text()
+
+
+def all_find_the_same(kind: type, folder: Path) -> None:
+    """Have batches made here and elsewhere, and again after variables and folder have changed."""
+    loader = kind(Finds(), 4, num_workers=1, collate_fn=list)
+    os.environ["CHANGED"] = "at first"
+    os.environ["REMOVED"] = "there"
+    found = what_is_found(loader)
+    assert found == (("at first", "there"), "of the job"), found
+    os.environ["CHANGED"] = "later"
+    del os.environ["REMOVED"]
+    os.chdir(folder)
+    assert what_is_found(loader) == (("later", None), "of another folder")
+
+
+def what_is_found(loader) -> tuple:
+    """Return what is found alike here and elsewhere, by epochs until both have made some."""
+    makers, found = set(), set()
+    while makers != {"here", "one"}:
+        for maker, *rest in (sample for batch in loader for sample in batch):
+            makers.add(maker)
+            found.add(tuple(rest))
+    (same,) = found
+    return same
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        own = sys.argv[1] == "headrace"
+        all_find_the_same(headrace.DataLoader if own else DataLoader, Path(sys.argv[2]))
+        sys.exit()
     torch.set_default_dtype(torch.float64)
     os.environ["OF_THE_SCRIPT"] = "7"
     SCALE = 2

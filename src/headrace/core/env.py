@@ -295,13 +295,14 @@ def note_begun_with() -> None:
     _BEGUN_WITH.update(os.environ)
 
 
-def own_variables() -> dict[str, str]:
-    """Return what tells this rank from others, and what the script has set or changed."""
-    changed = {
-        name: value
-        for name, value in os.environ.items()
-        if _BEGUN_WITH and _BEGUN_WITH.get(name) != value
-    }
+def own_variables() -> dict[str, str | None]:
+    """Return what workers of this process are to have of it, wherever they are.
+
+    That is what tells this rank from others, and what the script has set or removed (None).
+    """
+    names = sorted(_BEGUN_WITH.keys() | os.environ.keys()) if _BEGUN_WITH else []
+    now = {name: os.environ.get(name) for name in names}
+    changed = {name: value for name, value in now.items() if _BEGUN_WITH.get(name) != value}
     ranks = {each.name: value for each in _OF_RANKS if (value := each.get()) is not None}
     return {**changed, **ranks}
 

@@ -16,6 +16,7 @@ from headrace.core.world import World
 from headrace.data.loader.channels import TicketMessage
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.memory import memory_for_batches
+from headrace.data.loader.packed_recipe import PackedRecipe
 from headrace.data.loader.side_process import SideProcess
 
 _ANSWER_S = 10.0
@@ -54,7 +55,8 @@ class AuxiliaryHelper:
     def __init__(self, hosts_file: Path, world: World) -> None:
         found = HostsFile.read(hosts_file)
         self._file = hosts_file
-        self._root = Path(found.folder)
+        root = Path(found.folder)
+        self._roots = root, root.resolve()  # the system tells of the working folder without links
         self._world = world
         cores = max(found.cores, _LEAST_CORES)
         self.most_open = min(3 * cores, _MOST_TICKETS)
@@ -90,21 +92,21 @@ class AuxiliaryHelper:
         """Whether its receiver does."""
         return self._process is not None and self._process.lives
 
-    def start(self, content: bytes, strands: range) -> None:
-        """Make batches of the recipe in `content` from now on; see `Helper`."""
+    def start(self, recipe: PackedRecipe, strands: range) -> None:
+        """Make batches of a recipe from now on; see `Helper`."""
         if not self.lives and self._ends is not None:
             _tell("the receiver of batches from auxiliary hosts has ended, and is started anew")
             self.connect(*self._ends)
-        recipe = RecipeMessage(
+        message = RecipeMessage(
             rank=self._world.rank,
             loader=self._loader,
-            folder=self._below_root(Path.cwd()) or ".",
+            folder=self._below_root(Path(recipe.folder)) or recipe.folder,
             path=[below for entry in sys.path if (below := self._below_root(Path(entry)))],
-            variables=env.own_variables(),
+            variables=recipe.variables,
             strands=strands.stop,
-            content=content,
+            content=recipe.content,
         )
-        whole = recipe.to_bytes()
+        whole = message.to_bytes()
         digest = hashlib.blake2b(whole).digest()
         with suppress(LoaderError):  # it has ended: the workers here go on
             if digest == self._sent and not strands:  # an iterable dataset is begun anew
@@ -154,10 +156,10 @@ class AuxiliaryHelper:
 
     def _below_root(self, path: Path) -> str | None:
         """Return a path from the job's folder on, None for one elsewhere."""
-        try:
-            return str(path.absolute().relative_to(self._root))
-        except ValueError:
-            return None
+        for root in self._roots:
+            with suppress(ValueError):
+                return str(path.absolute().relative_to(root))
+        return None
 
 
 def _recorded_loader() -> int | None:

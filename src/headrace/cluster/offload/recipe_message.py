@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import LoaderError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,9 +17,9 @@ class RecipeMessage:
     Attributes:
         rank: Whose it is.
         loader: The number of its loader, where workers are to record what they do.
-        folder: The rank's working folder, from the job's folder on.
+        folder: The rank's working folder, from the job's folder on; its whole path elsewhere.
         path: Where the rank looks for modules, as far as that is below the job's folder.
-        variables: What tells the rank from others, and what its script has set.
+        variables: The rank's own, as `env.own_variables` returns them.
         strands: Among how many workers an iterable dataset is shared, wherever they are; 0: the
             dataset is indexed, and any worker makes any batch.
         content: The recipe, pickled.
@@ -25,7 +29,7 @@ class RecipeMessage:
     loader: int | None = None
     folder: str
     path: list[str]
-    variables: dict[str, str]
+    variables: Mapping[str, str | None]
     strands: int = 0
     content: bytes
 
@@ -40,3 +44,20 @@ class RecipeMessage:
         """Return the message that `to_bytes` told."""
         told, _, content = body.partition(b"\n")
         return cls(**json.loads(told), content=content)
+
+    def folder_below(self, root: Path) -> Path:
+        """Return the rank's working folder as this host has it: relative paths begin there.
+
+        Args:
+            root: The job's folder here.
+
+        Raises:
+            LoaderError: This host has none.
+        """
+        folder = root / self.folder
+        if not folder.is_dir():
+            raise LoaderError(
+                f"the script stands in {self.folder}, which this host has not, and paths may begin "
+                "there. Have the folder there, or stay in the job's own and name paths in full"
+            )
+        return folder

@@ -23,6 +23,7 @@ from headrace.cluster.offload.shares import Cores
 from headrace.core.errors import HeadraceError
 from headrace.data.loader.channels import Answer, AnswerMessage, TicketMessage
 from headrace.data.loader.failures import Failure
+from headrace.data.loader.packed_recipe import PackedRecipe
 from headrace.data.loader.workforce import Workforce, wait_readable
 
 BEAT_S = 0.5
@@ -229,7 +230,8 @@ class Session:
 
     def _start(self, recipe: RecipeMessage) -> None:
         root = Path.cwd()
-        variables = recipe.variables | self._recording(recipe.loader)
+        folder = recipe.folder_below(root)
+        variables = {**recipe.variables, **self._recording(recipe.loader)}
         begins_with = recipe.path, variables, recipe.strands
         if self._force is not None and not (begins_with == self._begun_with and self._force.usable):
             self._end_force()
@@ -247,9 +249,10 @@ class Session:
                 path=[*(str(root / entry) for entry in recipe.path), *sys.path],
                 variables=variables,
             )
-        folder = root / recipe.folder
         self._force.end_workers()  # nobody writes to the slots of what was given up
-        self._force.start(recipe.content, str(folder if folder.is_dir() else root))
+        self._force.start(
+            PackedRecipe(content=recipe.content, folder=str(folder), variables=variables)
+        )
 
     def _recording(self, loader: int | None) -> dict[str, str]:
         """Return the variables by which workers record, where they are to."""

@@ -15,6 +15,7 @@ from headrace.data.loader.pace import (
     is_better_made_here,
     is_strand_overdue,
 )
+from headrace.data.loader.packed_recipe import PackedRecipe
 
 _AHEAD = 2
 """Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
@@ -39,6 +40,7 @@ class TicketsAway:
         self._largest = LargestBatch()
         self._failures: dict[int, tuple[Failure, int]] = {}  # batch -> what happened, to whom
         self._pace = Pace()
+        self._begun: tuple[PackedRecipe, range] | None = None
         self.numbers: dict[int, float] = {}
 
     def slots_for(self, depth: int) -> int:
@@ -89,14 +91,23 @@ class TicketsAway:
         if self._helper is not None:
             self._helper.take_home(strand)
 
-    def start(self, content: bytes, strands: range) -> None:
-        """Have the helper make batches of the recipe in `content`; see `Helper`."""
+    def start(self, recipe: PackedRecipe, strands: range) -> None:
+        """Have the helper make batches of a recipe; see `Helper`."""
+        self._begun = recipe, strands
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Have the helper, which has forgotten all tickets, go on with that recipe."""
         self._failures.clear()
         self._limit = float("inf")
-        if self._helper is not None:
+        if self._helper is not None and self._begun is not None:
             if not self._helper.lives:
                 self._room = 0
-            self._helper.start(content, strands)
+            self._helper.start(*self._begun)
+
+    def finish(self) -> None:
+        """Forget the recipe, which may be large: the iteration is over."""
+        self._begun = None
 
     def forget(self) -> None:
         """Have the helper forget all tickets."""

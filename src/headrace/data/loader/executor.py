@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from headrace.data.loader.channels import TicketMessage
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Order, Recipe
+from headrace.data.loader.packed_recipe import PackedRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +101,11 @@ class Helper(Protocol):
     def lives(self) -> bool:
         """Whether it can be asked for anything."""
 
-    def start(self, content: bytes, strands: range) -> None:
-        """Make batches of the recipe in `content` from now on; one that has ended begins anew.
+    def start(self, recipe: PackedRecipe, strands: range) -> None:
+        """Make batches of a recipe from now on; one that has ended begins anew.
 
         Args:
-            content: The recipe.
+            recipe: The recipe.
             strands: The numbers of the workers for which it stands where the dataset is iterated,
                 out of `strands.stop` in all; they begin anew. Empty where it is indexed.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import LoaderError, LoaderTimeoutError
@@ -16,7 +15,7 @@ from headrace.data.loader.failures import Failure, describe_sample, sample_at
 from headrace.data.loader.making import Order, Recipe
 from headrace.data.loader.pace import Pace
 from headrace.data.loader.slots import SlotPool
-from headrace.data.loader.workforce import Workforce, pickled_recipe
+from headrace.data.loader.workforce import Workforce, packed_recipe
 from headrace.plan.dispatch import Dispatch, Ticket
 
 # Slots beyond those at work. A script holds the batch at hand while it asks for the next, and may
@@ -95,7 +94,7 @@ class ProcessExecutor:
 
     def start(self, recipe: Recipe) -> None:
         """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
-        content = pickled_recipe(recipe)
+        packed = packed_recipe(recipe)
         if not self._clean or self.starts_anew:
             is_at_work = self._open_here > 0  # asked before it is forgotten what others have
             self._away.forget()
@@ -104,10 +103,10 @@ class ProcessExecutor:
             self._force.forget_answers()
             self._slots.reclaim()
         self._reset()
-        self._recipe, self._content = recipe, content
+        self._recipe = recipe
         self._clean = False
-        self._away.start(content, self._others)
-        self._force.start(content, str(Path.cwd()))
+        self._away.start(packed, self._others)
+        self._force.start(packed)
 
     def has_room(self) -> bool:
         """Whether another order can be taken now."""
@@ -316,7 +315,7 @@ class ProcessExecutor:
             self._away.forget()
             self._force.end_workers()
             self._force.start_workers()
-            self._away.start(self._content, self._others)
+            self._away.start_again()
             self._make_all_again()
             unseen = set()
         self._missing = unseen
@@ -380,7 +379,8 @@ class ProcessExecutor:
         # Where every order was delivered, the workers wait for the next.
         self._clean = self._dispatch.settled
         # The script's loader may hang on its dataset or functions; it must not hang on this.
-        self._recipe, self._content = None, b""
+        self._recipe = None
+        self._away.finish()
 
     @property
     def usable(self) -> bool:

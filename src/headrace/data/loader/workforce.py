@@ -13,6 +13,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -34,6 +35,7 @@ from headrace.data.loader.channels import (
 )
 from headrace.data.loader.failures import Failure
 from headrace.data.loader.making import Recipe
+from headrace.data.loader.packed_recipe import PackedRecipe
 from headrace.data.loader.side_process import SideProcess
 
 _START_DEADLINE_S = 120.0
@@ -63,7 +65,8 @@ class Workforce:
         queues: Ticket sockets: 1, or one a worker.
         modules: What the recipe will need; imported at once, while the script does other things.
         path: Where workers look for modules; by default where this process does.
-        variables: Of workers, in place of this process's.
+        variables: Of workers, beside this process's or in their place, None where they have none;
+            by default its own.
         beginning: How many workers begin at the start, by default all; others as `need` asks.
 
     Attributes:
@@ -95,40 +98,45 @@ class Workforce:
         self.answers, self._answers = socket_pair()
         self._answers.setblocking(False)
         self._unsent: list[deque[bytes]] = [deque() for _ in range(queues)]
-        board_descriptor = new_board(count)
-        self.board: NDArray[np.int64] = map_board(board_descriptor, count)
+        self._board_file = os.fdopen(new_board(count), "r+b", buffering=0)
+        self.board: NDArray[np.int64] = map_board(self._board_file.fileno(), count)
         self._gate = Gate.new()
-        ends = Ends(
+        self._ends = Ends(
             tickets=[receiver.fileno() for _, receiver in self._tickets],
             answers=self.answers.fileno(),
-            board=board_descriptor,
+            board=self._board_file.fileno(),
             gate=self._gate.fileno(),
             slots=slot_descriptors,
             workers=count,
         )
-        self._server = SideProcess(
-            f"rank {rank}: the workers' forkserver",
+        self._modules, self._path = list(modules), path
+        self._server = self._new_server(env.own_variables() if variables is None else variables)
+
+    def _new_server(self, variables: Mapping[str, str | None]) -> SideProcess:
+        self._variables = dict(variables)
+        return SideProcess(
+            f"rank {self._rank}: the workers' forkserver",
             "headrace.data.loader.forkserver:main",
-            [ends.to_json(), list(modules)],
-            descriptors=ends.descriptors(),
+            [self._ends.to_json(), self._modules],
+            descriptors=self._ends.descriptors(),
             # The user's word holds.
             environment=_WORKER_ENVIRONMENT
-            | env.child_environment({**env.NOT_BELOW_A_RANK, **(variables or {})}),
-            path=path,
+            | env.child_environment({**env.NOT_BELOW_A_RANK, **variables}),
+            path=self._path,
         )
-        os.close(board_descriptor)
 
-    def start(self, content: bytes, folder: str) -> None:
+    def start(self, recipe: PackedRecipe) -> None:
         """Have all workers run with a recipe; workers that already do are kept.
 
-        Args:
-            content: The recipe, as `pickled_recipe` returns it.
-            folder: The workers' working folder.
+        With other variables the forkserver begins anew, as one on a host that joins just now does.
 
         Raises:
             LoaderError: The recipe cannot be unpickled over there.
         """
         self._gate.shut()
+        if recipe.variables != self._variables:
+            self._begin_anew(recipe.variables)
+        content, folder = recipe.content, recipe.folder
         digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._recipe_sent:
             return
@@ -144,6 +152,13 @@ class Workforce:
                 raise failure.in_caller(f"rank {self._rank}, starting workers")
             self._recipe_sent = digest
         self.start_workers()
+
+    def _begin_anew(self, variables: Mapping[str, str | None]) -> None:
+        """Have another forkserver: modules read variables as they are imported."""
+        self.end_workers()
+        self._server.end()
+        self._server = self._new_server(variables)
+        self._recipe_sent, self._imported = b"", False
 
     def start_workers(self) -> None:
         """Fork all workers that begin at the start; none runs."""
@@ -244,6 +259,7 @@ class Workforce:
         self.answers.close()
         self._answers.close()
         self._gate.close()
+        self._board_file.close()
         self._server.close()
 
     def _request(self, *request: Any) -> None:
@@ -264,10 +280,11 @@ class Workforce:
             answers.append(AnswerMessage.unpack(message))
 
 
-def pickled_recipe(recipe: Recipe) -> bytes:
-    """Return a recipe as it is sent; raises NotSendableError, naming the part."""
+def packed_recipe(recipe: Recipe) -> PackedRecipe:
+    """Return a recipe as it is sent now; raises NotSendableError, naming the part."""
+    folder, variables = str(Path.cwd()), env.own_variables()
     try:
-        return _on_the_host(recipe)
+        return PackedRecipe(content=_on_the_host(recipe), folder=folder, variables=variables)
     except Exception as error:
         raise NotSendableError(
             f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
