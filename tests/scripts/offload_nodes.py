@@ -18,15 +18,17 @@ class Slow(Dataset):
 
     def __getitem__(self, index: int):
         time.sleep(0.02)
-        return index, os.getppid()
+        return index, os.getppid(), hash("a text")
 
 
 if __name__ == "__main__":
+    os.environ["PYTHONHASHSEED"] = "5"  # as scripts do; it changes nothing in this process
     loader = DataLoader(Slow(), batch_size=2, shuffle=True, num_workers=1)
     while not Path("enough").exists():
         seen, makers = [], set()
-        for indices, made_by in loader:
+        for indices, made_by, hashed in loader:
             seen += indices.tolist()
             makers.update(made_by.tolist())
+            assert set(hashed.tolist()) == {hash("a text")}
         assert sorted(seen) == list(range(80)), sorted(seen)
         sys.stdout.write(f"epoch whole, {len(makers)} hosts\n")

@@ -86,6 +86,9 @@ DEVICES_HELD = Variable(
 NOT_BELOW_A_RANK: dict[str, str | None] = {OFFLOAD.name: None}
 """What a rank's own side processes are not told, being no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
+HASH_SEED = Variable("PYTHONHASHSEED", "what hashes of texts begin with: a number, or random")
+USUAL_HASH_SEED = "0"
+"""Where the user has not set it: processes that make batches of one dataset hash alike."""
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_JOB_CONFIG = Variable(
     "RAY_JOB_CONFIG_JSON_ENV_VAR", "what `ray.init` gives a job's processes, JSON (Ray)"
@@ -298,13 +301,23 @@ def note_begun_with() -> None:
 def own_variables() -> dict[str, str | None]:
     """Return what workers of this process are to have of it, wherever they are.
 
-    That is what tells this rank from others, and what the script has set or removed (None).
+    That is what tells this rank from others, what the script has set, changed or removed (None),
+    and what texts' hashes begin with.
     """
     names = sorted(_BEGUN_WITH.keys() | os.environ.keys()) if _BEGUN_WITH else []
     now = {name: os.environ.get(name) for name in names}
     changed = {name: value for name, value in now.items() if _BEGUN_WITH.get(name) != value}
     ranks = {each.name: value for each in _OF_RANKS if (value := each.get()) is not None}
-    return {**changed, **ranks}
+    return {**changed, **ranks, HASH_SEED.name: _workers_hash_seed()}
+
+
+_OWN_HASH_SEED = HASH_SEED.get() or ""
+"""As this process began: what a script sets later is heeded by none of its hashes."""
+
+
+def _workers_hash_seed() -> str:
+    """Return this process's, where that is known: torch's workers have it too, being forked."""
+    return _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else USUAL_HASH_SEED
 
 
 _FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)

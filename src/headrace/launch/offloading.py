@@ -66,9 +66,16 @@ class Offloading:
         )
 
     def variables(self, *, is_here: bool) -> dict[str, str]:
-        """Return the variables by which ranks find the hosts, for a program of an agent's."""
+        """Return the variables by which ranks find the hosts, for a program of an agent's.
+
+        With them all ranks hash texts alike: what workers elsewhere hash has to be as it is there.
+        """
         path = env.path_with(SITE) if is_here else "{site}"
-        return {env.OFFLOAD.name: f"{{{_HOSTS}}}", env.PYTHONPATH.name: path}
+        return {
+            env.OFFLOAD.name: f"{{{_HOSTS}}}",
+            env.PYTHONPATH.name: path,
+            env.HASH_SEED.name: env.HASH_SEED.get() or env.USUAL_HASH_SEED,
+        }
 
     def serve(self, agents: Sequence[PlacedAgent]) -> None:
         """Tell these agents' ranks of the hosts from now on."""
