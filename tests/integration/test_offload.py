@@ -176,11 +176,17 @@ def test_paths_that_other_hosts_have_not_are_told_after_one_batch(
     stations: Stations, tmp_path: Path
 ):
     stations.start("one", 2)
-    ended = stations.run("offload_faults.py", "unmounted", "wait")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
-    told = [line for line in ended.stderr.splitlines() if "failed on auxiliary host one" in line]
-    assert len(told) == 1, ended.stderr
-    assert "No such file or directory: 'sample'. It is asked no more. The dataset reads" in told[0]
+    with stations.running("offload_faults.py", "unmounted") as script:
+        eventually(lambda: "failed on auxiliary host one" in stations.said(), "the host told")
+        (tmp_path / "files" / "told").touch()
+        assert script.wait(60) == 0, stations.said()
+    assert "whole" in stations.said().splitlines()
+    told = [line for line in stations.said().splitlines() if "failed on auxiliary host one" in line]
+    assert len(told) == 1, stations.said()
+    assert (
+        "No such file or directory: 'files/sample'. It is asked no more. The dataset reads"
+        in told[0]
+    )
     assert REMEDY in told[0]
     assert (tmp_path / "files" / "tries").read_text() == "once\n", "nothing else was lost"
 

@@ -27,8 +27,12 @@ OTHERS_S = 0.002
 
 
 def note_maker(name: str) -> str:
-    """Return who makes this sample; where others are to have a part, each of them goes first."""
-    maker, others = os.environ.get("STATION", "here"), int(os.environ.get("OTHERS_FIRST", "0"))
+    """Return who makes this sample; where others are to have a part, all wait for each of them.
+
+    The first others do, too: else they would make all that may be under way beside a batch that
+    waits here, and nothing would be left for one that comes later.
+    """
+    maker, others = os.environ.get("STATION", "here"), int(os.environ["EACH_OTHER"])
     if maker != "here":
         Path(f"{name}.made-by-{maker}").touch()
     deadline_s = time.monotonic() + 60
@@ -107,6 +111,7 @@ def tell(name: str, loader) -> None:
 
 
 if __name__ == "__main__":
+    os.environ["EACH_OTHER"] = os.environ.get("OTHERS_FIRST", "0")  # stations hear of what is set
     torch.manual_seed(5)
     own = torch.Generator().manual_seed(9)
     ours = {

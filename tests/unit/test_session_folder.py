@@ -30,7 +30,7 @@ def answer_to(connection: socket.socket, recipe: RecipeMessage) -> tuple[Head, b
 def test_relative_paths_are_not_looked_for_in_another_folder(folder: str, tmp_path: Path):
     here, there = socket.socketpair()
     here.settimeout(60)
-    serving = threading.Thread(target=Session(there, Cores(1), tmp_path).run)
+    serving = threading.Thread(target=Session(there, Cores(1, 2**20), tmp_path).run)
     serving.start()
     try:
         recipe = RecipeMessage(rank=0, folder=folder, path=[], variables={}, content=b"")
