@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -113,11 +114,11 @@ def test_sagemaker_s_groups_the_first_host_of_the_one_that_trains_is_the_head():
     ],
 )  # fmt: skip
 def test_sagemaker_s_head_is_of_the_group_that_trains_whoever_says_which(
-    variables: dict[str, str], flags: dict[str, str], head: str
+    variables: dict[str, str], flags: dict[str, Any], head: str
 ):
-    assert contract(variables, **flags).head == head  # type: ignore[arg-type]  # as parametrized
+    assert contract(variables, **flags).head == head
     other = {"SM_CURRENT_HOST": "algo-1", "SM_CURRENT_INSTANCE_GROUP": ""}
-    assert contract({**variables, **other}, **flags).head == head  # type: ignore[arg-type]
+    assert contract({**variables, **other}, **flags).head == head
 
 
 def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
@@ -149,10 +150,10 @@ def test_groups_that_nothing_tells_apart_are_told_before_any_cluster_starts():
     ],
 )  # fmt: skip
 def test_batches_are_made_by_a_group_that_is_there_and_does_not_train(
-    variables: dict[str, str], flags: dict[str, str], said: str
+    variables: dict[str, str], flags: dict[str, Any], said: str
 ):
     with pytest.raises(UsageError) as raised:
-        contract(variables, **flags)  # type: ignore[arg-type]  # as parametrized
+        contract(variables, **flags)
     assert said in str(raised.value)
 
 
