@@ -35,6 +35,11 @@ def run(
     )
 
 
+def on_two_hosts(address: str) -> list[str]:
+    """Flags of a job on two hosts of group gpu, whose run's folder is `r`."""
+    return ["--engine", "ray", "--address", address, "--group", "gpu=2", "--run-dir", "r"]
+
+
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "terminal").open("wb") as terminal:

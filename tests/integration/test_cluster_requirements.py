@@ -14,7 +14,7 @@ from psutil import process_iter
 from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
-from jobs import alive, attempts_of, eventually, run, started
+from jobs import alive, attempts_of, eventually, on_two_hosts, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of
 
@@ -67,16 +67,12 @@ def cluster(python: Path, another: Path) -> Iterator[LocalCluster]:
     cluster.close()
 
 
-def flags(cluster: LocalCluster) -> list[str]:
-    return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2", "--run-dir", "r"]
-
-
 def test_what_cannot_be_installed_ends_the_job_before_any_rank(
     cluster: LocalCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(NO_RANK)
     (tmp_path / "requirements.txt").write_text("--no-index\nnosuchhr\n")
-    ended = run(tmp_path, *flags(cluster), "--max-restarts", "3", "train.py")
+    ended = run(tmp_path, *on_two_hosts(cluster.address), "--max-restarts", "3", "train.py")
     assert ended.returncode == 1
     assert "requirements.txt cannot be installed: pip of " in ended.stderr
     assert "    ERROR: No matching distribution found for nosuchhr\nCheck the name" in ended.stderr
@@ -86,7 +82,7 @@ def test_what_cannot_be_installed_ends_the_job_before_any_rank(
     assert not (tmp_path / "rank").exists()
     (log, *_) = (tmp_path / "r" / "logs" / "attempt-1").glob("requirements-gpu-*.log")
     assert "No matching distribution found for nosuchhr" in log.read_text()
-    ended = run(tmp_path, *flags(cluster), "--requirements", "none", "train.py")
+    ended = run(tmp_path, *on_two_hosts(cluster.address), "--requirements", "none", "train.py")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "rank").exists()
 
@@ -96,7 +92,9 @@ def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as server:  # an index that answers nothing
         url = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
         (tmp_path / "more.txt").write_text(f"--index-url {url}\nnosuchhr\n")
-        with started(tmp_path, *flags(cluster), "--requirements", "more.txt", "train.py") as job:
+        with started(
+            tmp_path, *on_two_hosts(cluster.address), "--requirements", "more.txt", "train.py"
+        ) as job:
             eventually(
                 lambda: "installs more.txt" in (tmp_path / "terminal").read_text(), "pip at work"
             )
@@ -115,8 +113,8 @@ def test_what_a_driver_starts_on_any_host_finds_what_the_file_names(
     (tmp_path / "driven.txt").write_text("--no-index\n--find-links wheels\ndrivenhr\n")
     (tmp_path / "drive.py").write_text(DRIVES)
     ended = run(
-        tmp_path, *flags(cluster), "--group", "cpu=1", "--requirements", "driven.txt", "--driver",
-        "drive.py",
+        tmp_path, *on_two_hosts(cluster.address), "--group", "cpu=1",
+        "--requirements", "driven.txt", "--driver", "drive.py",
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert f"{dict.fromkeys(['cpu-0', 'gpu-0', 'gpu-1'], '3.0')}" in ended.stdout

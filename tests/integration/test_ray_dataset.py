@@ -30,7 +30,7 @@ from headrace.core.errors import (
 from headrace.core.overrides import parse_overrides
 from headrace.enter.overrides import _may_have
 from headrace.records.reading import open_records
-from jobs import run
+from jobs import on_two_hosts, run
 from ray_functions import failing, mixed, of_two_sizes
 
 pytestmark = [
@@ -322,15 +322,11 @@ def cluster() -> Iterator[LocalCluster]:
     cluster.close()
 
 
-def flags(cluster: LocalCluster) -> list[str]:
-    return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2", "--run-dir", "r"]
-
-
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
     cluster: LocalCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_RANKS)
-    ended = run(tmp_path, *flags(cluster), "train.py")
+    ended = run(tmp_path, *on_two_hosts(cluster.address), "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "once True [25, 25]" in ended.stdout
     assert "Each of 2 ranks has Ray prepare this whole dataset" in ended.stderr
@@ -341,7 +337,9 @@ def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(
     cluster: LocalCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_TRAINER.replace("{PLACE}", str(tmp_path)))
-    ended = run(tmp_path, *flags(cluster), "--driver", "train.py", HOME=str(tmp_path))
+    ended = run(
+        tmp_path, *on_two_hosts(cluster.address), "--driver", "train.py", HOME=str(tmp_path)
+    )
     assert ended.returncode == 0, ended.stderr
     assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == ["24", "24"]
     check_records(tmp_path / "r", "train.py", 6)
