@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
+from headrace.contracts.groups import Group
 from jobs import attempts_of, clean_environment, eventually, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from psutil import process_iter
 
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
+from headrace.contracts.groups import Group
 from jobs import alive, attempts_of, eventually, on_two_hosts, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of

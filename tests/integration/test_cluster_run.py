@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.node_process import NodeShape
+from headrace.contracts.groups import Group
 from headrace.records.reading import open_records
 from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
 

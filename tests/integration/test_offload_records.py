@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headrace import open_run
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
+from headrace.contracts.groups import Group
 from headrace.observe.whatif.measured import measure
 from headrace.records.reading import open_records
 from headrace.report.write import write_report

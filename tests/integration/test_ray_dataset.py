@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import DataLoader
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
+from headrace.contracts.groups import Group
 from headrace.core.errors import (
     CheckpointError,
     DatasetError,

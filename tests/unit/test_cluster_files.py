@@ -13,7 +13,7 @@ from jsonschema import ValidationError
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from headrace.cluster.groups import LABEL, parse_groups
+from headrace.contracts.groups import LABEL, parse_groups
 from ray_up import start_head, start_worker
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from headrace.cluster.agent import HostAgent, HostFacts
 from headrace.cluster.auxiliary import strands_of_job
 from headrace.cluster.connection import Host, connected
 from headrace.cluster.folder_tail import FolderTail, grow
-from headrace.cluster.groups import Group
 from headrace.cluster.lacking import Standing, lacks
 from headrace.cluster.machine import is_same_machine, marked
 from headrace.cluster.placement import PlacedAgent
 from headrace.cluster.store_size import FreeMemory, emulated_store_bytes, store_bytes
+from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags

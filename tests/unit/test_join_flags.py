@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.contract import ContractFlags
-from headrace.cluster.groups import Group
 from headrace.cluster.token import given_token, write_token_file
+from headrace.contracts.contract import ContractFlags
+from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.join_flags import parse_join_flags

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.cluster.groups import LABEL, parse_groups
+from headrace.contracts.groups import LABEL, parse_groups
 from headrace.core.errors import UsageError
 from ray_cluster_schema import SPEC, check, closed_definition, groups
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent, HostFacts, News, Program
 from headrace.cluster.connection import Host, living_hosts
-from headrace.cluster.groups import Group
 from headrace.cluster.lacking import Standing, lacks
 from headrace.cluster.machine import Mark
 from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.contracts.groups import Group
 
 _LOOK_EVERY_S = 1.0
 _AGAIN_S = 5.0  # before a station that ended is started anew, and twice as long each time

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
-from headrace.cluster.groups import LABEL, Group
 from headrace.cluster.ray_import import import_ray
+from headrace.contracts.groups import LABEL, Group
 from headrace.core.errors import LaunchError
 
 _CONNECT_S = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 
 from headrace.cluster.connection import Host
-from headrace.cluster.groups import LABEL, Group
+from headrace.contracts.groups import LABEL, Group
 
 _STANDS_S = 15.0  # hosts come and go as a job starts
 

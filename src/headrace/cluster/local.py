@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from headrace.cluster.groups import Group
 from headrace.cluster.node_process import NodeProcess, NodeShape, head_flags, make_node_folder
 from headrace.cluster.store_size import FreeMemory, emulated_store_bytes
 from headrace.cluster.token import new_token, write_token_file
+from headrace.contracts.groups import Group
 from headrace.core import env
 
 _ADDRESS = "127.0.0.1"

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cluster.groups import LABEL
 from headrace.cluster.node_warden import warden_command
+from headrace.contracts.groups import LABEL
 from headrace.core import env
 from headrace.core.errors import LaunchError
 

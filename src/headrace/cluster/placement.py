@@ -11,8 +11,8 @@ from typing import Any
 
 from headrace.cluster.agent import HostAgent, HostFacts
 from headrace.cluster.connection import Host, living_hosts
-from headrace.cluster.groups import LABEL, Group
 from headrace.cluster.machine import Mark
+from headrace.contracts.groups import LABEL, Group
 from headrace.core.errors import LaunchError
 
 _CALLS_AT_ONCE = 4  # to one agent: while it waits for news, it can be told to stop

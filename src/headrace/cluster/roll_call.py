@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from headrace.cluster.addresses import addresses_of
 from headrace.cluster.conversation import Conversation
-from headrace.cluster.groups import check_group_name
+from headrace.contracts.groups import check_group_name
 from headrace.core.errors import LaunchError, UsageError
 
 _HELLO_S = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from headrace.cluster.groups import USUAL_GROUP, Group, parse_groups
+from headrace.contracts.groups import USUAL_GROUP, Group, parse_groups
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds

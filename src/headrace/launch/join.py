@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 from headrace.cluster.addresses import heads_address
-from headrace.cluster.contract import Contract
 from headrace.cluster.head_link import HeadLink, Patience
 from headrace.cluster.node_process import NodeProcess, NodeShape, head_flags, make_node_folder
 from headrace.cluster.ray_import import import_ray
 from headrace.cluster.roll_call import RollCall
 from headrace.cluster.store_size import FreeMemory, store_bytes
 from headrace.cluster.token import HOW_TO_MAKE_ONE, given_token, new_token, write_token_file
+from headrace.contracts.contract import Contract
 from headrace.core import env
 from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.tied import tied_command

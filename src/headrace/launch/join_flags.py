@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cluster.addresses import find_here
-from headrace.cluster.contract import Contract, ContractFlags, contract_of
-from headrace.cluster.groups import Group, parse_groups
+from headrace.contracts.contract import Contract, ContractFlags, contract_of
+from headrace.contracts.groups import Group, parse_groups
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds

@@ -11,9 +11,9 @@ from typing import Any
 from headrace.cluster.agent import HostFacts, Program
 from headrace.cluster.auxiliary import Auxiliaries
 from headrace.cluster.connection import Host
-from headrace.cluster.groups import Group
 from headrace.cluster.machine import Mark
 from headrace.cluster.placement import PlacedAgent
+from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.places import SITE
 from headrace.launch.offload_choice import OffloadChoice

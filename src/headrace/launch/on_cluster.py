@@ -21,7 +21,6 @@ import torch
 
 from headrace.cluster.agent import Program
 from headrace.cluster.connection import Host, connected, living_hosts, wait_for_hosts
-from headrace.cluster.groups import Group
 from headrace.cluster.local import LocalCluster
 from headrace.cluster.machine import Mark, marked
 from headrace.cluster.placement import (
@@ -32,6 +31,7 @@ from headrace.cluster.placement import (
     Placement,
 )
 from headrace.cluster.ray_import import import_ray
+from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.cluster.groups import USUAL_GROUP
-from headrace.cluster.told_hosts import ToldGroup
+from headrace.contracts.groups import USUAL_GROUP
+from headrace.contracts.host_group import HostGroup
 from headrace.core.errors import UsageError
 
 
 def training_group(
-    groups: Sequence[ToldGroup],
+    groups: Sequence[HostGroup],
     *,
     flagged: str | None,
     head: str | None,
     told: str | None,
     offload: str | None,
-) -> ToldGroup:
+) -> HostGroup:
     """Return the group that trains.
 
     Args:
@@ -53,6 +53,6 @@ def training_group(
     )
 
 
-def told_groups(groups: Sequence[ToldGroup]) -> str:
+def told_groups(groups: Sequence[HostGroup]) -> str:
     """Return the groups with their hosts, for a message."""
     return ", ".join(f"{group.name} ({', '.join(group.hosts)})" for group in groups)

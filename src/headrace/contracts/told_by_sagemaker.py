@@ -6,19 +6,16 @@ image of one's own has the file alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.cluster.groups import USUAL_GROUP
-from headrace.cluster.told_hosts import ToldGroup, ToldHosts, names_in, parse_told
+from headrace.contracts.groups import USUAL_GROUP
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.told_hosts import ToldHosts, names_in, parse_told
 from headrace.core import env
 from headrace.core.errors import UsageError
 
 _FILE = "resourceconfig.json"
-# The families of AWS whose instances have devices that train, such as ml.g5.xlarge, ml.p4d.24xlarge
-# (aws.amazon.com/ec2/instance-types, "Accelerated computing").
-_WITH_DEVICES = re.compile(r"(ml\.)?(g|gr|p|trn)\d")
 
 
 def tells_sagemaker(
@@ -99,7 +96,7 @@ class _About:
             raise _contradiction(f"this host is {here}", f"the hosts are {_all(hosts)}")
         return here
 
-    def groups(self, hosts: Sequence[str]) -> tuple[ToldGroup, ...]:
+    def groups(self, hosts: Sequence[str]) -> tuple[HostGroup, ...]:
         """Return all groups; empty: nobody tells of groups."""
         name = env.SM_INSTANCE_GROUPS_DICT.name
         told = parse_told(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
@@ -114,14 +111,14 @@ class _About:
                 raise UsageError(f"{source}: {one!r} is no group with a name. Correct it.")
             name = one["instance_group_name"]
             of_group = names_in(f"{source}, {name}", one.get("hosts"))
-            has_devices = _WITH_DEVICES.match(str(one.get("instance_type"))) is not None
-            groups.append(ToldGroup(name=name, hosts=of_group, has_devices=has_devices))
+            kind = str(one.get("instance_type") or "")
+            groups.append(HostGroup(name=name, hosts=of_group, instance_type=kind))
         strangers = [host for group in groups for host in group.hosts if host not in hosts]
         if strangers:
             raise _contradiction(f"{source} has {_all(strangers)}", f"the hosts: {_all(hosts)}")
         return tuple(groups)
 
-    def group(self, here: str, groups: Sequence[ToldGroup]) -> str:
+    def group(self, here: str, groups: Sequence[HostGroup]) -> str:
         of_here = [group.name for group in groups if here in group.hosts]
         named = {
             env.SM_CURRENT_INSTANCE_GROUP.name: self._get(env.SM_CURRENT_INSTANCE_GROUP),
@@ -131,7 +128,7 @@ class _About:
         }
         return _the_one(f"{here} is in the group", named) or USUAL_GROUP
 
-    def training(self, groups: Sequence[ToldGroup]) -> ToldGroup | None:
+    def training(self, groups: Sequence[HostGroup]) -> HostGroup | None:
         """Return the group that trains; None: none is named, as by an estimator without one."""
         name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
         named = names_in(name, parse_told(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS)))
@@ -146,7 +143,7 @@ class _About:
             "instance_groups",
         )
 
-    def head(self, hosts: Sequence[str], training: ToldGroup | None) -> str | None:
+    def head(self, hosts: Sequence[str], training: HostGroup | None) -> str | None:
         """Return the head; None: nobody says."""
         distribution = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
         named = {

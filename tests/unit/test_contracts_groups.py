@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cluster.groups import Group, parse_groups
+from headrace.contracts.groups import Group, parse_groups
 from headrace.core.errors import UsageError
 
 

@@ -6,22 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.contracts.host_group import HostGroup
 from headrace.core.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldGroup:
-    """An instance group, as a job's environment tells it.
-
-    Attributes:
-        name: What it is called.
-        hosts: Its hosts.
-        has_devices: Whether hosts of its type have devices.
-    """
-
-    name: str
-    hosts: tuple[str, ...]
-    has_devices: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +27,7 @@ class ToldHosts:
     here: str
     head: str | None
     group: str
-    groups: tuple[ToldGroup, ...] = ()
+    groups: tuple[HostGroup, ...] = ()
     training: str | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.cluster.told_hosts import ToldHosts, names_in, parse_told
+from headrace.contracts.told_hosts import ToldHosts, names_in, parse_told
 from headrace.core import env
 from headrace.core.errors import UsageError
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.contract import Contract, ContractFlags, contract_of
-from headrace.cluster.groups import Group
+from headrace.contracts.contract import Contract, ContractFlags, contract_of
+from headrace.contracts.groups import Group
 from headrace.core.errors import UsageError
 
 GROUPS = {

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.cluster.groups import Group, check_group_name
-from headrace.cluster.sagemaker import tells_sagemaker
-from headrace.cluster.told_hosts import ToldGroup, ToldHosts
-from headrace.cluster.training_group import told_groups, training_group
-from headrace.cluster.vertex import tells_vertex
+from headrace.contracts.groups import Group, check_group_name
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.told_by_sagemaker import tells_sagemaker
+from headrace.contracts.told_by_vertex import tells_vertex
+from headrace.contracts.told_hosts import ToldHosts
+from headrace.contracts.training_group import told_groups, training_group
 from headrace.core import env
 from headrace.core.errors import UsageError
 
@@ -115,7 +116,7 @@ def _of_told(
     return _checked(contract)
 
 
-def _groups_among(groups: Sequence[ToldGroup], hosts: Sequence[str]) -> tuple[ToldGroup, ...]:
+def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
     """Return the groups of some hosts; none where nobody tells that of one of them."""
     kept = [
         replace(group, hosts=tuple(host for host in group.hosts if host in hosts))
@@ -126,8 +127,8 @@ def _groups_among(groups: Sequence[ToldGroup], hosts: Sequence[str]) -> tuple[To
 
 
 def _training(
-    groups: Sequence[ToldGroup], told: ToldHosts, flags: ContractFlags
-) -> ToldGroup | None:
+    groups: Sequence[HostGroup], told: ToldHosts, flags: ContractFlags
+) -> HostGroup | None:
     """Return the group that trains; None: nobody tells all groups."""
     if not groups:
         return None

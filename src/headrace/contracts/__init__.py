@@ -1,0 +1,1 @@
+"""Environments that other launchers make, read and made: torchrun, SageMaker, Vertex AI. Pure."""

@@ -1,0 +1,144 @@
+"""The variables by which a script on Vertex AI is told of its job.
+
+One process runs on each machine (a replica of a worker pool), and RANK and WORLD_SIZE count
+machines. Source: docs.cloud.google.com/vertex-ai, "Distributed training" and "Environment variables
+for special Cloud Storage directories"; facts of port 3333 come from scripts that run there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.training_job import TrainingJob
+
+MASTER_PORT = 3333
+_SPEC_PORT = 2222
+_PRIMARY, _WORKERS, _OTHERS = "workerpool0", "workerpool1", "workerpool2"
+_IN_TF_CONFIG = {_PRIMARY: "chief", _WORKERS: "worker", _OTHERS: "ps", "workerpool3": "evaluator"}
+_DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATION", "test": "TEST"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VertexPlaces:
+    """Where a script on Vertex AI leaves what.
+
+    Attributes:
+        output: The folder, or URL, below which it does.
+        data: Where channels are, by their names; those that are the script's training, validation
+            and test data are told by AIP_*_DATA_URI.
+        data_format: Of these: jsonl, csv, or bigquery.
+        project: The cloud's project; "": none.
+    """
+
+    output: str
+    data: Mapping[str, str]
+    data_format: str = "jsonl"
+    project: str = ""
+
+
+def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
+    """Return the hosts of a job by worker pool: what trains is 0 and 1, what else there is 2, 3.
+
+    The primary pool has one replica. Groups beyond the fourth pool join it.
+    """
+    training = [group for group in job.groups if group.name in job.distributed] or [job.groups[0]]
+    hosts = [host for group in training for host in group.hosts]
+    pools: dict[str, tuple[str, ...]] = {_PRIMARY: (hosts[0],)}
+    if hosts[1:]:
+        pools[_WORKERS] = tuple(hosts[1:])
+    names = [group.name for group in training]
+    for number, group in enumerate(group for group in job.groups if group.name not in names):
+        pool = f"workerpool{min(2 + number, 3)}"
+        pools[pool] = (*pools.get(pool, ()), *group.hosts)
+    return pools
+
+
+def vertex_variables(job: TrainingJob, host: str, places: VertexPlaces) -> dict[str, str]:
+    """Return the variables of a script on a host.
+
+    Args:
+        job: What all hosts are told.
+        host: The host.
+        places: Where the script leaves what.
+    """
+    pools = worker_pools(job)
+    machines = [each for pool in sorted(pools) for each in pools[pool]]
+    pool = next(pool for pool, hosts in pools.items() if host in hosts)
+    output = places.output.rstrip("/")
+    told = {
+        "CLUSTER_SPEC": _compact(_cluster_spec(job, pools, pool, host)),
+        "RANK": str(machines.index(host)),
+        "WORLD_SIZE": str(len(machines)),
+        "MASTER_ADDR": machines[0],
+        "MASTER_PORT": str(MASTER_PORT),
+        "AIP_MODEL_DIR": f"{output}/model/",
+        "AIP_CHECKPOINT_DIR": f"{output}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{output}/logs/",
+        "CLOUD_ML_JOB_ID": job.name,
+        "CLOUD_ML_PROJECT_ID": places.project,
+        "CLOUD_ML_REGION": job.region,
+        **_data(job, host, places),
+    }
+    if len(machines) > 1:
+        told["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
+    return told
+
+
+def vertex_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Return hyperparameters as a job of Vertex AI's tuning gives them to a script."""
+    return [
+        f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in hyperparameters.items()
+    ]
+
+
+def _cluster_spec(
+    job: TrainingJob, pools: Mapping[str, tuple[str, ...]], pool: str, host: str
+) -> dict[str, Any]:
+    return {
+        "cluster": {name: [f"{each}:{_SPEC_PORT}" for each in pools[name]] for name in pools},
+        "environment": "cloud",
+        "task": {"type": pool, "index": pools[pool].index(host)},
+        "job": {
+            "worker_pool_specs": [
+                {
+                    "replica_count": len(pools[name]),
+                    "machine_spec": {"machine_type": _type_in(job, pools[name][0])},
+                    "python_package_spec": {"python_module": job.entry_point},
+                }
+                for name in sorted(pools)
+            ]
+        },
+    }
+
+
+def _type_in(job: TrainingJob, host: str) -> str:
+    group: HostGroup = job.group_of(host)
+    return group.instance_type
+
+
+def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> dict[str, Any]:
+    return {
+        "cluster": {
+            _IN_TF_CONFIG[name]: [f"{each}:{_SPEC_PORT}" for each in pools[name]] for name in pools
+        },
+        "environment": "cloud",
+        "task": {"type": _IN_TF_CONFIG[pool], "index": pools[pool].index(host)},
+    }
+
+
+def _data(job: TrainingJob, host: str, places: VertexPlaces) -> dict[str, str]:
+    told = {}
+    for channel in job.channels_of(host):
+        kind = _DATA_OF.get(channel.name)
+        if kind is not None and channel.name in places.data:
+            told[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
+    return {"AIP_DATA_FORMAT": places.data_format, **told} if told else {}
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,268 @@
+"""What contracts tell scripts: read back, it is the job; each variable is what facts say.
+
+SageMaker's own packages read it too: tests/integration/contracts.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.contracts.contract import ContractFlags, contract_of
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
+from headrace.contracts.sagemaker_files import (
+    check_hyperparameters,
+    hyperparameters_file,
+    resource_config,
+)
+from headrace.contracts.sagemaker_folders import SageMakerFolders
+from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
+from headrace.contracts.training_job import Channel, Machine, TrainingJob
+from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables, worker_pools
+from headrace.core.errors import UsageError
+
+MACHINE = Machine(cpus=96, gpus=8)
+FOLDERS = SageMakerFolders()
+NAMES = ["gpu", "cpu", "data_group", "dnn_group"]
+HYPERPARAMETERS = st.dictionaries(
+    st.from_regex(r"[a-z][a-z0-9_-]{0,8}", fullmatch=True),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner),
+        max_leaves=5,
+    ),
+    max_size=4,
+)  # fmt: skip
+
+
+def groups_of(sizes: list[int]) -> tuple[HostGroup, ...]:
+    """Groups with so many hosts each: algo-1, algo-2, ..."""
+    groups, first = [], 1
+    for name, size in zip(NAMES, sizes, strict=False):
+        hosts = tuple(f"algo-{number}" for number in range(first, first + size))
+        groups.append(HostGroup(name=name, hosts=hosts, instance_type=f"ml.{name}.xlarge"))
+        first += size
+    return tuple(groups)
+
+
+JOBS = st.builds(
+    lambda sizes, trains, hyperparameters: TrainingJob(
+        name="a-job",
+        groups=groups_of(sizes),
+        entry_point="train.py",
+        distribution="torch_distributed",
+        distributed=(NAMES[trains % len(sizes)],),
+        channels=(Channel(name="train"), Channel(name="validation", mode="FastFile")),
+        hyperparameters=hyperparameters,
+    ),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4),
+    st.integers(0, 3),
+    HYPERPARAMETERS,
+)
+
+
+@given(JOBS, st.integers(0, 47))
+def test_what_a_host_on_sagemaker_is_told_is_read_back_as_the_job(job, number) -> None:
+    host = job.hosts[number % len(job.hosts)]
+    told = dict(sagemaker_variables(job, host, FOLDERS, MACHINE))
+    config = json.dumps(resource_config(job, host, MACHINE))
+    found = contract_of(told, config, ContractFlags(), lambda _: None)
+    assert set(found.hosts) == set(job.hosts)
+    assert found.here == host
+    assert found.head == job.master
+    assert found.group == job.group_of(host).name
+    assert {group.name: group.hosts for group in found.groups} == {
+        group.name: len(group.hosts) for group in job.groups
+    }
+    assert found.groups[0].name == job.distributed[0]
+
+
+@given(JOBS, st.integers(0, 47))
+def test_the_file_alone_tells_the_hosts(job, number) -> None:
+    host = job.hosts[number % len(job.hosts)]
+    config = json.dumps(resource_config(job, host, MACHINE))
+    flags = ContractFlags(training=job.distributed[0])
+    found = contract_of({}, config, flags, lambda _: None)
+    assert (found.here, found.head) == (host, job.master)
+
+
+@given(JOBS, st.integers(0, 47))
+def test_what_a_host_on_vertex_is_told_is_read_back_as_the_job(job, number) -> None:
+    host = job.hosts[number % len(job.hosts)]
+    told = dict(vertex_variables(job, host, VertexPlaces(output="/out", data={})))
+    found = contract_of(told, None, ContractFlags(), lambda _: None)
+    assert set(found.hosts) == set(job.hosts)
+    assert (found.here, found.head) == (host, job.master)
+    assert told["MASTER_ADDR"] == job.master
+    assert int(told["WORLD_SIZE"]) == len(job.hosts)
+
+
+@given(JOBS)
+def test_every_machine_has_a_rank_of_its_own_on_vertex(job) -> None:
+    places = VertexPlaces(output="/out", data={})
+    ranks = [int(vertex_variables(job, host, places)["RANK"]) for host in job.hosts]
+    assert sorted(ranks) == list(range(len(job.hosts)))
+    assert ranks[job.hosts.index(job.master)] == 0
+    assert len(worker_pools(job)["workerpool0"]) == 1
+
+
+@given(HYPERPARAMETERS)
+def test_hyperparameters_are_read_back_from_the_file_as_they_were(values) -> None:
+    check_hyperparameters(values)
+    job = TrainingJob(
+        name="j", groups=groups_of([1]), entry_point="train.py", hyperparameters=values
+    )
+    file = hyperparameters_file(job)
+    assert all(isinstance(text, str) for text in file.values())
+    read = {name: json.loads(text) for name, text in file.items()}
+    assert {name: value for name, value in read.items() if name in values} == values
+
+
+# A job of two GPU hosts and one CPU host, as facts of SageMaker's documentation describe it.
+HETERO = TrainingJob(
+    name="job-1",
+    groups=(
+        HostGroup(name="dnn_group", hosts=("algo-1", "algo-2"), instance_type="ml.p4d.24xlarge"),
+        HostGroup(name="data_group", hosts=("algo-3",), instance_type="ml.c5.18xlarge"),
+    ),
+    entry_point="train.py",
+    distribution="torch_distributed",
+    distributed=("dnn_group",),
+    channels=(Channel(name="train"), Channel(name="validation")),
+    hyperparameters={"batch-size": 256},
+    submitted="s3://bucket/sourcedir.tar.gz",
+)
+
+
+def test_the_variables_of_a_heterogeneous_job_are_those_of_sdk_2() -> None:
+    told = sagemaker_variables(HETERO, "algo-1", FOLDERS, MACHINE)
+    expected = {
+        "SM_HOSTS": '["algo-1","algo-2","algo-3"]',
+        "SM_CURRENT_HOST": "algo-1",
+        "SM_NUM_GPUS": "8",
+        "SM_NUM_CPUS": "96",
+        "SM_NUM_NEURONS": "0",
+        "SM_MODEL_DIR": "/opt/ml/model",
+        "SM_OUTPUT_DIR": "/opt/ml/output",
+        "SM_OUTPUT_DATA_DIR": "/opt/ml/output/data",
+        "SM_OUTPUT_INTERMEDIATE_DIR": "/opt/ml/output/intermediate",
+        "SM_INPUT_DIR": "/opt/ml/input",
+        "SM_INPUT_CONFIG_DIR": "/opt/ml/input/config",
+        "SM_CHANNELS": '["train","validation"]',
+        "SM_CHANNEL_TRAIN": "/opt/ml/input/data/train",
+        "SM_HPS": '{"batch-size":256}',
+        "SM_HP_BATCH-SIZE": "256",
+        "SM_HP_BATCH_SIZE": "256",  # SDK 3's spelling
+        "SM_USER_ARGS": '["--batch-size","256"]',
+        "SM_USER_ENTRY_POINT": "train.py",
+        "SM_MODULE_NAME": "train",
+        "SM_MODULE_DIR": "s3://bucket/sourcedir.tar.gz",
+        "SM_FRAMEWORK_MODULE": "sagemaker_pytorch_container.training:main",
+        "SM_LOG_LEVEL": "20",
+        "SM_NETWORK_INTERFACE_NAME": "eth0",
+        "SM_CURRENT_INSTANCE_TYPE": "ml.p4d.24xlarge",
+        "SM_CURRENT_INSTANCE_GROUP": "dnn_group",
+        "SM_CURRENT_INSTANCE_GROUP_HOSTS": '["algo-1","algo-2"]',
+        "SM_INSTANCE_GROUPS": '["dnn_group","data_group"]',
+        "SM_DISTRIBUTION_INSTANCE_GROUPS": '["dnn_group"]',
+        "SM_IS_HETERO": "true",
+        "SM_MASTER_ADDR": "algo-1",
+        "SM_MASTER_PORT": "7777",
+        "SM_HOST_COUNT": "3",
+        "SM_CURRENT_HOST_RANK": "0",
+        "MASTER_ADDR": "algo-1",
+        "MASTER_PORT": "7777",
+        "TRAINING_JOB_NAME": "job-1",
+        "SAGEMAKER_JOB_NAME": "job-1",
+        "CURRENT_HOST": "algo-1",
+    }
+    assert {name: told.get(name) for name in expected} == expected
+    group = json.loads(told["SM_INSTANCE_GROUPS_DICT"])["dnn_group"]
+    assert group == {
+        "hosts": ["algo-1", "algo-2"],
+        "instance_group_name": "dnn_group",
+        "instance_type": "ml.p4d.24xlarge",
+    }
+    assert "NCCL_IB_DISABLE" not in told  # it cripples InfiniBand
+
+
+def test_sdk_3_has_no_groups_and_json_with_spaces() -> None:
+    told = sagemaker_v3_variables(HETERO, "algo-2", FOLDERS, MACHINE)
+    assert told["SM_HOSTS"] == '["algo-1", "algo-2", "algo-3"]'
+    assert told["SM_CURRENT_HOST_RANK"] == "1"
+    assert told["SM_HP_BATCH_SIZE"] == "256"
+    gone = ("GROUP", "USER_ARGS", "MODULE", "FRAMEWORK", "INTERMEDIATE", "HP_BATCH-SIZE")
+    assert not [name for name in told if any(part in name for part in gone)]
+
+
+def test_the_two_dialects_of_arguments() -> None:
+    values = {"lr": 0.1, "b": True, "nothing": None, "augment": {"flip": 1, "crop": 2}, "a": "x"}
+    assert sagemaker_arguments(values) == [
+        "-a", "x", "--augment", "crop=2,flip=1", "-b", "True", "--lr", "0.1", "--nothing", "",
+    ]  # fmt: skip
+    assert sagemaker_v3_arguments(values) == [
+        "--lr", "0.1", "--b", "true", "--nothing", "null", "--augment", '{"flip": 1, "crop": 2}',
+        "--a", "x",
+    ]  # fmt: skip
+
+
+def test_ten_hosts_are_in_the_order_of_their_numbers() -> None:
+    job = TrainingJob(name="j", groups=groups_of([11]), entry_point="train.py")
+    assert resource_config(job, "algo-11", MACHINE)["hosts"] == list(job.hosts)
+
+
+def test_pools_are_the_primary_the_workers_and_what_does_not_train() -> None:
+    told = vertex_variables(HETERO, "algo-3", VertexPlaces(output="/out/", data={}))
+    spec = json.loads(told["CLUSTER_SPEC"])
+    assert spec["cluster"] == {
+        "workerpool0": ["algo-1:2222"],
+        "workerpool1": ["algo-2:2222"],
+        "workerpool2": ["algo-3:2222"],
+    }
+    assert spec["task"] == {"type": "workerpool2", "index": 0}
+    assert json.loads(told["TF_CONFIG"])["task"] == {"type": "ps", "index": 0}
+    assert told["AIP_MODEL_DIR"] == "/out/model/"
+    assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("2", "3", "3333")
+
+
+def test_one_machine_alone_has_no_tf_config() -> None:
+    job = TrainingJob(
+        name="j", groups=groups_of([1]), entry_point="train.py", channels=(Channel(name="train"),)
+    )
+    places = VertexPlaces(output="gs://b/run", data={"train": "gs://b/data"})
+    told = vertex_variables(job, "algo-1", places)
+    assert "TF_CONFIG" not in told
+    assert told["AIP_TRAINING_DATA_URI"] == "gs://b/data"
+    assert told["AIP_CHECKPOINT_DIR"] == "gs://b/run/checkpoints/"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"net": object()}, "hyperparameter net: JSON cannot hold a value of type object"),
+        ({"lr": float("nan")}, "hyperparameter lr: JSON cannot hold nan"),
+        ({"sagemaker_program": "x"}, "are SageMaker's own"),
+        ({"": 1}, "its name is a text"),
+        ({"a": "\0"}, "zero byte"),
+    ],
+)
+def test_hyperparameters_that_cannot_be_told_are_refused(values, said) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_hyperparameters(values)
+
+
+def test_a_channel_or_a_distribution_for_no_group_is_refused() -> None:
+    with pytest.raises(UsageError, match="Channel train is for the instance group cpus"):
+        TrainingJob(
+            name="j",
+            groups=groups_of([1]),
+            entry_point="train.py",
+            channels=(Channel(name="train", groups=("cpus",)),),
+        )
+    with pytest.raises(UsageError, match="The distribution is for the instance group dnn"):
+        TrainingJob(name="j", groups=groups_of([1]), entry_point="t.py", distributed=("dnn",))
