@@ -64,7 +64,7 @@ for step in (1, 2) if restored is None else ():
     torch.nn.init.constant_(model.bias, step * 10)
     checkpointer.save(step, model)
 dist.destroy_process_group()
-sys.exit(0 if restart == "1" or rank == "0" else 7)
+sys.exit(0 if restart != "0" or rank == "0" else 7)
 """
 DRIVES = """
 import os, ray
