@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
 
+# Of sagemaker-train the tests run what its containers run; what else it needs excludes our releases.
 setup: $(STAMP)  ## Make .venv with everything that development needs
 
 $(STAMP): pyproject.toml constraints.txt
@@ -18,6 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[examples,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps sagemaker-train
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (under 6 minutes)

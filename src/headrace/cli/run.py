@@ -66,6 +66,31 @@ _Requirements = Annotated[
         "requirements.txt beside the script, where there is one."
     ),
 ]
+_Contract = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="sagemaker, sagemaker-v3 or vertex: the variables, files and folders that a script "
+        "finds there. Several at once: sagemaker,vertex."
+    ),
+]
+_Channels = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=URL: an input; the contract tells the script where it is."),
+]
+_Hyperparameters = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE: an argument of the script, as the contract spells it."),
+]
+_Source = Annotated[
+    str | None, typer.Option(help="The folder of the code; by default the script's own.")
+]
+_Distribution = Annotated[
+    str | None,
+    typer.Option(
+        help="A contract's: torch_distributed, smdistributed, pytorchddp or mpi start a rank on "
+        "each device. Without it, or flags of torchrun's, the script runs once on each host."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -108,6 +133,11 @@ def _run(
     max_preemptions: _MaxPreemptions = None,
     driver: _Driver = False,
     requirements: _Requirements = None,
+    contract: _Contract = None,
+    channel: _Channels = None,
+    hyperparameter: _Hyperparameters = None,
+    source_dir: _Source = None,
+    distribution: _Distribution = None,
 ) -> None:
     told = {
         "--run-dir": run_dir,
@@ -122,8 +152,16 @@ def _run(
         "--hosts-timeout": hosts_timeout,
         "--max-preemptions": max_preemptions,
         "--requirements": requirements,
+        "--source-dir": source_dir,
+        "--distribution": distribution,
+    }
+    several = {
+        "--group": group,
+        "--contract": contract,
+        "--channel": channel,
+        "--hyperparameter": hyperparameter,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
-    own += [f"--group={each}" for each in group or ()]
+    own += [f"{flag}={value}" for flag, values in several.items() for value in values or ()]
     own += ["--driver"] if driver else []
     sys.exit(run_job([*own, *context.args]))

@@ -32,7 +32,7 @@ def resource_config(job: TrainingJob, host: str, machine: Machine) -> dict[str, 
         "current_group_name": group.name,
         # The toolkit's own documentation and its local fallback call it so.
         "current_instance_group": group.name,
-        "hosts": sorted(job.hosts, key=_by_number),
+        "hosts": list(job.hosts),
         "instance_groups": [
             {
                 "instance_group_name": each.name,
@@ -117,9 +117,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return f"a value of type {type(value).__name__}"
-
-
-def _by_number(host: str) -> tuple[str, int, str]:
-    """Sort algo-2 before algo-10."""
-    stem, dash, number = host.rpartition("-")
-    return (stem, int(number), host) if dash and number.isdecimal() else (host, 0, host)

@@ -166,6 +166,7 @@ def _beside(job: TrainingJob, host: str, folders: SageMakerFolders) -> dict[str,
         "SAGEMAKER_BASE_DIR": folders.base,
         "SAGEMAKER_JOB_NAME": job.name,
         "SAGEMAKER_REGION": job.region,
+        "SAGEMAKER_TRAINING_MODULE": _FRAMEWORK_MODULE,
         "TRAINING_JOB_NAME": job.name,
     }
 

@@ -101,14 +101,15 @@ class TrainingJob:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All hosts, in the order of the groups."""
-        return tuple(host for group in self.groups for host in group.hosts)
+        """All hosts, in the order of their numbers."""
+        hosts = [host for group in self.groups for host in group.hosts]
+        return tuple(sorted(hosts, key=_by_number))
 
     @property
     def master(self) -> str:
         """The host where ranks meet: the first one of the groups that are distributed."""
         meeting = [group for group in self.groups if group.name in self.distributed]
-        return (meeting or self.groups)[0].hosts[0]
+        return meeting[0].hosts[0] if meeting else self.hosts[0]
 
     def group_of(self, host: str) -> HostGroup:
         """Return the group of a host; raises UsageError where it is none of the job's."""
@@ -123,3 +124,9 @@ class TrainingJob:
         """Return the inputs that a host has."""
         group = self.group_of(host).name
         return tuple(channel for channel in self.channels if channel.is_for(group))
+
+
+def _by_number(host: str) -> tuple[str, int, str]:
+    """Sort algo-2 before algo-10."""
+    stem, dash, number = host.rpartition("-")
+    return (stem, int(number), host) if dash and number.isdecimal() else (host, 0, host)

@@ -73,6 +73,7 @@ RECORDS_BOOT = Variable(
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
+SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 OFFLOAD = Variable(
     "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
@@ -204,6 +205,8 @@ def thread_variables(count: int) -> dict[str, str | None]:
 def path_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
     others = PYTHONPATH.get()
+    if others is not None and others.split(":")[0] == entry:
+        return others
     return f"{entry}:{others}" if others else entry
 
 

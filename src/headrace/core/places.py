@@ -10,6 +10,8 @@ PACKAGE = f"{Path(__file__).parents[1]}/"
 """The folder of this package."""
 SITE = f"{PACKAGE}enter/site"
 """What comes first in PYTHONPATH, so that scripts begin with what Headrace prepares."""
+SMDDP = f"{PACKAGE}enter/smddp"
+"""What comes last in a script's path under SageMaker's contract: its library's stand-in."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d?[^/]*/|^<")
 
 

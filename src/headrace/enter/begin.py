@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from headrace.core import env
+from headrace.core.places import SMDDP
 
 
 def begin() -> None:
     """Prepare what is asked for; each part waits for the import that it is about."""
+    if env.SMDDP.get():
+        sys.path.append(SMDDP)  # after site-packages: the real one comes first
     if env.APPLY.get():  # first: the probe is to see what loaders have become
         from headrace.enter.overrides import prepare_overrides
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -17,8 +18,10 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.tied import tied_command
 from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
+from headrace.launch.contract_flags import ContractOptions, add_contract_flags, contract_options
 from headrace.launch.recording import JobOptions
-from headrace.launch.scripts import check_script
+from headrace.launch.scripts import check_script, find_script
+from headrace.launch.sites import Site
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
 _HOW = "Write it as: headrace run [torchrun's flags] script.py [arguments]."
@@ -37,6 +40,7 @@ class TorchrunJob:
         keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
         shutdown_s: How long torchrun waits for ranks it asked to stop.
         options: What else was told: whether it is recorded, and so on.
+        contract: What the script is told, and how.
         cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
             say who else takes part.
     """
@@ -47,6 +51,7 @@ class TorchrunJob:
     keeps_own_logs: bool
     shutdown_s: int
     options: JobOptions
+    contract: ContractOptions
     cluster: ClusterOptions | None = None
 
 
@@ -61,7 +66,10 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
+    contract = contract_options(args)
+    args.typed_script = args.training_script
     if not args.module:
+        args.training_script = find_script(args.training_script, contract.source_dir)
         check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
     ranks_here = _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
@@ -74,29 +82,40 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         options=JobOptions.parse(args.profile, args.profile_interval, args.apply),
+        contract=contract,
         cluster=cluster,
     )
 
 
 def tie_ranks(
-    args: argparse.Namespace, told_through: int | None = None, restarts: int | None = None
+    args: argparse.Namespace,
+    site: Site,
+    told_through: int | None = None,
+    restarts: int | None = None,
 ) -> None:
     """Have torchrun start each rank so that it ends when torchrun does.
 
     Args:
         args: torchrun's, which are changed.
+        site: What each rank gets by the job's contracts.
         told_through: The writing end of a pipe of this process, where each rank tells its pid.
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """
+    script = [args.training_script, *site.arguments, *args.training_script_args]
+    if site.folder is not None and not args.module and Path(script[0]).exists():
+        script[0] = str(Path(script[0]).absolute())
     if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
+        args.training_script_args = script[1:]
         return
-    script = [args.training_script, *args.training_script_args]
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
+    if site.folder is not None:
+        script = ["env", f"--chdir={site.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    program, *arguments = tied_command(sys.executable, script, told_through=told_through)
+    tied = tied_command(sys.executable, script, told_through=told_through)
+    program, *arguments = site.placed(tied)
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments
 
@@ -121,6 +140,7 @@ def _parser() -> _Parser:
     parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
     parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
     add_cluster_flags(parser)
+    add_contract_flags(parser)
     return parser
 
 

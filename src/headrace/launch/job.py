@@ -13,10 +13,12 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.core.tied import tied_command
-from headrace.launch.failure import describe_end
+from headrace.launch.failure import describe_end, last_traceback
+from headrace.launch.host_site import only_host_site
 from headrace.launch.own_flags import DirectJob, direct_job
 from headrace.launch.recording import Recording
-from headrace.launch.scripts import check_script
+from headrace.launch.scripts import check_script, find_script
+from headrace.launch.sites import Site
 from headrace.launch.streams import open_stream, resize
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.tee import Tee, raw
@@ -45,28 +47,37 @@ def run_job(argv: Sequence[str]) -> int:
 
 
 def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
+    script = job.script if job.module else find_script(job.script, job.contract.source_dir)
     if not job.module:
-        check_script(job.script)
+        check_script(script)
     folder = open_run_folder(
-        run_dir=job.run_dir, name=job.name, script=job.script, runs_dir=job.runs_dir
+        run_dir=job.run_dir, name=job.name, script=script, runs_dir=job.runs_dir
     )
     attempt = folder.start_attempt(
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )
     tell(f"headrace: run folder {folder.path}\n")
-    python = env.PYTHON_EXEC.get() or sys.executable
-    script = [python, "-u", *(["-m"] if job.module else []), job.script, *job.arguments]
+    site = only_host_site(
+        job.contract, script=script, is_module=job.module, folder=folder.path, distribution=None,
+        count_devices=_count_devices,
+    )  # fmt: skip
+    command = _command(job, script, site)
     log = folder.logs(attempt.number) / "rank-0.stderr"
     with signals_held() as held:
         recording = Recording(folder, attempt, job.options)
         streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
         child = subprocess.Popen(
-            tied_command(sys.executable, script),
+            site.placed(tied_command(sys.executable, command)),
             stdout=streams[0].written,
             stderr=streams[1].written,
             env=env.child_environment(
-                {env.RUN_DIR.name: str(folder.path), **recording.environment()}
+                {
+                    **site.environment,
+                    env.RUN_DIR.name: str(folder.path),
+                    **recording.environment(),
+                }
             ),
+            cwd=site.folder,
             close_fds=False,  # what the shell opened, as by <(command), is the script's
         )
         for stream in streams:
@@ -83,9 +94,24 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     # Signals are free again: whoever does not want to wait for this may leave.
     if returncode != 0:
         tell(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
+    site.note_end(exit_code_of(returncode), command, last_traceback(log) if returncode else "")
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _command(job: DirectJob, script: str, site: Site) -> list[str]:
+    python = env.PYTHON_EXEC.get() or sys.executable
+    if site.folder is not None and not job.module:
+        script = str(Path(script).absolute())
+    return [python, "-u", *(["-m"] if job.module else []), script, *site.arguments, *job.arguments]
+
+
+def _count_devices() -> int:
+    """Return how many devices this host has, asked in another process: torch starts threads."""
+    asked = "import torch; print(torch.accelerator.device_count())"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).stdout
+    return int(told) if told.strip().isdigit() else 0
 
 
 def _write_down_end(folder: RunFolder, attempt: int, exit_code: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.launch.contract_flags import SPELLINGS, ContractOptions
 from headrace.launch.recording import JobOptions
 
 OWN_FLAGS = {
@@ -28,9 +29,12 @@ OWN_FLAGS = {
     "--max-preemptions": "max_preemptions",
     "--max_preemptions": "max_preemptions",
     "--requirements": "requirements",
+    **SPELLINGS,
 }
-_OF_CLUSTERS = {
+# Those of clusters, and what has ranks started.
+_NOT_DIRECT = {
     "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "requirements",
+    "distribution",
 }  # fmt: skip
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 
@@ -44,6 +48,7 @@ class DirectJob:
         runs_dir: Where runs lie, if told.
         name: The run's name, if told.
         options: What else was told: whether it is recorded, and so on.
+        contract: What the script is told, and how.
         module: The script is a module's name.
         script: The script or module.
         arguments: What it gets.
@@ -53,6 +58,7 @@ class DirectJob:
     runs_dir: str | None
     name: str | None
     options: JobOptions
+    contract: ContractOptions
     module: bool
     script: str
     arguments: tuple[str, ...]
@@ -78,21 +84,25 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     script = rest[1:] if module else rest
     if _torchrun_is_configured() or not script or script[0].startswith("-"):
         return None
-    if own.keys() & _OF_CLUSTERS:
+    if own.keys() & _NOT_DIRECT:
         return None
+    last = {name: values[-1] for name, values in own.items()}
     return DirectJob(
-        run_dir=own.get("run_dir"),
-        runs_dir=own.get("runs_dir"),
-        name=own.get("name"),
-        options=JobOptions.parse(own.get("profile"), own.get("profile_interval"), own.get("apply")),
+        run_dir=last.get("run_dir"),
+        runs_dir=last.get("runs_dir"),
+        name=last.get("name"),
+        options=JobOptions.parse(
+            last.get("profile"), last.get("profile_interval"), last.get("apply")
+        ),
+        contract=ContractOptions.parse(own),
         module=module,
         script=script[0],
         arguments=tuple(script[1:]),
     )
 
 
-def _split_own_flags(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    own: dict[str, str] = {}
+def _split_own_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    own: dict[str, list[str]] = {}
     rest = list(argv)
     while rest:
         flag, equals, value = rest[0].partition("=")
@@ -102,7 +112,7 @@ def _split_own_flags(argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             if len(rest) < 2:
                 raise UsageError(f"{flag} needs a value: {flag} {OWN_FLAGS[flag].upper()}.")
             value = rest[1]
-        own[OWN_FLAGS[flag]] = value
+        own.setdefault(OWN_FLAGS[flag], []).append(value)
         rest = rest[1 if equals else 2 :]
     return own, rest
 

@@ -31,6 +31,24 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
         raise UsageError(f"{script} may not be read. Run `chmod +r {script}`.")
 
 
+def find_script(script: str, source_dir: str | None) -> str:
+    """Return a script's path: from the folder of the code on, where it is there.
+
+    Args:
+        script: As it was typed.
+        source_dir: The folder of the code; None: none is named.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if source_dir is None:
+        return script
+    if not Path(source_dir).is_dir():
+        raise UsageError(f"--source-dir {source_dir}: there is no such folder in {Path.cwd()}.")
+    inside = Path(source_dir) / script
+    return str(inside) if inside.exists() or not Path(script).exists() else script
+
+
 def _nearest(path: Path) -> str:
     neighbours = [entry.name for entry in path.parent.glob("*.py")]
     close = difflib.get_close_matches(path.name, neighbours, n=1)

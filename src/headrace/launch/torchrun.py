@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -30,11 +31,13 @@ from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
+from headrace.launch.host_site import only_host_site
 from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.logs import CleanStarts, RunLogs
 from headrace.launch.member import Member
 from headrace.launch.recording import Recording
+from headrace.launch.sites import Site
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
@@ -88,14 +91,38 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
 
 
 def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
+    script = [job.args.training_script, *job.args.training_script_args]
+    site = _site(job, folder)
+    env.change(site.environment)
     recording = Recording(folder, attempt, job.options)
     env.change(recording.environment())
     given = job.args.log_dir
+    told = ""
+
+    def report(failure: _Failed) -> None:
+        nonlocal told
+        told = failure.message
+        tell(told)
+
+    code = LaunchError.exit_code
     try:
-        return _run(job, Path(given) if given else folder.logs(attempt.number), _report)
+        code = _run(job, Path(given) if given else folder.logs(attempt.number), report, site)
     finally:
         _ignore_signals()  # how the job ended is known: one that comes now must not change that
         recording.finish()
+        site.note_end(code, script, told)
+    return code
+
+
+def _site(job: TorchrunJob, folder: RunFolder) -> Site:
+    return only_host_site(
+        job.contract,
+        script=job.args.training_script,
+        is_module=job.args.module,
+        folder=folder.path,
+        distribution=job.contract.distribution or "torch_distributed",
+        count_devices=torch.accelerator.device_count,
+    )
 
 
 def _ignore_signals() -> None:
@@ -113,13 +140,14 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
         told = {"first": asdict(failure.first), "message": failure.message, "logs": str(logs)}
         os.write(announce_fd, json.dumps({"failure": told}).encode() + b"\n")
 
-    return _run(job, logs, report, member)
+    return _run(job, logs, report, Site(), member)
 
 
 def _run(
     job: TorchrunJob,
     logs_folder: Path,
     report: Callable[[_Failed], None],
+    site: Site,
     member: Member | None = None,
 ) -> int:
     args = job.args
@@ -128,7 +156,7 @@ def _run(
     _keep_restarts_apart(args)
     _choose_local_rendezvous(args)
     leftovers = Leftovers()
-    tie_ranks(args, leftovers.told_through, member.restarts if member else None)
+    tie_ranks(args, site, leftovers.told_through, member.restarts if member else None)
     try:
         config, entrypoint, arguments = torchrun.config_from_args(args)
     except (ValueError, AssertionError, OSError) as error:
@@ -213,10 +241,6 @@ def _choose_local_rendezvous(args: argparse.Namespace) -> None:
 class _Failed:
     first: RankFailure
     message: str
-
-
-def _report(failed: _Failed) -> None:
-    tell(failed.message)
 
 
 def _failed(error: ChildFailedError, logs: RunLogs | None) -> _Failed:

@@ -39,7 +39,7 @@ def pack_luggage(args: argparse.Namespace, argv: Sequence[str]) -> Luggage:
     place = (
         len(argv)
         - 1
-        - list(reversed(argv)).index(args.training_script, len(args.training_script_args))
+        - list(reversed(argv)).index(args.typed_script, len(args.training_script_args))
     )
     before, after = argv[:place], argv[place + 1 :]
     if args.module or args.no_python:

@@ -1,0 +1,144 @@
+"""A program that sees folders of the job at places of their own, such as /opt/ml; nobody else does.
+
+`python -m headrace.core.placed --at PLACE SOURCE [--at PLACE SOURCE ...] -- command...` makes a
+mount namespace of its own, binds each SOURCE at its PLACE there, and replaces itself by the
+command. Where it may not mount, it makes a user namespace in which it may, with the same user and
+group. Where PLACE does not exist, its folder is made anew in memory, with all that it holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.core.errors import LaunchError
+
+NOT_PLACED = 125
+"""The exit code where the places cannot be had."""
+# <linux/sched.h> and <linux/mount.h>
+_NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
+_LONGEST_S = 30.0
+_BIND, _ALL_BELOW, _PRIVATE = 0x1000, 0x4000, 0x40000
+
+
+def placed_command(python: str, places: dict[str, str], command: Sequence[str]) -> list[str]:
+    """Return the command line that starts a command which sees sources at places.
+
+    Args:
+        python: The interpreter that runs this file; needs Headrace, and nothing else.
+        places: Sources, by the place where each is seen; all of them absolute paths.
+        command: What is to run.
+    """
+    at = [part for place, source in places.items() for part in ("--at", place, source)]
+    return [python, "-P", "-m", "headrace.core.placed", *at, "--", *command]
+
+
+def may_place(place: str) -> bool:
+    """Return whether a program that this process starts may see something else at a place."""
+    command = placed_command(sys.executable, {place: "/"}, ["true"])
+    try:
+        ended = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=_LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0
+
+
+def become(arguments: Sequence[str]) -> NoReturn:
+    """Put everything in its place and become the command."""
+    end = arguments.index("--")
+    places = {arguments[at + 1]: arguments[at + 2] for at in range(0, end, 3)}
+    command = list(arguments[end + 1 :])
+    try:
+        _make_namespaces()
+        for place, source in places.items():
+            _bind(Path(source), Path(place))
+    except (OSError, LaunchError) as error:
+        sys.stderr.write(f"headrace: {', '.join(places)} cannot be placed: {error}\n")
+        sys.exit(NOT_PLACED)
+    try:
+        os.execvp(command[0], command)  # noqa: S606  (becoming the command is the purpose)
+    except OSError as error:
+        sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _make_namespaces() -> None:
+    user, group = os.getuid(), os.getgid()
+    if not _unshare(_NEW_MOUNTS):
+        if not _unshare(_NEW_USERS | _NEW_MOUNTS):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        own = Path("/proc/self")
+        (own / "setgroups").write_text("deny")  # else the kernel takes no gid_map
+        (own / "uid_map").write_text(f"{user} {user} 1")
+        (own / "gid_map").write_text(f"{group} {group} 1")
+    _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
+
+
+def _unshare(flags: int) -> bool:
+    return bool(ctypes.CDLL(None, use_errno=True).unshare(flags) == 0)
+
+
+def _bind(source: Path, place: Path) -> None:
+    if not place.exists():
+        _make_room(place, is_folder=source.is_dir())
+    _mount(str(source), str(place), None, _BIND | _ALL_BELOW)
+
+
+def _make_room(place: Path, *, is_folder: bool) -> None:
+    """Make a place to bind at, in memory: nothing is written to the folder above it."""
+    above = place.parent
+    while not above.exists():
+        above = above.parent
+    if above == Path("/"):
+        raise LaunchError(f"there is no folder {place.parents[-2]}")
+    kept = {entry.name: _Kept(entry) for entry in above.iterdir()}
+    mode = stat.S_IMODE(above.stat().st_mode)
+    _mount("tmpfs", str(above), "tmpfs", 0)
+    for name, entry in kept.items():
+        entry.put_back(above / name)
+    above.chmod(mode)
+    if is_folder:
+        place.mkdir(parents=True)
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+
+
+class _Kept:
+    """An entry of a folder, held while something is mounted over that folder."""
+
+    def __init__(self, path: Path) -> None:
+        self._link = path.readlink() if path.is_symlink() else None
+        self._is_folder = path.is_dir()
+        self._descriptor = -1
+        if self._link is None:
+            self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def put_back(self, path: Path) -> None:
+        if self._link is not None:
+            path.symlink_to(self._link)
+            return
+        if self._is_folder:
+            path.mkdir()
+        else:
+            path.touch()
+        _mount(f"/proc/self/fd/{self._descriptor}", str(path), None, _BIND | _ALL_BELOW)
+        os.close(self._descriptor)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    if libc.mount(*encoded, ctypes.c_ulong(flags), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+if __name__ == "__main__":
+    become(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""Stands for SageMaker's package of that name where that is not installed."""

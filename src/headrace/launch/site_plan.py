@@ -1,0 +1,103 @@
+"""Which hosts a job under a contract has, and what they are called: the same for each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.training_job import Distribution
+
+# What SageMaker calls the only group of a job.
+_ONLY_GROUP = "homogeneousCluster"
+_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SitePlan:
+    """The hosts of a job, as its scripts are told of them.
+
+    Attributes:
+        job: The job's name.
+        groups: Its instance groups, their hosts named as scripts are told.
+        addresses: Those of the hosts, by their names.
+        distribution: What starts the ranks; None: the script runs once on each host.
+        distributed: The names of the groups in which it does so.
+        may_place: Whether each host may give its processes a view of files of their own.
+    """
+
+    job: str
+    groups: tuple[HostGroup, ...]
+    addresses: Mapping[str, str]
+    distribution: Distribution | None
+    distributed: tuple[str, ...]
+    may_place: bool
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of all hosts, group by group."""
+        return tuple(host for group in self.groups for host in group.hosts)
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SitePlan:
+        """Return the plan that `to_json` told."""
+        told: dict[str, Any] = json.loads(text)
+        groups = tuple(
+            HostGroup(**{**group, "hosts": tuple(group["hosts"])}) for group in told["groups"]
+        )
+        return cls(**{**told, "groups": groups, "distributed": tuple(told["distributed"])})
+
+
+def plan_sites(
+    job: str,
+    groups: Mapping[str, tuple[str, list[str]]],
+    *,
+    distribution: Distribution | None,
+    distributed: str | None,
+    may_place: bool,
+) -> SitePlan:
+    """Return the plan of hosts that are known by their addresses.
+
+    Where scripts may see an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
+    order of the groups; a name that nothing resolves would help no script, so elsewhere they are
+    called by their addresses.
+
+    Args:
+        job: The job's name.
+        groups: Type and addresses of the hosts of each group, by its name.
+        distribution: What starts the ranks.
+        distributed: The group in which it does so; None: none.
+        may_place: Whether each host may give its processes a view of files of their own.
+    """
+    addresses: dict[str, str] = {}
+    named = []
+    for group, (kind, hosts) in groups.items():
+        names = [f"algo-{len(addresses) + number}" for number in range(1, len(hosts) + 1)]
+        names = names if may_place else hosts
+        addresses |= dict(zip(names, hosts, strict=True))
+        named.append(HostGroup(name=group, hosts=tuple(names), instance_type=kind))
+    return SitePlan(
+        job=job,
+        groups=tuple(named),
+        addresses=addresses,
+        distribution=distribution,
+        distributed=(distributed,) if distribution is not None and distributed else (),
+        may_place=may_place,
+    )
+
+
+def plan_only_host(
+    job: str, *, distribution: Distribution | None, devices: int, may_place: bool
+) -> SitePlan:
+    """Return the plan of a job on this host alone; see `plan_sites`."""
+    kind = "local_gpu" if devices else "local"
+    return plan_sites(
+        job, {_ONLY_GROUP: (kind, [_ADDRESS])},
+        distribution=distribution, distributed=_ONLY_GROUP, may_place=may_place,
+    )  # fmt: skip

@@ -1,0 +1,277 @@
+"""Scripts as people write them for SageMaker and Vertex AI, unmodified, on this host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs import attempts_of, clean_environment, headrace, run
+
+SCRIPT_MODE = """
+import argparse, json, os, pathlib
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--use_amp", type=str)
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--model-dir", default=os.environ["SM_MODEL_DIR"])
+parser.add_argument("--train", default=os.environ["SM_CHANNEL_TRAIN"])
+parser.add_argument("--hosts", default=json.loads(os.environ["SM_HOSTS"]))
+parser.add_argument("--current-host", default=os.environ["SM_CURRENT_HOST"])
+parser.add_argument("--num-gpus", default=os.environ["SM_NUM_GPUS"])
+args = parser.parse_args()
+assert args.hosts == [args.current_host] == [os.environ["MASTER_ADDR"]]
+print("told", args.batch_size, args.use_amp, args.epochs, os.getcwd(), flush=True)
+print("read", [path.name for path in pathlib.Path(args.train).iterdir()])
+import beside
+pathlib.Path(args.model_dir, "model.pth").write_text("weights")
+pathlib.Path(os.environ["SM_OUTPUT_DATA_DIR"], "metrics.json").write_text("{}")
+"""
+FIXED_PATHS = """
+import json, pathlib, socket
+base = pathlib.Path("/opt/ml")
+values = json.loads((base / "input/config/hyperparameters.json").read_text())
+hosts = json.loads((base / "input/config/resourceconfig.json").read_text())["hosts"]
+print("told", values["epochs"], socket.gethostbyname(hosts[0]))
+print("read", (base / "input/data/train/a.txt").read_text())
+(base / "model" / "model.pth").write_text("weights")
+"""
+RESUMES = """
+import pathlib, sys
+checkpoints = pathlib.Path("/opt/ml/checkpoints")
+done = sorted(int(path.stem) for path in checkpoints.glob("*.pt"))
+start = done[-1] + 1 if done else 0
+print("from", start, flush=True)
+for epoch in range(start, 4):
+    (checkpoints / f"{epoch}.pt").write_text("state")
+    if epoch == 1 and start == 0:
+        raise RuntimeError("the instance is taken away")
+"""
+VERTEX = """
+import argparse, json, os, pathlib
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+args = parser.parse_args()
+spec = json.loads(os.environ["CLUSTER_SPEC"])
+assert spec["task"]["type"] == "workerpool0" and "TF_CONFIG" not in os.environ
+assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "1")
+model_dir = os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/")
+assert model_dir.endswith("/")
+print("told", args.lr, os.listdir(os.environ["AIP_TRAINING_DATA_URI"]))
+pathlib.Path(model_dir, "model.pth").write_text("weights")
+pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"], "1.pt").write_text("state")
+pathlib.Path(os.environ["AIP_TENSORBOARD_LOG_DIR"], "events").write_text("")
+"""
+SMDDP = """
+import torch
+import smdistributed.dataparallel.torch.distributed as dist
+from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
+
+dist.init_process_group()
+torch.manual_seed(dist.get_rank())
+model = DDP(torch.nn.Linear(2, 1, bias=False), device_ids=[dist.get_local_rank()])
+model(torch.full((1, 2), float(dist.get_rank() + 1))).sum().backward()
+print("rank", dist.get_rank(), "of", dist.get_world_size(), model.module.weight.grad.tolist())
+total = torch.tensor([1.0])
+dist.all_reduce(total)
+dist.barrier()
+print("sum", total.item(), torch.distributed.get_backend(), flush=True)
+torch.distributed.destroy_process_group()
+"""
+BACKEND = """
+import os, torch, torch.distributed as dist
+import smdistributed.dataparallel.torch.torch_smddp
+
+dist.init_process_group(backend="smddp")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", total.item(), dist.get_backend(), os.environ["SM_HOSTS"], flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder with a script's folder and a channel's data."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.txt").write_text("a picture")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "beside.py").write_text("")
+    return tmp_path
+
+
+def test_a_script_mode_script_gets_arguments_channels_and_folders(job: Path) -> None:
+    (job / "src" / "train.py").write_text(SCRIPT_MODE)
+    ended = run(
+        job, "--name", "a", "--contract", "sagemaker", "--channel", "train=images",
+        "--hyperparameter", "batch-size=16", "--hyperparameter", "use_amp=true",
+        "--source-dir", "src", "train.py", "--epochs", "3",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert f"told 16 True 3 {job / 'src'}\nread ['a.txt']\n" in ended.stdout
+    (host,) = (job / "runs" / "a" / "hosts").iterdir()
+    assert (host / "ml" / "model" / "model.pth").read_text() == "weights"
+    assert (host / "ml" / "output" / "data" / "metrics.json").exists()
+    assert (host / "ml" / "output" / "success").exists()
+    (attempt,) = attempts_of(job / "runs" / "a")
+    assert "--channel=train=images" in attempt["command"]
+
+
+def test_paths_below_opt_ml_are_the_jobs_own_and_nobody_elses(job: Path) -> None:
+    if Path("/opt/ml").exists():
+        pytest.skip("this machine has an /opt/ml")
+    (job / "train.py").write_text(FIXED_PATHS)
+    flags = ["--contract", "sagemaker", "--channel", "train=images", "--hyperparameter", "epochs=2"]
+    ended = run(job, "--name", "a", *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "told 2 127.0.0.1\nread a picture\n" in ended.stdout
+    assert (job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "model" / "model.pth").exists()
+    assert not Path("/opt/ml").exists()
+
+
+def test_a_checkpoint_is_there_again_when_the_run_goes_on_and_the_failure_is_told(
+    job: Path,
+) -> None:
+    (job / "train.py").write_text(RESUMES)
+    flags = ["--name", "a", "--contract", "sagemaker", "train.py"]
+    ended = run(job, *flags)
+    assert (ended.returncode, ended.stdout) == (1, "from 0\n"), ended.stderr
+    output = job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "output"
+    told = (output / "failure").read_text()
+    assert told.startswith("ExecuteUserScriptError:\nExitCode 1\n")
+    assert "RuntimeError: the instance is taken away" in told
+    ended = run(job, *flags)
+    assert (ended.returncode, ended.stdout) == (0, "from 2\n"), ended.stderr
+    assert not (output / "failure").exists()
+
+
+def test_a_failure_that_the_script_tells_itself_stays(job: Path) -> None:
+    (job / "train.py").write_text(
+        "import os, sys\n"
+        "open(os.path.join(os.environ['SM_OUTPUT_DIR'], 'failure'), 'w').write('no labels')\n"
+        "sys.exit(3)\n"
+    )
+    ended = run(job, "--name", "a", "--contract", "sagemaker", "train.py")
+    assert ended.returncode == 3
+    failure = job / "runs" / "a" / "hosts" / "algo-1" / "ml" / "output" / "failure"
+    assert failure.read_text() == "no labels"
+
+
+def test_a_script_of_vertex_finds_its_cluster_and_its_folders(job: Path) -> None:
+    (job / "train.py").write_text(VERTEX)
+    ended = run(
+        job, "--name", "a", "--contract", "vertex", "--channel", "training=images",
+        "--hyperparameter", "lr=0.1", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "told 0.1 ['a.txt']\n" in ended.stdout
+    made = {path.name for path in (job / "runs" / "a" / "output").glob("*/*")}
+    assert made == {"model.pth", "1.pt", "events"}
+
+
+@pytest.mark.parametrize(
+    "flags", [["--distribution", "smdistributed", "--nproc-per-node", "2"], ["--nproc-per-node=2"]]
+)
+def test_the_first_library_for_data_parallel_training_is_there(job: Path, flags: list[str]) -> None:
+    (job / "train.py").write_text(SMDDP)
+    ended = run(job, "--contract", "sagemaker", *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    for rank in range(2):
+        # The mean of both ranks' gradients, 1 and 2.
+        assert f"[rank {rank}] rank {rank} of 2 [[1.5, 1.5]]\n" in ended.stdout
+        assert f"[rank {rank}] sum 2.0 smddp\n" in ended.stdout
+
+
+def test_its_backend_is_there_also_where_nothing_is_recorded(job: Path) -> None:
+    (job / "train.py").write_text(BACKEND)
+    flags = ["--profile", "off", "--contract", "sagemaker-v3", "--nproc-per-node", "2"]
+    ended = run(job, *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count('sum 2.0 smddp ["algo-1"]\n') == 2
+
+
+def test_without_the_contract_there_is_no_such_library(job: Path) -> None:
+    (job / "train.py").write_text("import smdistributed\n")
+    ended = run(job, "train.py")
+    assert ended.returncode == 1
+    assert "ModuleNotFoundError: No module named 'smdistributed'" in ended.stderr
+
+
+def test_the_real_library_comes_first(job: Path) -> None:
+    real = job / "site" / "smdistributed"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("print('the real one')\n")
+    (job / "train.py").write_text("import smdistributed\n")
+    ended = run(job, "--contract", "sagemaker", "train.py", PYTHONPATH=str(job / "site"))
+    assert (ended.returncode, ended.stdout) == (0, "the real one\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--contract=sagemeker"], "it is one of torchrun, sagemaker, sagemaker-v3, vertex. Did"),
+        (["--contract=sagemaker,sagemaker-v3"], "they spell the same variables differently"),
+        (["--channel=train=images"], "a script is told by its contract where its channels are"),
+        (["--contract=vertex", "--channel=train"], "write it as --channel NAME=URL"),
+        (["--contract=vertex", "--channel=a=x", "--channel=a=y"], "a=... is given twice"),
+        (["--contract=vertex", "--channel=train=imags"], "--channel train=imags: there is no "),
+        (["--contract=vertex", "--channel=train=empty"], "is empty. Name one that holds data"),
+        (["--hyperparameter=sagemaker_program=x"], "are SageMaker's own"),
+        (["--contract=sagemaker", "--distribution=smdist"], "Did you mean smdistributed?"),
+        (["--distribution=mpi"], "add --contract sagemaker"),
+        (["--source-dir=sr"], "--source-dir sr: there is no such folder in"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(
+    job: Path, flags: list[str], said: str
+) -> None:
+    (job / "train.py").write_text("raise SystemExit('it has begun')\n")
+    (job / "empty").mkdir()
+    ended = run(job, *flags, "train.py")
+    assert ended.returncode == 2, ended.stderr
+    assert said in ended.stderr
+    assert "it has begun" not in ended.stderr
+
+
+def test_who_may_mount_nothing_gets_the_folders_elsewhere(job: Path) -> None:
+    """Without user namespaces, as in many containers."""
+    (job / "train.py").write_text(
+        "import os, socket, json\n"
+        "print(os.environ['SM_MODEL_DIR'], os.environ['SAGEMAKER_BASE_DIR'])\n"
+        "print(socket.gethostbyname(json.loads(os.environ['SM_HOSTS'])[0]))\n"
+    )
+    none_allowed = Path("/proc/sys/user/max_mnt_namespaces")
+    command = headrace("run", "--name", "a", "--contract", "sagemaker", "train.py")
+    # A user namespace of its own, in which no further mount namespace may be made.
+    script = f'echo 0 > {none_allowed} && exec "$@"'
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", *command],
+        cwd=job, env=clean_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    base = job / "runs" / "a" / "hosts" / "127.0.0.1" / "ml"
+    assert ended.stdout == f"{base / 'model'} {base}\n127.0.0.1\n"
+    assert f"so /opt/ml is {base}" in ended.stderr
+
+
+def test_what_a_script_sees_is_told_in_its_own_words(job: Path) -> None:
+    """The toolkit that scripts import reads the job from what is there."""
+    (job / "train.py").write_text(
+        "import json\n"
+        "from sagemaker_training.environment import Environment\n"
+        "env = Environment()\n"
+        "print(json.dumps([env.hosts, env.hyperparameters, env.channel_input_dirs,\n"
+        "                  env.is_master, env.model_dir, env.module_name]))\n"
+    )
+    ended = run(
+        job, "--contract", "sagemaker", "--channel", "train=images", "--hyperparameter", "x=[1]",
+        "train.py", AWS_DEFAULT_REGION="eu-west-1",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == [
+        ["algo-1"], {"x": [1]}, {"train": "/opt/ml/input/data/train"}, True, "/opt/ml/model",
+        "train",
+    ]  # fmt: skip

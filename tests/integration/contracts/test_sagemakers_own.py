@@ -1,0 +1,165 @@
+"""SageMaker's own packages read what a script is told, and agree with it name by name.
+
+`sagemaker-training` is what SDK 2's containers run, `sagemaker-train` brings what SDK 3's do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from headrace.contracts.host_group import HostGroup
+from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
+from headrace.contracts.sagemaker_folders import SageMakerFolders
+from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
+from headrace.contracts.training_job import Channel, Machine, TrainingJob
+from headrace.core.placed import placed_command
+from headrace.launch.sagemaker_tree import SageMakerTree
+from jobs import clean_environment
+
+HYPERPARAMETERS = {
+    "batch-size": 256, "lr": 0.1, "name": "über 'quoted'", "amp": True, "none": None, "n": "12",
+    "augment": {"flip": 0.5, "crop": [224, 224]}, "layers": [1, 2], "x": -1,
+}  # fmt: skip
+GPU = HostGroup(name="gpu", hosts=("algo-1", "algo-2"), instance_type="ml.g5.xlarge")
+CPU = HostGroup(name="cpu", hosts=("algo-3",), instance_type="ml.c5.4xlarge")
+ONE = HostGroup(name="homogeneousCluster", hosts=("algo-1",), instance_type="ml.g5.xlarge")
+CHANNELS = (
+    Channel(name="train", content_type="image/jpeg"),
+    Channel(name="validation", mode="FastFile", distribution="ShardedByS3Key"),
+    Channel(name="raw", groups=("cpu",)),
+)
+ENVIRONMENT = """
+import json
+from sagemaker_training.environment import Environment
+environment = Environment()
+told = {"attributes": dict(environment), "variables": environment.to_env_vars(),
+        "arguments": environment.to_cmd_args()}
+print("TOLD", json.dumps(told))
+"""
+# What the toolkit counts on this machine, or only tells of the machine.
+OF_THE_MACHINE = {"num_cpus", "num_gpus", "num_neurons"}
+
+
+def job_of(*groups: HostGroup, distributed: tuple[str, ...] = ()) -> TrainingJob:
+    return TrainingJob(
+        name="a-job",
+        groups=groups,
+        entry_point="train.py",
+        distribution="torch_distributed" if distributed else None,
+        distributed=distributed,
+        channels=CHANNELS if len(groups) > 1 else CHANNELS[:2],
+        hyperparameters=HYPERPARAMETERS,
+        submitted="/code",
+        region="eu-west-1",
+    )
+
+
+JOBS = {
+    "one group": job_of(ONE),
+    "one group, distributed": job_of(ONE, distributed=("homogeneousCluster",)),
+    "two groups": job_of(GPU, CPU, distributed=("gpu",)),
+    "two groups, none distributed": job_of(CPU, GPU),
+}
+HOSTS = [(told, host) for told, job in JOBS.items() for host in job.hosts]
+
+
+def laid_out(job: TrainingJob, host: str, machine: Machine, folder: Path) -> SageMakerTree:
+    tree = SageMakerTree(folder / "ml")
+    places = {channel.name: folder for channel in job.channels}
+    tree.lay_out(job, host, machine, code=folder, channels=places)
+    return tree
+
+
+@pytest.mark.parametrize(("told", "host"), HOSTS)
+def test_the_toolkits_environment_is_what_the_script_is_told(
+    told: str, host: str, tmp_path: Path
+) -> None:
+    job = JOBS[told]
+    machine = Machine(cpus=4, gpus=1)
+    tree = laid_out(job, host, machine, tmp_path)
+    variables = sagemaker_variables(job, host, tree.folders, machine)
+    ended = subprocess.run(
+        [sys.executable, "-c", ENVIRONMENT],
+        env=clean_environment(**variables),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("TOLD "))
+    toolkit = json.loads(line.removeprefix("TOLD "))
+    ours = json.loads(variables["SM_TRAINING_ENV"])
+    assert ours.keys() == toolkit["attributes"].keys()
+    for name in ours.keys() - OF_THE_MACHINE:
+        assert ours[name] == toolkit["attributes"][name], name
+    counted = {f"SM_{name.upper()}" for name in OF_THE_MACHINE} | {"SM_TRAINING_ENV"}
+    assert len(toolkit["variables"]) > 35
+    for name, value in toolkit["variables"].items():
+        assert name in counted or variables[name] == value, name
+    assert toolkit["arguments"] == sagemaker_arguments(HYPERPARAMETERS)
+
+
+@pytest.mark.parametrize("host", JOBS["two groups"].hosts)
+def test_what_sdk_3s_container_exports_is_what_the_script_is_told(
+    host: str, tmp_path: Path
+) -> None:
+    job, machine = JOBS["two groups"], Machine(cpus=4, gpus=1, interface="lo")
+    tree = laid_out(job, host, machine, tmp_path)
+    variables = sagemaker_v3_variables(job, host, SageMakerFolders(), machine)
+    (own,) = [
+        Path(str(file.locate()))
+        for file in metadata.files("sagemaker-train") or ()
+        if str(file).endswith("scripts/environment.py")
+    ]
+    command = placed_command(sys.executable, {"/opt/ml": tree.folders.base}, [sys.executable, own])
+    subprocess.run(
+        [str(part) for part in command],
+        env=clean_environment(TRAINING_JOB_NAME=job.name),
+        capture_output=True,
+        check=True,
+    )
+    exported = _exported(Path(tree.folders.input) / "sm_training.env")
+    assert len(exported) > 30
+    of_machine = {f"SM_{name.upper()}" for name in OF_THE_MACHINE}
+    # That one names the hyperparameters of the SDK, too, which are ours of SDK 2.
+    hps = json.loads(exported.pop("SM_HPS"))
+    assert {name: hps[name] for name in HYPERPARAMETERS} == json.loads(variables["SM_HPS"])
+    for name, value in exported.items():
+        if name in of_machine or name.startswith("SM_HP_SAGEMAKER_") or name == "SM_TRAINING_ENV":
+            continue
+        assert variables[name] == value, name
+    inner, ours = json.loads(exported["SM_TRAINING_ENV"]), json.loads(variables["SM_TRAINING_ENV"])
+    assert inner.keys() == ours.keys()
+
+
+def test_sdk_3s_arguments_are_those_of_its_drivers(tmp_path: Path) -> None:
+    (utilities,) = [
+        Path(str(file.locate()))
+        for file in metadata.files("sagemaker-train") or ()
+        if str(file).endswith("train/container_drivers/common/utils.py")
+    ]
+    asked = (
+        "import sys, json; sys.path.insert(0, sys.argv[1]); import utils; "
+        "print(json.dumps(utils.hyperparameters_to_cli_args(json.loads(sys.argv[2]))))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", asked, str(utilities.parent), json.dumps(HYPERPARAMETERS)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(ended.stdout) == sagemaker_v3_arguments(HYPERPARAMETERS)
+
+
+def _exported(file: Path) -> dict[str, str]:
+    """What a shell would export: each line is NAME='VALUE', quotes inside and all."""
+    found = {}
+    for line in file.read_text().splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        found[name] = value.removeprefix("'").removesuffix("'")
+    return found
