@@ -8,6 +8,7 @@ from torch.distributed.run import get_args_parser
 
 from headrace.core.errors import UsageError
 from headrace.launch.flags import parse_torchrun_flags, threads_per_rank, tie_ranks
+from headrace.launch.sites import Site
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_wrong_use_is_one_sentence_with_the_remedy(argv, message, script: str):
 
 def test_ranks_are_started_through_the_wrapper(script: str):
     args = parse_torchrun_flags(["--nproc-per-node", "2", script, "-x"]).args
-    tie_ranks(args)
+    tie_ranks(args, Site())
     assert args.no_python
     assert args.training_script == sys.executable
     assert args.training_script_args[-4:] == [sys.executable, "-u", script, "-x"]
@@ -80,7 +81,7 @@ def test_ranks_are_started_through_the_wrapper(script: str):
 
 def test_a_module_stays_one(script: str):
     args = parse_torchrun_flags(["--nproc-per-node", "2", "-m", "pkg.train"]).args
-    tie_ranks(args)
+    tie_ranks(args, Site())
     assert not args.module
     assert args.training_script_args[-4:] == [sys.executable, "-u", "-m", "pkg.train"]
 

@@ -87,34 +87,14 @@ def host_site(
         UsageError: A channel is not there, say.
         LaunchError: The folders cannot be made.
     """
-    channels = find_channels(options.channels)
-    code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
-    job = TrainingJob(
-        name=plan.job,
-        groups=plan.groups,
-        entry_point=script if is_module else _from(code, script),
-        distribution=plan.distribution,
-        distributed=plan.distributed,
-        channels=tuple(Channel(name=name) for name in sorted(channels)),
-        hyperparameters=options.hyperparameters,
-        submitted=str(code),
-    )
-    address = plan.addresses[host]
-    request = SiteRequest(
-        contracts=options.contracts,
-        job=job,
-        host=host,
-        machine=Machine(
-            cpus=cores or len(os.sched_getaffinity(0)), gpus=devices, interface=_interface(address)
-        ),
-        addresses=plan.addresses,
-        folder=folder / "hosts" / host,
-        output=folder / "output",
-        code=code,
-        channels=channels,
+    request = _request(options, plan, host, script, folder, is_module=is_module)
+    machine = Machine(
+        cpus=cores or len(os.sched_getaffinity(0)),
+        gpus=devices,
+        interface=_interface(plan.addresses[host]),
     )
     try:
-        site = make_site(request, may_place=plan.may_place)
+        site = make_site(request, machine, may_place=plan.may_place)
     except OSError as error:
         raise LaunchError(
             f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
@@ -126,6 +106,30 @@ def host_site(
             f"{site.tree.folders.base}; SM_* variables name it\n"
         )
     return site
+
+
+def _request(
+    options: ContractOptions,
+    plan: SitePlan,
+    host: str,
+    script: str,
+    folder: Path,
+    *,
+    is_module: bool,
+) -> SiteRequest:
+    channels = find_channels(options.channels)
+    code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
+    entry_point = script if is_module else _from(code, script)
+    return SiteRequest(
+        contracts=options.contracts,
+        job=_job(options, plan, entry_point, channels, code),
+        host=host,
+        addresses=plan.addresses,
+        folder=folder / "hosts" / host,
+        output=folder / "output",
+        code=code,
+        channels=channels,
+    )
 
 
 def _job(

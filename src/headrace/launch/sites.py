@@ -64,7 +64,6 @@ class SiteRequest:
         contracts: By which the script is told of its job.
         job: What all hosts are told.
         host: The site's.
-        machine: What it has.
         addresses: Those of all hosts, by their names.
         folder: Where what belongs to the host lies; it is made.
         output: Where the hosts of a job on Vertex AI leave what they make.
@@ -75,7 +74,6 @@ class SiteRequest:
     contracts: tuple[ContractName, ...]
     job: TrainingJob
     host: str
-    machine: Machine
     addresses: Mapping[str, str]
     folder: Path
     output: Path
@@ -83,11 +81,12 @@ class SiteRequest:
     channels: Mapping[str, Path]
 
 
-def make_site(request: SiteRequest, *, may_place: bool) -> Site:
+def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Site:
     """Lay out the folders of a host and return what its script gets.
 
     Args:
         request: What it is made of.
+        machine: What the host has.
         may_place: Whether a process of this host may have a view of files of its own.
     """
     environment: dict[str, str] = {}
@@ -98,12 +97,12 @@ def make_site(request: SiteRequest, *, may_place: bool) -> Site:
     if sdk is not None:
         tree = SageMakerTree(request.folder / "ml")
         tree.lay_out(
-            request.job, request.host, request.machine,
+            request.job, request.host, machine,
             code=request.code, channels=request.channels,
         )  # fmt: skip
         seen = SageMakerFolders() if may_place else tree.folders
         told = sagemaker_v3_variables if sdk == "sagemaker-v3" else sagemaker_variables
-        environment |= told(request.job, request.host, seen, request.machine)
+        environment |= told(request.job, request.host, seen, machine)
         environment |= {env.SMDDP.name: "1", env.PYTHONPATH.name: env.path_with(SITE)}
         folder = str(request.code)
         if may_place:
