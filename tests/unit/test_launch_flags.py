@@ -102,7 +102,6 @@ GROUPS = ["--engine", "ray", "--group", "gpu=1", "--group", "cpu=1"]
     ("argv", "message"),
     [
         (["--engine", "slurm"], "--engine slurm: it is one of local, ray"),
-        (["--group", "gpu=1"], "--group is about a cluster: add --engine ray"),
         (["--offload", "cpu"], "--offload is about a cluster: add --engine ray"),
         (["--requirements", "r.txt"], "--requirements is about a cluster: add --engine ray"),
         (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),

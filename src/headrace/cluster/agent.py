@@ -26,6 +26,7 @@ from typing import IO, Any, Literal
 from headrace.cluster.folder_tail import FolderTail, Growth
 from headrace.cluster.machine import Mark, is_same_machine
 from headrace.core import env
+from headrace.core.placed import may_place
 from headrace.core.places import SITE
 
 _WAIT_S = 1.0  # how long `news` waits for some; a host that says nothing for long is lost
@@ -97,9 +98,14 @@ class News:
 
 
 class HostAgent:
-    """The agent of one host; each method may be called while another is at work."""
+    """The agent of one host; each method may be called while another is at work.
 
-    def __init__(self) -> None:
+    Args:
+        variables: What programs have beside what is sent, and before that.
+    """
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        self._variables = dict(variables or {})
         self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MOST_PIECES)
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by: int | None = None
@@ -121,6 +127,10 @@ class HostAgent:
             free_port=free_port,
             folder=str(Path.cwd()),
         )
+
+    def may_place(self, place: str) -> bool:
+        """Return whether a program may see something else at a place of this host's."""
+        return may_place(place)
 
     def keep(self, name: str, content: bytes, version: int) -> None:
         """Write one of the program's files anew; it is whole at any moment.
@@ -174,6 +184,8 @@ class HostAgent:
             if process is None:
                 self._stopped_by = number  # it is only just being started
                 return
+        if process.returncode is not None:
+            return
         with suppress(ProcessLookupError):
             if number == signal.SIGKILL:
                 os.killpg(process.pid, number)
@@ -227,7 +239,10 @@ class HostAgent:
                 process = subprocess.Popen(
                     [_filled(argument, standing) for argument in program.command],
                     cwd=program.folder,
-                    env=env.environment_below_ray(environment, is_whole=program.is_whole),
+                    env={
+                        **env.environment_below_ray(environment, is_whole=program.is_whole),
+                        **self._variables,
+                    },
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

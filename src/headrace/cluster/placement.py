@@ -44,11 +44,11 @@ class PlacedAgent:
 
 
 class Placement:
-    """The agents of one group, one a host.
+    """The agents of some groups, one a host.
 
     Args:
         ray: Connected.
-        group: The group; its hosts are there.
+        groups: The groups; their hosts are there.
         hosts: Those of the cluster.
         mark: Left by this process.
         is_over: Asked meanwhile whether to wait no more.
@@ -64,7 +64,7 @@ class Placement:
     def __init__(
         self,
         ray: ModuleType,
-        group: Group,
+        groups: Sequence[Group],
         hosts: Sequence[Host],
         mark: Mark,
         *,
@@ -73,15 +73,16 @@ class Placement:
         from ray.util.placement_group import placement_group
 
         self._ray = ray
-        bundles = self._bundles(group, hosts)
+        parts = [(group, bundle) for group in groups for bundle in self._bundles(group, hosts)]
+        bundles = [bundle for _, bundle in parts]
         self._group = placement_group(
             bundles,
             strategy="STRICT_SPREAD",
-            bundle_label_selector=[self._labels(group, hosts)] * len(bundles),
+            bundle_label_selector=[self._labels(group, hosts) for group, _ in parts],
         )
         self._actors: list[Any] = []
         try:
-            self._wait(group, bundles, is_over)
+            self._wait(groups, bundles, is_over)
             self._actors = [self._agent(number, bundle) for number, bundle in enumerate(bundles)]
             self.agents = self._placed(mark)
         except BaseException:
@@ -110,15 +111,19 @@ class Placement:
         return {LABEL: group.name}
 
     def _wait(
-        self, group: Group, bundles: Sequence[dict[str, float]], is_over: Callable[[], bool]
+        self,
+        groups: Sequence[Group],
+        bundles: Sequence[dict[str, float]],
+        is_over: Callable[[], bool],
     ) -> None:
         deadline_s = time.monotonic() + _PLACE_S
         while not self._group.wait(timeout_seconds=1):
             if time.monotonic() < deadline_s and not is_over():
                 continue
+            there = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
             raise NotPlacedError(
-                f"Group {group.name} has {group.hosts} hosts, but {self._lacks(bundles)}. Wait for "
-                "its end, or take other hosts."
+                f"{there[0].upper()}{there[1:]}, but {self._lacks(bundles)}. Wait for its end, or "
+                "take other hosts."
             )
 
     def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:

@@ -248,7 +248,7 @@ def visible_devices(count: int) -> list[str]:
     return named[:count]
 
 
-def device_variables(names: Sequence[str]) -> dict[str, str | None]:
+def device_variables(names: Sequence[str]) -> dict[str, str]:
     """Return the variables by which a process sees these devices alone."""
     return {_DEVICES: ",".join(names)}
 

@@ -14,7 +14,7 @@ _ENGINES = ("local", "ray")
 AUTO = "auto"
 _HOSTS_S = 600.0
 _OF_CLUSTERS = (
-    "address", "group", "offload", "hosts_timeout", "max_preemptions", "driver", "requirements",
+    "address", "offload", "hosts_timeout", "max_preemptions", "driver", "requirements",
 )  # fmt: skip
 # The cluster says how many hosts there are, which is which, and where they meet.
 _THE_CLUSTERS_OWN = {
@@ -37,6 +37,7 @@ class ClusterOptions:
 
     Attributes:
         address: Where it is; None: this machine, with its hosts emulated.
+        is_ray: Ray has the hosts; otherwise they are emulated without it.
         training: The group whose hosts run the ranks.
         others: Other groups.
         offload: The group whose hosts make batches, too; None: none.
@@ -49,6 +50,7 @@ class ClusterOptions:
     """
 
     address: str | None
+    is_ray: bool
     training: Group
     others: tuple[Group, ...]
     offload: str | None
@@ -97,22 +99,25 @@ def cluster_options(
                 raise UsageError(
                     f"--{flag.replace('_', '-')} is about a cluster: add --engine ray."
                 )
-        return None
+        if not groups:
+            return None
     for name, flag in _THE_CLUSTERS_OWN.items():
         if getattr(args, name) != parser.get_default(name):
             raise UsageError(
-                f"{flag} and --engine ray: the cluster decides that. How many hosts is told by "
-                "--group NAME=HOSTS."
+                f"{flag} and {_asked_by(args)}: the cluster decides that. How many hosts is told "
+                "by --group NAME=HOSTS."
             )
     if args.max_preemptions is not None and args.max_preemptions < -1:
         raise UsageError(f"--max-preemptions {args.max_preemptions}: a number, or -1 for any.")
-    address = args.address or env.RAY_ADDRESS.get()
+    is_ray = args.engine == "ray"
+    address = (args.address or env.RAY_ADDRESS.get()) if is_ray else None
     training = groups[0] if groups else Group(name=USUAL_GROUP, hosts=1)
     offload = _chosen_offload(args, groups[1:])
     _check_offload(offload, training, groups, address)
     _check_driver(args)
     return ClusterOptions(
         address=address,
+        is_ray=is_ray,
         training=training,
         others=groups[1:],
         offload=offload,
@@ -122,6 +127,10 @@ def cluster_options(
         driver=args.driver,
         requirements=args.requirements,
     )
+
+
+def _asked_by(args: argparse.Namespace) -> str:
+    return "--engine ray" if args.engine == "ray" else f"--group {args.group[0]}"
 
 
 def _chosen_offload(args: argparse.Namespace, others: tuple[Group, ...]) -> str | None:

@@ -14,6 +14,7 @@ from typing import NoReturn
 import torch
 from torch.distributed import run as torchrun
 
+from headrace.contracts.training_job import Distribution
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.tied import tied_command
@@ -41,6 +42,7 @@ class TorchrunJob:
         shutdown_s: How long torchrun waits for ranks it asked to stop.
         options: What else was told: whether it is recorded, and so on.
         contract: What the script is told, and how.
+        asks_for_ranks: A flag of torchrun's says how many ranks there are.
         cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
             say who else takes part.
     """
@@ -51,8 +53,16 @@ class TorchrunJob:
     keeps_own_logs: bool
     shutdown_s: int
     options: JobOptions
+    asks_for_ranks: bool
     contract: ContractOptions
     cluster: ClusterOptions | None = None
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """What starts the ranks, as a contract calls it; None: the script runs once a host."""
+        if self.contract.distribution is not None:
+            return self.contract.distribution
+        return "torch_distributed" if self.asks_for_ranks else None
 
 
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
@@ -71,6 +81,9 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
         check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
+    asks_for_ranks = args.nproc_per_node is not None
+    if not asks_for_ranks:  # a contract's distribution starts one on each device
+        args.nproc_per_node = "auto" if contract.distribution else "1"
     ranks_here = _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
@@ -82,6 +95,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
         options=JobOptions.parse(args.profile, args.profile_interval, args.apply),
+        asks_for_ranks=asks_for_ranks,
         contract=contract,
         cluster=cluster,
     )
@@ -141,6 +155,9 @@ def _parser() -> _Parser:
     parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
     add_cluster_flags(parser)
     add_contract_flags(parser)
+    ranks = parser.actions()["--nproc-per-node"]
+    if ranks.default == "1":  # else PET_NPROC_PER_NODE says so
+        ranks.default = None
     return parser
 
 

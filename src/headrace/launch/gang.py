@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.cluster.agent import News, Program
 from headrace.cluster.folder_tail import grow
@@ -23,6 +22,20 @@ _LOOK_EVERY_S = 0.1
 _SILENT_S = 60.0  # an agent that lives answers within a second or two
 _SILENT_AFTER_KILL_S = 10.0
 _OTHERS_S = 1.5  # ranks that fall over because another did tell so themselves meanwhile
+
+
+class Calls(Protocol):
+    """What calls agents: Ray, or what stands for it where agents live in this process."""
+
+    @property
+    def exceptions(self) -> Any:
+        """What holds RayError and ActorUnavailableError."""
+
+    def wait(self, calls: list[Any], *, num_returns: int, timeout: float) -> tuple[Any, Any]:
+        """Wait until a call has returned, and tell those that have from those that have not."""
+
+    def get(self, call: Any) -> Any:
+        """Return what a call returned, or raise what it raised."""
 
 
 class StopRequest:
@@ -76,7 +89,7 @@ class Gang:
     """One start of all hosts' ranks.
 
     Args:
-        ray: Connected.
+        calls: What calls the agents.
         agents: One a host.
         grace_s: How long ranks that were asked to stop may take.
         logs: Where the logs go that hosts keep for themselves.
@@ -86,11 +99,11 @@ class Gang:
     """
 
     def __init__(
-        self, ray: ModuleType, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
+        self, calls: Calls, agents: Sequence[PlacedAgent], *, grace_s: float, logs: Path,
         shown: Shown, meanwhile: Callable[[], None],
         hear: Callable[[str, dict[str, Any]], object] | None = None,
     ) -> None:  # fmt: skip
-        self._ray = ray
+        self._calls = calls
         self._agents = agents
         self._grace_s = grace_s
         self._logs = logs
@@ -125,14 +138,14 @@ class Gang:
         self._waiting[agent.actor.news.remote(self._started[agent.host.node_id])] = agent
 
     def _look(self) -> None:
-        ready, _ = self._ray.wait(list(self._waiting), num_returns=1, timeout=_LOOK_EVERY_S)
+        ready, _ = self._calls.wait(list(self._waiting), num_returns=1, timeout=_LOOK_EVERY_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
             try:
-                news: News = self._ray.get(reference)
-            except self._ray.exceptions.ActorUnavailableError:  # for a moment, perhaps
+                news: News = self._calls.get(reference)
+            except self._calls.exceptions.ActorUnavailableError:  # for a moment, perhaps
                 self._ask(agent)
-            except (self._ray.exceptions.RayError, ConnectionError) as error:
+            except (self._calls.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostEnd(agent=agent, returncode=None, reason=str(error)))
             else:
                 self._heard_s[agent.host.node_id] = time.monotonic()

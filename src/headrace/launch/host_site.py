@@ -25,6 +25,11 @@ def is_told(options: ContractOptions) -> bool:
     return bool(set(options.contracts) - {"torchrun"})
 
 
+def arguments_alone(options: ContractOptions) -> tuple[str, ...]:
+    """Return the arguments of a script that is told nothing else."""
+    return tuple(sagemaker_v3_arguments(options.hyperparameters))
+
+
 def only_host_site(
     options: ContractOptions,
     *,
@@ -49,7 +54,7 @@ def only_host_site(
         LaunchError: The folders cannot be made.
     """
     if not is_told(options):
-        return Site(arguments=tuple(sagemaker_v3_arguments(options.hyperparameters)))
+        return Site(arguments=arguments_alone(options))
     devices = count_devices()
     plan = plan_only_host(
         folder.name, distribution=distribution, devices=devices, may_place=may_place(USUAL_BASE)

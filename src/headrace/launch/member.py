@@ -20,6 +20,10 @@ class Member:
         address: Its own address.
         master_address: That of host 0.
         master_port: A free port there.
+        plan: The job's hosts, as `SitePlan` writes them; None: scripts are not told of them.
+        host: This host, as the plan calls it.
+        cores: This host's.
+        devices: Likewise.
     """
 
     prefix: str
@@ -29,6 +33,10 @@ class Member:
     address: str
     master_address: str
     master_port: int
+    plan: str | None = None
+    host: str = ""
+    cores: int = 0
+    devices: int = 0
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads, for a command line."""

@@ -31,12 +31,13 @@ from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.host_site import only_host_site
+from headrace.launch.host_site import arguments_alone, host_site, only_host_site
 from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.logs import CleanStarts, RunLogs
 from headrace.launch.member import Member
 from headrace.launch.recording import Recording
+from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site
 from headrace.launch.supervise import STOPPING, exit_code_of
 from headrace.launch.told import tell
@@ -136,11 +137,39 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     member.apply(job.args)
     logs.mkdir(parents=True, exist_ok=True)
 
-    def report(failure: _Failed) -> None:
-        told = {"first": asdict(failure.first), "message": failure.message, "logs": str(logs)}
-        os.write(announce_fd, json.dumps({"failure": told}).encode() + b"\n")
+    told = ""
 
-    return _run(job, logs, report, Site(), member)
+    def report(failure: _Failed) -> None:
+        nonlocal told
+        told = failure.message
+        announced = {"first": asdict(failure.first), "message": told, "logs": str(logs)}
+        os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
+
+    site = _member_site(job, member)
+    env.change(site.environment)
+    script = [job.args.training_script, *job.args.training_script_args]
+    code = LaunchError.exit_code
+    try:
+        code = _run(job, logs, report, site, member)
+    finally:
+        _ignore_signals()
+        site.note_end(code, script, told)
+    return code
+
+
+def _member_site(job: TorchrunJob, member: Member) -> Site:
+    if member.plan is None:
+        return Site(arguments=arguments_alone(job.contract))
+    return host_site(
+        job.contract,
+        SitePlan.from_json(member.plan),
+        member.host,
+        script=job.args.training_script,
+        is_module=job.args.module,
+        folder=Path(env.RUN_DIR.get() or "."),
+        devices=member.devices,
+        cores=member.cores or None,
+    )
 
 
 def _run(

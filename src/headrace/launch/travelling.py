@@ -23,6 +23,11 @@ class Luggage:
     argv: tuple[str, ...]
     scripts: str = ""
 
+    def named(self, script: str) -> str:
+        """Return a script's path as it is from the folder on; a module's name stays."""
+        path = Path(script).absolute()
+        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else script
+
 
 def pack_luggage(args: argparse.Namespace, argv: Sequence[str]) -> Luggage:
     """Return what goes with a job.

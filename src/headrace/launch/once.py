@@ -1,0 +1,140 @@
+"""The process in which a script runs once on a host of a job, without torchrun.
+
+`python -m headrace.launch.once --parent PID --announce FD --logs FOLDER --once JSON` is started by
+the host's agent, and ends with it. Its exit code is the script's; how the script failed goes to FD
+as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError
+from headrace.core.lifetime import die_with_parent
+from headrace.core.tied import tied_command
+from headrace.launch.contract_flags import ContractOptions
+from headrace.launch.failure import RankFailure, describe_end, last_traceback, last_write_s
+from headrace.launch.follow import Follower
+from headrace.launch.host_site import host_site
+from headrace.launch.site_plan import SitePlan
+from headrace.launch.sites import Site
+from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.told import tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnceOnHost:
+    """A script, and the host that it runs on.
+
+    Attributes:
+        prefix: What its lines begin with.
+        name: The host's, as the launcher calls it.
+        number: The host's among all of them.
+        restarts: How often the job was started before.
+        script: Its path, or its module's name.
+        is_module: The script is a module's name.
+        arguments: The user's own.
+        contract: What it is told: the fields of `ContractOptions`.
+        plan: The job's hosts, as `SitePlan` writes them.
+        host: This one, as the plan calls it.
+        cores: The host's.
+        devices: Likewise.
+    """
+
+    prefix: str
+    name: str
+    number: int
+    restarts: int
+    script: str
+    is_module: bool
+    arguments: tuple[str, ...]
+    contract: Mapping[str, Any]
+    plan: str
+    host: str
+    cores: int
+    devices: int
+
+    def site(self) -> Site:
+        """Make the host's site; raises UsageError and LaunchError."""
+        contract = {**self.contract, "contracts": tuple(self.contract["contracts"])}
+        return host_site(
+            ContractOptions(**contract), SitePlan.from_json(self.plan), self.host,
+            script=self.script, is_module=self.is_module, folder=Path(env.RUN_DIR.get() or "."),
+            devices=self.devices, cores=self.cores or None,
+        )  # fmt: skip
+
+    def command(self, site: Site) -> list[str]:
+        """Return the command line of the script itself."""
+        python = env.PYTHON_EXEC.get() or sys.executable
+        module = ["-m", self.script] if self.is_module else [str(Path(self.script).absolute())]
+        return [python, "-u", *module, *site.arguments, *self.arguments]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the script and return its exit code."""
+    told = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    die_with_parent(int(told["--parent"]))
+    once = OnceOnHost(**json.loads(told["--once"]))
+    logs = Path(told["--logs"])
+    if once.restarts:
+        logs /= f"restart-{once.restarts}"
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        site = once.site()
+    except HeadraceError as error:
+        tell(f"headrace: {once.name}: {error}\n")
+        return error.exit_code
+    code = _run(once, site, logs)
+    if code != 0:
+        _announce(int(told["--announce"]), once, code, logs)
+    return exit_code_of(code)
+
+
+def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
+    streams = {name: logs / f"{once.name}.{name}" for name in ("stdout", "stderr")}
+    command = once.command(site)
+    with signals_held() as held:
+        with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
+            child = subprocess.Popen(
+                site.placed(tied_command(sys.executable, command)),
+                stdout=out,
+                stderr=err,
+                env=env.child_environment(site.environment),
+                cwd=site.folder,
+                start_new_session=True,
+            )
+        follower = Follower()
+        follower.follow(streams["stdout"], f"[{once.prefix}] ", sys.stdout.buffer)
+        follower.follow(streams["stderr"], f"[{once.prefix}] ", sys.stderr.buffer)
+        # The agent counts the grace, and kills.
+        code = wait_for(child, held, own_session=True)
+        follower.close()
+        told = last_traceback(streams["stderr"]) if code else ""
+        site.note_end(exit_code_of(code), command, told)
+    return code
+
+
+def _announce(descriptor: int, once: OnceOnHost, code: int, logs: Path) -> None:
+    log = logs / f"{once.name}.stderr"
+    first = RankFailure(
+        rank=once.number, returncode=code, seen_s=time.time(), last_words_s=last_write_s(log)
+    )
+    message = (
+        f"headrace: {once.name} failed: {describe_end(code)}\n{last_traceback(log).rstrip()}\n"
+        f"headrace: its whole log: {log}\n"
+    )
+    failure = {"first": asdict(first), "message": message, "logs": str(logs)}
+    os.write(descriptor, json.dumps({"failure": failure}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
