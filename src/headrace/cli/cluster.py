@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import cluster_join
+from headrace.cli import cluster_env, cluster_join
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = typer.Typer(
         no_args_is_help=True,
-        help="Make a cluster of the hosts of a job.",
+        help="Make a cluster of a job's hosts; show what scripts on them are told.",
         rich_markup_mode="rich",
     )
     group.callback()(_root)
     cluster_join.register(group)
+    cluster_env.register(group)
     app.add_typer(group, name="cluster")
 
 

@@ -87,7 +87,7 @@ def contract_of(
         check_group_name(flags.group, f"--group {flags.group}")
     told = None
     if not (flags.hosts and flags.group):  # else flags say all there is to say
-        told = _told(variables, resource_config)
+        told = told_hosts(variables, resource_config)
     contract = _by_hand(flags, find_here) if told is None else _of_told(told, flags, find_here)
     _check_offload(contract, flags)
     return contract
@@ -161,7 +161,18 @@ def _check_offload(contract: Contract, flags: ContractFlags) -> None:
         )
 
 
-def _told(variables: Mapping[str, str | None], resource_config: str | None) -> ToldHosts | None:
+def told_hosts(
+    variables: Mapping[str, str | None], resource_config: str | None
+) -> ToldHosts | None:
+    """Return the hosts of a job as its environment tells them; None: it tells of no job.
+
+    Args:
+        variables: Those of `env.HOSTS_OF_THE_JOB`.
+        resource_config: What is in SageMaker's resourceconfig.json; None: there is none.
+
+    Raises:
+        UsageError: Something is missing, or what is told contradicts itself.
+    """
     told_by = [
         told
         for told in (tells_sagemaker(variables, resource_config), tells_vertex(variables))

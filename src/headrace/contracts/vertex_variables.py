@@ -16,8 +16,11 @@ from headrace.contracts.host_group import HostGroup
 from headrace.contracts.training_job import TrainingJob
 
 MASTER_PORT = 3333
+VERTEX_FOLDERS = ("model", "checkpoints", "logs")
+"""What AIP_*_DIR name, below the output."""
 _SPEC_PORT = 2222
 _PRIMARY, _WORKERS, _OTHERS = "workerpool0", "workerpool1", "workerpool2"
+_DIRS = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
 _IN_TF_CONFIG = {_PRIMARY: "chief", _WORKERS: "worker", _OTHERS: "ps", "workerpool3": "evaluator"}
 _DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATION", "test": "TEST"}
 
@@ -75,9 +78,7 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPlaces) -> dict[
         "WORLD_SIZE": str(len(machines)),
         "MASTER_ADDR": machines[0],
         "MASTER_PORT": str(MASTER_PORT),
-        "AIP_MODEL_DIR": f"{output}/model/",
-        "AIP_CHECKPOINT_DIR": f"{output}/checkpoints/",
-        "AIP_TENSORBOARD_LOG_DIR": f"{output}/logs/",
+        **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
         "CLOUD_ML_PROJECT_ID": places.project,
         "CLOUD_ML_REGION": job.region,

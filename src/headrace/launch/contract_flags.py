@@ -10,13 +10,13 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from headrace.contracts.sagemaker_files import check_hyperparameters
+from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
 
-ContractName = Literal["torchrun", "sagemaker", "sagemaker-v3", "vertex"]
 FLAGS = {
     "--contract": "sagemaker, sagemaker-v3 or vertex: what the script is told, and how.",
     "--channel": "NAME=URL: an input; where it is, the contract tells the script.",

@@ -20,6 +20,7 @@ from headrace.core.errors import UsageError
 from headrace.core.tied import tied_command
 from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
 from headrace.launch.contract_flags import ContractOptions, add_contract_flags, contract_options
+from headrace.launch.outer_job import OuterJob, find_outer_job, without_ranks
 from headrace.launch.recording import JobOptions
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.sites import Site
@@ -84,10 +85,13 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     asks_for_ranks = args.nproc_per_node is not None
     if not asks_for_ranks:  # a contract's distribution starts one on each device
         args.nproc_per_node = "auto" if contract.distribution else "1"
+    cluster = cluster_options(args, parser)
+    outer = _outer_job(contract, cluster)
+    if outer is not None:
+        outer.apply(args)
     ranks_here = _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
-    cluster = cluster_options(args, parser)
     return TorchrunJob(
         args=args,
         ranks_here=ranks_here,
@@ -99,6 +103,17 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         contract=contract,
         cluster=cluster,
     )
+
+
+def _outer_job(contract: ContractOptions, cluster: ClusterOptions | None) -> OuterJob | None:
+    outer = find_outer_job(contract) if contract.contracts else None
+    if outer is not None and cluster is not None:
+        raise UsageError(
+            f"This is host {outer.told.here} of a job that has hosts already: "
+            f"{', '.join(outer.told.hosts)}. Leave out --group and --engine, or make them a "
+            "cluster: headrace cluster join."
+        )
+    return outer
 
 
 def tie_ranks(
@@ -124,6 +139,8 @@ def tie_ranks(
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
+    if site.runs_once:
+        script = [*without_ranks(), *script]
     if site.folder is not None:
         script = ["env", f"--chdir={site.folder}", *script]
     if restarts is not None:

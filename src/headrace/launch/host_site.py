@@ -8,15 +8,16 @@ from pathlib import Path
 
 import psutil
 
-from headrace.contracts.sagemaker_arguments import sagemaker_v3_arguments
 from headrace.contracts.sagemaker_folders import USUAL_BASE
+from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
 from headrace.core.errors import LaunchError
 from headrace.core.placed import may_place
 from headrace.launch.channels import find_channels
 from headrace.launch.contract_flags import ContractOptions
+from headrace.launch.outer_job import check_variables, find_outer_job
 from headrace.launch.site_plan import SitePlan, plan_only_host
-from headrace.launch.sites import Site, SiteRequest, make_site
+from headrace.launch.sites import Site, SiteRequest, make_site, outer_site
 from headrace.launch.told import tell
 
 
@@ -27,7 +28,7 @@ def is_told(options: ContractOptions) -> bool:
 
 def arguments_alone(options: ContractOptions) -> tuple[str, ...]:
     """Return the arguments of a script that is told nothing else."""
-    return tuple(sagemaker_v3_arguments(options.hyperparameters))
+    return tuple(script_arguments((), options.hyperparameters))
 
 
 def only_host_site(
@@ -55,6 +56,13 @@ def only_host_site(
     """
     if not is_told(options):
         return Site(arguments=arguments_alone(options))
+    outer = find_outer_job(options)
+    if outer is not None:
+        tell(f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
+             "folders and variables the script gets\n")  # fmt: skip
+        return outer_site(
+            options.contracts, options.hyperparameters, has_ranks=outer.has_ranks_here
+        )
     devices = count_devices()
     plan = plan_only_host(
         folder.name, distribution=distribution, devices=devices, may_place=may_place(USUAL_BASE)
@@ -105,6 +113,7 @@ def host_site(
             f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
             "or take another folder with --run-dir."
         ) from error
+    check_variables(site.environment)
     if site.tree is not None and not plan.may_place:
         tell(
             f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
@@ -126,9 +135,11 @@ def _request(
     code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
     entry_point = script if is_module else _from(code, script)
     return SiteRequest(
-        contracts=options.contracts,
-        job=_job(options, plan, entry_point, channels, code),
-        host=host,
+        script=Script(
+            contracts=options.contracts,
+            job=_job(options, plan, entry_point, channels, code),
+            host=host,
+        ),
         addresses=plan.addresses,
         folder=folder / "hosts" / host,
         output=folder / "output",

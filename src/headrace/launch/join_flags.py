@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.cluster.addresses import find_here
 from headrace.contracts.contract import Contract, ContractFlags, contract_of
@@ -13,6 +12,7 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds
 from headrace.launch.cluster_flags import AUTO
+from headrace.launch.outer_job import resource_config
 
 _OWN = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
 _DECIDED = ("--engine", "--address")
@@ -49,13 +49,8 @@ class JoinOptions:
 
     def contract(self) -> Contract:
         """Return which hosts there are, and which one this is; raises UsageError."""
-        base = Path(env.SAGEMAKER_BASE_DIR.get() or "/opt/ml")
-        try:
-            config = (base / "input" / "config" / "resourceconfig.json").read_text()
-        except OSError:
-            config = None
         names = [variable.name for variable in env.HOSTS_OF_THE_JOB]
-        return contract_of(env.values_of(names), config, self.told, find_here)
+        return contract_of(env.values_of(names), resource_config(), self.told, find_here)
 
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:

@@ -7,16 +7,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
-from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.training_job import Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces, vertex_arguments, vertex_variables
+from headrace.contracts.script import ContractName, Script, script_arguments
+from headrace.contracts.training_job import Machine
+from headrace.contracts.vertex_variables import VERTEX_FOLDERS, VertexPlaces
 from headrace.core import env
 from headrace.core.placed import placed_command
 from headrace.core.places import SITE
-from headrace.launch.contract_flags import ContractName
 from headrace.launch.sagemaker_tree import SageMakerTree
 from headrace.launch.told import tell
 
@@ -33,6 +32,7 @@ class Site:
         folder: Where it starts; None: where it would anyway.
         places: Folders and files that it sees elsewhere, by the place where it does.
         tree: SageMaker's folders, where they are part of it.
+        runs_once: The script is no rank here, though torchrun starts it.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +40,7 @@ class Site:
     folder: str | None = None
     places: Mapping[str, str] = field(default_factory=dict)
     tree: SageMakerTree | None = None
+    runs_once: bool = False
 
     def placed(self, command: Sequence[str]) -> list[str]:
         """Return the command line by which a command sees what it is to see."""
@@ -61,9 +62,7 @@ class SiteRequest:
     """What a site is made of.
 
     Attributes:
-        contracts: By which the script is told of its job.
-        job: What all hosts are told.
-        host: The site's.
+        script: The script, and its host.
         addresses: Those of all hosts, by their names.
         folder: Where what belongs to the host lies; it is made.
         output: Where the hosts of a job on Vertex AI leave what they make.
@@ -71,9 +70,7 @@ class SiteRequest:
         channels: Where the data of each channel are.
     """
 
-    contracts: tuple[ContractName, ...]
-    job: TrainingJob
-    host: str
+    script: Script
     addresses: Mapping[str, str]
     folder: Path
     output: Path
@@ -89,52 +86,53 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
         machine: What the host has.
         may_place: Whether a process of this host may have a view of files of its own.
     """
+    script, tree, places = request.script, None, {}
+    seen = SageMakerFolders()
     environment: dict[str, str] = {}
-    folder, tree, places = None, None, {}
-    if "vertex" in request.contracts:
-        environment |= _vertex(request)
-    sdk = next((name for name in request.contracts if name.startswith("sagemaker")), None)
-    if sdk is not None:
+    if script.is_sagemakers:
         tree = SageMakerTree(request.folder / "ml")
-        tree.lay_out(
-            request.job, request.host, machine,
-            code=request.code, channels=request.channels,
-        )  # fmt: skip
-        seen = SageMakerFolders() if may_place else tree.folders
-        told = sagemaker_v3_variables if sdk == "sagemaker-v3" else sagemaker_variables
-        environment |= told(request.job, request.host, seen, machine)
-        environment |= {env.SMDDP.name: "1", env.PYTHONPATH.name: env.path_with(SITE)}
-        folder = str(request.code)
+        tree.lay_out(script.job, script.host, machine, code=request.code, channels=request.channels)
+        environment = _smddp()
         if may_place:
             places[USUAL_BASE] = tree.folders.base
-    if request.contracts and may_place:
+        else:
+            seen = tree.folders
+    if "vertex" in script.contracts:
+        for name in VERTEX_FOLDERS:
+            (request.output / name).mkdir(parents=True, exist_ok=True)
+    if may_place:
         places[str(_HOSTS_FILE)] = str(_write_hosts(request))
+    data = {name: str(path) for name, path in request.channels.items()}
+    told = script.variables(seen, VertexPlaces(output=str(request.output), data=data), machine)
     return Site(
-        environment=environment,
-        arguments=tuple(_arguments(request)),
-        folder=folder,
+        environment={**told, **environment},
+        arguments=tuple(script.arguments()),
+        folder=str(request.code) if tree is not None else None,
         places=places,
         tree=tree,
     )
 
 
-def _arguments(request: SiteRequest) -> list[str]:
-    values = request.job.hyperparameters
-    if "sagemaker" in request.contracts:
-        return sagemaker_arguments(values)
-    if "vertex" in request.contracts and "sagemaker-v3" not in request.contracts:
-        return vertex_arguments(values)
-    return sagemaker_v3_arguments(values)
+def outer_site(
+    contracts: Sequence[ContractName], hyperparameters: Mapping[str, Any], *, has_ranks: bool
+) -> Site:
+    """Return what the script gets within a job that others have started: nearly all is there.
 
-
-def _vertex(request: SiteRequest) -> dict[str, str]:
-    places = VertexPlaces(
-        output=str(request.output),
-        data={name: str(path) for name, path in request.channels.items()},
+    Args:
+        contracts: By which it is told of that job.
+        hyperparameters: Those of the command line; the job's own reach whoever it started.
+        has_ranks: This host is one of those that train.
+    """
+    return Site(
+        environment=_smddp() if any(name.startswith("sagemaker") for name in contracts) else {},
+        arguments=tuple(script_arguments(contracts, hyperparameters)),
+        runs_once=not has_ranks,
     )
-    for name in ("model", "checkpoints", "logs"):
-        (request.output / name).mkdir(parents=True, exist_ok=True)
-    return vertex_variables(request.job, request.host, places)
+
+
+def _smddp() -> dict[str, str]:
+    """Return the variables by which a script may import SageMaker's library."""
+    return {env.SMDDP.name: "1", env.PYTHONPATH.name: env.path_with(SITE)}
 
 
 def _write_hosts(request: SiteRequest) -> Path:

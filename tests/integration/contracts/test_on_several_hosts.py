@@ -6,6 +6,7 @@ Each runs with both engines: hosts that Headrace emulates by itself, and those o
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -14,7 +15,7 @@ import pytest
 
 from headrace.cluster.local import LocalCluster
 from headrace.contracts.groups import Group
-from jobs import run
+from jobs import headrace, run
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -205,6 +206,30 @@ def test_a_script_mode_script_on_each_host(run_script: Run, tmp_path: Path) -> N
         assert f"algo-{number} 2 ['a.txt']\n" in ended.stdout
     notes = list(tmp_path.glob("r/hosts/*/ml/output/success"))
     assert len(notes) == 3
+
+
+def test_what_a_script_would_be_told_is_what_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import json, os, sys\n"
+        "print('TOLD', json.dumps([dict(os.environ), sys.argv[1:]]), flush=True)\n"
+    )
+    flags = [*GROUPS, "--contract=sagemaker", "--contract=vertex", "--hyperparameter=batch-size=8"]
+    ended = run(tmp_path, "--name", "job", *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    for number, host in enumerate(["gpu/gpu-0", "gpu/gpu-1", "cpu/cpu-0"]):
+        (line,) = [line for line in ended.stdout.splitlines() if line.startswith(f"[{host}] TOLD")]
+        environment, arguments = json.loads(line.partition("TOLD ")[2])
+        shown = subprocess.run(
+            headrace("cluster", "env", *flags, f"--host=algo-{number + 1}", "--json"),
+            capture_output=True, check=True,
+        )  # fmt: skip
+        told = json.loads(shown.stdout)
+        assert told["arguments"] == arguments
+        assert len(told["variables"]) > 50
+        places = ("AIP_", "SM_MODULE_DIR", "SM_TRAINING_ENV")  # of the run's own folder
+        for name, value in told["variables"].items():
+            if not name.startswith(places):
+                assert environment[name] == value, name
 
 
 def test_a_host_that_fails_is_told_and_ends_the_others(tmp_path: Path) -> None:

@@ -1,0 +1,140 @@
+"""A job that SageMaker, Vertex AI or another run of Headrace has started already, around this one.
+
+There `--contract` makes nothing: hosts, ranks, groups, channels and folders are those of that job,
+whose variables the script has anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.contracts.contract import told_hosts
+from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
+from headrace.contracts.sagemaker_variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.contracts.told_hosts import ToldHosts
+from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.launch.contract_flags import ContractOptions
+
+_OURS_TO_SET = ("HEADRACE_", "PYTHON", "MASTER_")
+_RANKS_OWN = ("RANK", "WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterJob:
+    """Such a job, as this host sees it.
+
+    Attributes:
+        told: Its hosts.
+        training: The hosts that have ranks.
+        port: Where they meet, on the first of them.
+    """
+
+    told: ToldHosts
+    training: tuple[str, ...]
+    port: int
+
+    @property
+    def has_ranks_here(self) -> bool:
+        """Whether this host is one of those that have ranks."""
+        return self.told.here in self.training
+
+    def apply(self, args: argparse.Namespace) -> None:
+        """Have torchrun meet the job's other hosts, unless its own flags say whom to meet.
+
+        Args:
+            args: torchrun's, which are changed.
+        """
+        if not self.has_ranks_here:  # the script runs once: see `without_ranks`
+            args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
+            return
+        if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
+            return
+        args.nnodes = str(len(self.training))
+        args.node_rank = self.training.index(self.told.here)
+        args.master_addr, args.master_port = self.training[0], self.port
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
+
+
+# What torchrun tells a rank.
+_TORCHRUNS = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+
+
+def without_ranks() -> list[str]:
+    """Return the command by which a script under torchrun has the variables of this process."""
+    own = env.values_of(_TORCHRUNS)
+    removed = [part for name, value in own.items() if value is None for part in ("-u", name)]
+    return ["env", *removed, *(f"{name}={value}" for name, value in own.items() if value)]
+
+
+def resource_config() -> str | None:
+    """Return what is in SageMaker's resourceconfig.json on this host; None: there is none."""
+    folders = SageMakerFolders(env.SAGEMAKER_BASE_DIR.get() or USUAL_BASE)
+    try:
+        return (Path(folders.config) / "resourceconfig.json").read_text()
+    except OSError:
+        return None
+
+
+def find_outer_job(options: ContractOptions) -> OuterJob | None:
+    """Return the job around this one by a contract that is asked for; None: there is none.
+
+    Raises:
+        UsageError: What tells of it contradicts itself, or the flags contradict it.
+    """
+    asked = {name.partition("-")[0] for name in options.contracts}
+    variables = env.values_of([variable.name for variable in env.HOSTS_OF_THE_JOB])
+    if "vertex" not in asked:
+        variables[env.CLUSTER_SPEC.name] = None
+    if "sagemaker" not in asked:
+        variables = {env.CLUSTER_SPEC.name: variables[env.CLUSTER_SPEC.name]}
+    told = told_hosts(variables, resource_config() if "sagemaker" in asked else None)
+    if told is None:
+        return None
+    if options.channels:
+        name = next(iter(options.channels))
+        raise UsageError(
+            f"--channel {name}=...: this is host {told.here} of a job that has its channels "
+            "already. Leave the flag out, or unset the variables of that job."
+        )
+    is_vertex = variables[env.CLUSTER_SPEC.name] is not None
+    return OuterJob(
+        told=told,
+        training=_training(told),
+        port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
+    )
+
+
+def check_variables(told: Mapping[str, str]) -> None:
+    """Raise UsageError where a variable of this process says other than a script is to be told.
+
+    Args:
+        told: What it is to be told, by the variables' names.
+    """
+    for name, value in told.items():
+        if name.startswith(_OURS_TO_SET) or name in _RANKS_OWN:
+            continue
+        own = env.values_of([name])[name]
+        if own is not None and own != value:
+            raise UsageError(
+                f"{name} is set to {own!r} here, and the contract would tell the script "
+                f"{value!r}. Unset it, or leave out --contract to have the script see yours."
+            )
+
+
+def _training(told: ToldHosts) -> tuple[str, ...]:
+    """Return the hosts that have ranks: those of the group that is distributed, or all."""
+    hosts: Sequence[str] = next(
+        (group.hosts for group in told.groups if group.name == told.training), told.hosts
+    )
+    # Stable: the head first, then the others in their order.
+    return tuple(sorted(hosts, key=lambda host: host != told.head))
