@@ -1,0 +1,184 @@
+"""Buckets as folders, by a real program over FUSE."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.data.mounts import Mount, NoMountError, mount_url
+from headrace.data.mounts.programs import choose_program
+from headrace.data.storage.urls import parse_url
+from jobs import clean_environment, eventually
+
+CACHE_BYTES = 10**9
+HAS_FUSE = shutil.which("fusermount3") is not None and Path("/dev/fuse").exists()
+fuse = pytest.mark.skipif(not HAS_FUSE, reason="needs FUSE and fusermount3 (package fuse3)")
+OBJECTS = {
+    "a.bin": os.urandom(300_000), "deep/er/b c.bin": os.urandom(10), "empty": b"",
+    "ünïcode.txt": "grüße".encode(),
+}  # fmt: skip
+
+
+@pytest.fixture
+def url(s3_url: str) -> str:
+    # In another process: this one's children are forked by some tests, and the client's threads
+    # would be gone in them.
+    script = (
+        "import sys, json\nfrom headrace.data.storage import declare_leaf, open_store\n"
+        "declare_leaf()\nstore = open_store(sys.argv[1])\n"
+        "for name, data in json.loads(sys.stdin.read()).items():\n"
+        "    store.put(name, bytes.fromhex(data))\n"
+    )
+    told = json.dumps({name: data.hex() for name, data in OBJECTS.items()})
+    subprocess.run([sys.executable, "-c", script, s3_url], input=told, text=True, check=True)
+    return s3_url
+
+
+@pytest.fixture
+def mount(url: str, tmp_path: Path) -> Iterator[Mount]:
+    mount = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    yield mount
+    mount.close()
+
+
+@fuse
+def test_every_object_is_a_file_with_its_bytes(mount: Mount) -> None:
+    found = {
+        str(path.relative_to(mount.folder)): path.read_bytes()
+        for path in mount.folder.rglob("*")
+        if path.is_file()
+    }
+    assert found == OBJECTS
+
+
+@fuse
+def test_nothing_can_be_written(mount: Mount) -> None:
+    with pytest.raises(OSError, match="Read-only"):
+        (mount.folder / "new").write_text("x")
+
+
+@fuse
+def test_what_was_chosen_is_written_down_without_secrets(mount: Mount) -> None:
+    told = json.loads(mount.folder.with_name("mnt.json").read_text())
+    assert told["program"] == "rclone"
+    assert "--read-only" in told["command"]
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in json.dumps(told)
+
+
+@fuse
+def test_files_are_read_before_anybody_wants_them(mount: Mount, tmp_path: Path) -> None:
+    kept = tmp_path / "cache" / "vfs"
+
+    def is_kept() -> bool:
+        sizes = sorted(path.stat().st_size for path in kept.rglob("*") if path.is_file())
+        return sizes == sorted(map(len, (data for data in OBJECTS.values() if data)))
+
+    eventually(is_kept, "all objects in the cache")
+
+
+@fuse
+def test_a_closed_mount_is_gone_though_it_is_in_use(url: str, tmp_path: Path) -> None:
+    mount = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    used = os.open(mount.folder / "a.bin", os.O_RDONLY)
+    mount.close()
+    assert not mount.folder.is_mount()
+    assert list(mount.folder.iterdir()) == []
+    with suppress(OSError):  # what it led to has gone
+        os.close(used)
+
+
+@fuse
+def test_kill_9_of_whoever_mounted_takes_the_mount_away(url: str, tmp_path: Path) -> None:
+    script = (
+        "import sys, signal\nfrom pathlib import Path\nfrom headrace.data.mounts import mount_url\n"
+        "folder = Path(sys.argv[2])\n"
+        "mount_url(sys.argv[1], folder / 'mnt', folder / 'cache', cache_bytes=10**9)\n"
+        "print('up', flush=True)\nsignal.pause()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script, url, str(tmp_path)],
+        env=clean_environment(), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"up\n"
+    assert (tmp_path / "mnt").is_mount()
+    holder.kill()
+    holder.wait()
+    holder.stdout.close()
+    eventually(lambda: not (tmp_path / "mnt").is_mount(), "the end of the mount")
+
+
+@fuse
+def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path) -> None:
+    first = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    os.kill(first._process.pid, signal.SIGKILL)
+    first._process.wait()
+    with pytest.raises(OSError, match="not connected"):
+        list((tmp_path / "mnt").iterdir())
+    second = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    try:
+        assert (second.folder / "a.bin").read_bytes() == OBJECTS["a.bin"]
+    finally:
+        second.close()
+
+
+@fuse
+def test_a_store_that_refuses_is_told_in_the_programs_words(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setattr("headrace.data.mounts.mount._UP_S", 2.0)  # it tries on and on
+    with pytest.raises(NoMountError, match=r"rclone (ended with|showed nothing)"):
+        mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    assert not (tmp_path / "mnt").is_mount()
+
+
+def test_without_a_program_it_is_told_which_ones_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fusermount3").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no FUSE")
+    where = parse_url("s3://bucket/train")
+    with pytest.raises(NoMountError, match="none of mount-s3, rclone is on this host"):
+        choose_program(where, tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
+    with pytest.raises(NoMountError, match="no program shows http"):
+        choose_program(parse_url("http://h/x"), tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
+
+
+@pytest.mark.parametrize("program", ["mount-s3", "gcsfuse"])
+def test_the_clouds_own_programs_come_first_and_are_told_the_prefix(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How they are called: that they do what is asked of them is not tested here."""
+    if not Path("/dev/fuse").exists():
+        pytest.skip("no FUSE")
+    for name in ("fusermount3", "rclone", program):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    scheme = "s3" if program == "mount-s3" else "gs"
+    where = parse_url(f"{scheme}://bucket/a/train")
+    chosen = choose_program(where, tmp_path / "mnt", tmp_path / "c", cache_bytes=2**30)
+    assert chosen.name == program
+    assert "bucket" in chosen.command
+    assert str(tmp_path / "mnt") in chosen.command
+    prefix = "--prefix=a/train/" if program == "mount-s3" else "--only-dir=a/train"
+    assert prefix in chosen.command
+
+
+def test_a_url_that_names_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no store is known"):
+        mount_url("ftp://x/y", tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
