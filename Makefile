@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-cluster
+.PHONY: help setup demo test check bench bench-cluster bench-strategies
 
 help:  ## Show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -52,3 +52,6 @@ bench-cluster: $(STAMP)  ## Measure what docs/offload.md reports (two hours; fou
 	$(BIN)/python benchmarks/cluster/transfer.py
 	$(BIN)/python benchmarks/cluster/faults.py
 	$(BIN)/python benchmarks/cluster/case_b.py
+
+bench-strategies: $(STAMP)  ## Measure what docs/strategies.md reports (a quarter of an hour; needs FUSE)
+	$(BIN)/python benchmarks/strategies/run.py

