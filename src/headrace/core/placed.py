@@ -2,14 +2,16 @@
 
 `python -m headrace.core.placed --at PLACE SOURCE [--at PLACE SOURCE ...] -- command...` makes a
 mount namespace of its own, binds each SOURCE at its PLACE there, and replaces itself by the
-command. Where it may not mount, it makes a user namespace in which it may, with the same user and
-group. Where PLACE does not exist, its folder is made anew in memory, with all that it holds.
+command. Who may not mount gets a user namespace in which that is allowed, with the same user and
+group; not root, who would lose what is other users'. Where PLACE does not exist, its folder is made
+anew in memory, with all that it holds, and nothing else can be made in it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -18,13 +20,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from headrace.core.errors import LaunchError
+from headrace.core.lifetime import die_with_parent
 
 NOT_PLACED = 125
 """The exit code where the places cannot be had."""
 # <linux/sched.h> and <linux/mount.h>
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _LONGEST_S = 30.0
-_BIND, _ALL_BELOW, _PRIVATE = 0x1000, 0x4000, 0x40000
+_BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x20, 0x1
 
 
 def placed_command(python: str, places: dict[str, str], command: Sequence[str]) -> list[str]:
@@ -54,13 +57,19 @@ def become(arguments: Sequence[str]) -> NoReturn:
     end = arguments.index("--")
     places = {arguments[at + 1]: arguments[at + 2] for at in range(0, end, 3)}
     command = list(arguments[end + 1 :])
+    parent = os.getppid()
     try:
         _make_namespaces()
-        for place, source in places.items():
-            _bind(Path(source), Path(place))
+        die_with_parent(parent)  # which a new user namespace makes forgotten
+        # Before anything is bound: a source may lie where something else is seen then.
+        sources = {place: _Kept(Path(source).resolve()) for place, source in places.items()}
+        made = [_bind(source, Path(place)) for place, source in sources.items()]
+        for above in filter(None, made):
+            _mount(None, str(above), None, _REMOUNT | _READ_ONLY)
     except (OSError, LaunchError) as error:
         sys.stderr.write(f"headrace: {', '.join(places)} cannot be placed: {error}\n")
         sys.exit(NOT_PLACED)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
     try:
         os.execvp(command[0], command)  # noqa: S606  (becoming the command is the purpose)
     except OSError as error:
@@ -71,7 +80,7 @@ def become(arguments: Sequence[str]) -> NoReturn:
 def _make_namespaces() -> None:
     user, group = os.getuid(), os.getgid()
     if not _unshare(_NEW_MOUNTS):
-        if not _unshare(_NEW_USERS | _NEW_MOUNTS):
+        if user == 0 or not _unshare(_NEW_USERS | _NEW_MOUNTS):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         own = Path("/proc/self")
         (own / "setgroups").write_text("deny")  # else the kernel takes no gid_map
@@ -84,14 +93,15 @@ def _unshare(flags: int) -> bool:
     return bool(ctypes.CDLL(None, use_errno=True).unshare(flags) == 0)
 
 
-def _bind(source: Path, place: Path) -> None:
-    if not place.exists():
-        _make_room(place, is_folder=source.is_dir())
-    _mount(str(source), str(place), None, _BIND | _ALL_BELOW)
+def _bind(source: _Kept, place: Path) -> Path | None:
+    """Bind a source at a place; return the folder that was made anew for that, where one was."""
+    above = None if place.exists() else _make_room(place, is_folder=source.is_folder)
+    source.bind(place)
+    return above
 
 
-def _make_room(place: Path, *, is_folder: bool) -> None:
-    """Make a place to bind at, in memory: nothing is written to the folder above it."""
+def _make_room(place: Path, *, is_folder: bool) -> Path:
+    """Make a place to bind at, in memory: nothing is written to the folder above it, returned."""
     above = place.parent
     while not above.exists():
         above = above.parent
@@ -108,14 +118,15 @@ def _make_room(place: Path, *, is_folder: bool) -> None:
     else:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
+    return above
 
 
 class _Kept:
-    """An entry of a folder, held while something is mounted over that folder."""
+    """A file or folder, held while something may be mounted over where it is."""
 
     def __init__(self, path: Path) -> None:
         self._link = path.readlink() if path.is_symlink() else None
-        self._is_folder = path.is_dir()
+        self.is_folder = path.is_dir()
         self._descriptor = -1
         if self._link is None:
             self._descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -124,10 +135,14 @@ class _Kept:
         if self._link is not None:
             path.symlink_to(self._link)
             return
-        if self._is_folder:
+        if self.is_folder:
             path.mkdir()
         else:
             path.touch()
+        self.bind(path)
+
+    def bind(self, path: Path) -> None:
+        """Have it be seen at a path that exists."""
         _mount(f"/proc/self/fd/{self._descriptor}", str(path), None, _BIND | _ALL_BELOW)
         os.close(self._descriptor)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -30,6 +31,9 @@ SPELLINGS = {flag: flag.removeprefix("--").replace("-", "_") for flag in FLAGS} 
     for flag in FLAGS
 }
 """Each spelling of a flag, and its name among parsed ones."""
+# As SageMaker takes it (docs.aws.amazon.com, API_Channel), and what is another's place there.
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TAKEN = (".", "..", "code", "sm_drivers")
 _BY_CONTRACT_ALONE = "a script is told by its contract where its channels are"
 
 
@@ -68,6 +72,7 @@ class ContractOptions:
         """
         contracts = _contracts(told.get("contract", ()))
         channels = _named("--channel", told.get("channel", ()), "URL")
+        _check_channel_names(channels)
         hyperparameters = {
             name: _value(text)
             for name, text in _named(
@@ -132,11 +137,30 @@ def _named(flag: str, texts: Sequence[str], what: str) -> dict[str, str]:
     return found
 
 
+def _check_channel_names(channels: Iterable[str]) -> None:
+    known: dict[str, str] = {}
+    for name in channels:
+        if not _CHANNEL_NAME.fullmatch(name) or name in _TAKEN:
+            raise UsageError(
+                f"--channel {name}=...: a channel's name has letters, digits, '.', '-' and '_', 64 "
+                f"at most, and is none of {', '.join(_TAKEN)}."
+            )
+        twin = known.setdefault(name.upper(), name)
+        if twin != name:
+            raise UsageError(
+                f"--channel {name}=... and --channel {twin}=...: scripts are told of both as "
+                f"SM_CHANNEL_{name.upper()}. Rename one."
+            )
+
+
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
+    # 1.10 and 1e-3 are what the script is to get: not 1.1 and 0.001.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return text if is_number and json.dumps(value) != text else value
 
 
 def _no_constant(name: str) -> None:

@@ -145,8 +145,8 @@ def tie_ranks(
         script = ["env", f"--chdir={site.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    tied = tied_command(sys.executable, script, told_through=told_through)
-    program, *arguments = site.placed(tied)
+    tied = tied_command(sys.executable, site.placed(script), told_through=told_through)
+    program, *arguments = tied
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments
 

@@ -67,7 +67,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         recording = Recording(folder, attempt, job.options)
         streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
         child = subprocess.Popen(
-            site.placed(tied_command(sys.executable, command)),
+            tied_command(sys.executable, site.placed(command)),
             stdout=streams[0].written,
             stderr=streams[1].written,
             env=env.child_environment(
@@ -151,7 +151,7 @@ def _run_torchrun(argv: Sequence[str]) -> int:
         if announced is not None:
             _write_down_end(announced.folder, announced.attempt, exit_code_of(returncode))
     if returncode < 0:
-        tell(f"headrace: torchrun itself was {describe_end(returncode)}\n")
+        tell(f"headrace: what ran the job was {describe_end(returncode)}\n")
     if announced is not None:
         _tell_verdict(announced.folder, announced.attempt)
     return exit_code_of(returncode)

@@ -105,7 +105,7 @@ def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
     with signals_held() as held:
         with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
             child = subprocess.Popen(
-                site.placed(tied_command(sys.executable, command)),
+                tied_command(sys.executable, site.placed(command)),
                 stdout=out,
                 stderr=err,
                 env=env.child_environment(site.environment),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,6 +60,7 @@ class SageMakerTree:
             Path(folder).mkdir(parents=True, exist_ok=True)
         for left in (folders.failure, f"{folders.output}/success"):
             Path(left).unlink(missing_ok=True)
+        _empty(Path(folders.data))
         self._write("resourceconfig", resource_config(job, host, machine))
         self._write("inputdataconfig", input_data_config(job, host))
         self._write("hyperparameters", hyperparameters_file(job))
@@ -76,21 +78,31 @@ class SageMakerTree:
             told: The script's last traceback, or its last lines.
         """
         output = Path(self.folders.output)
+        failure = Path(self.folders.failure)
         if exit_code == 0:
+            failure.unlink(missing_ok=True)  # of an earlier start of the ranks
             (output / "success").touch()
             return
-        failure = Path(self.folders.failure)
         if failure.exists():
             return
         reason = "OutOfMemory: killed, often for want of memory\n" if exit_code == 137 else ""
         text = (
-            f"ExecuteUserScriptError:\n{reason}ExitCode {exit_code}\n"
+            f"{reason}ExecuteUserScriptError:\nExitCode {exit_code}\n"
             f'ErrorMessage "{told}"\nCommand "{command}"\n'
         )
         write_whole(failure, text[:_MOST_BYTES])
 
     def _write(self, name: str, content: object) -> None:
         write_whole(Path(self.folders.config) / f"{name}.json", json.dumps(content, indent=2))
+
+
+def _empty(folder: Path) -> None:
+    """Remove what an earlier attempt laid out, and nothing of what its links lead to."""
+    for entry in folder.iterdir():
+        if entry.is_symlink() or not entry.is_dir():
+            entry.unlink()
+        else:
+            shutil.rmtree(entry)
 
 
 def _link(place: Path, to: Path) -> None:

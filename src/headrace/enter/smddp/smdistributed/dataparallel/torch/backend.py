@@ -14,7 +14,9 @@ NAME = "smddp"
 def register() -> None:
     """Have `torch.distributed.init_process_group("smddp")` work; again does no harm."""
     if not hasattr(dist.Backend, NAME.upper()):
-        dist.Backend.register_backend(NAME, _make, devices=["cpu", "cuda"])
+        # One of them: torch would send pickled objects by tensors on the CPU to NCCL otherwise.
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        dist.Backend.register_backend(NAME, _make, devices=[device])
 
 
 def _make(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
