@@ -42,7 +42,7 @@ def sagemaker_variables(
     told |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
     values = {f"SM_{name.upper()}": _compact(value) for name, value in told.items()}
     added = sagemaker_v3_variables(job, host, folders, machine)
-    return {**added, **values, **_beside(job, host, folders)}
+    return {**added, **values, **_beside(job, host, folders, machine)}
 
 
 def sagemaker_v3_variables(
@@ -57,7 +57,7 @@ def sagemaker_v3_variables(
         "SM_OUTPUT_FAILURE": folders.failure,
         "SM_LOG_LEVEL": job.log_level,
         "SM_MASTER_ADDR": job.master,
-        "SM_MASTER_PORT": MASTER_PORT,
+        "SM_MASTER_PORT": job.master_port or MASTER_PORT,
         "SM_SOURCE_DIR": folders.channel("code"),
         "SM_ENTRY_SCRIPT": job.entry_point,
         "SM_HPS": dict(job.hyperparameters),
@@ -154,15 +154,19 @@ def _renamed(training: dict[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _beside(job: TrainingJob, host: str, folders: SageMakerFolders) -> dict[str, str]:
+def _beside(
+    job: TrainingJob, host: str, folders: SageMakerFolders, machine: Machine
+) -> dict[str, str]:
     """Return what SageMaker and its containers set beside the SM_* variables.
 
     Not NCCL_IB_DISABLE, which the toolkit sets: it turns InfiniBand off.
     """
     return {
         "CURRENT_HOST": host,
+        "NCCL_SOCKET_IFNAME": machine.interface,
+        "SM_DLC_TORCH_VERSION": machine.torch,
         "MASTER_ADDR": job.master,
-        "MASTER_PORT": str(MASTER_PORT),
+        "MASTER_PORT": str(job.master_port or MASTER_PORT),
         "SAGEMAKER_BASE_DIR": folders.base,
         "SAGEMAKER_JOB_NAME": job.name,
         "SAGEMAKER_REGION": job.region,

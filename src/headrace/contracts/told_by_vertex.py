@@ -9,6 +9,7 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 
 _PRIMARY = "workerpool0"  # always of one replica
+_WORKERS = "workerpool1"  # the next ones serve parameters, and evaluate
 _NAME = env.CLUSTER_SPEC.name
 
 
@@ -47,7 +48,13 @@ def tells_vertex(variables: Mapping[str, str | None]) -> ToldHosts | None:
             f"this host is number {index!r} of {pool}, which has {len(pools[pool])}"
         ) from None
     hosts = tuple(host for each in pools.values() for host in each)
-    return ToldHosts(hosts=hosts, here=here, head=pools[_PRIMARY][0], group=pool)
+    return ToldHosts(
+        hosts=hosts,
+        here=here,
+        head=pools[_PRIMARY][0],
+        group=pool,
+        primary=(*pools[_PRIMARY], *pools.get(_WORKERS, ())),
+    )
 
 
 def _without_port(host: str) -> str:

@@ -21,6 +21,7 @@ class ToldHosts:
         group: This one's instance group.
         groups: All groups, the same on every host; empty: they are not told.
         training: The group that trains; None: none is named.
+        primary: The hosts that train by what all jobs of that service agree on; empty: no such.
     """
 
     hosts: tuple[str, ...]
@@ -29,6 +30,7 @@ class ToldHosts:
     group: str
     groups: tuple[HostGroup, ...] = ()
     training: str | None = None
+    primary: tuple[str, ...] = ()
 
 
 def parse_told(name: str, text: str | None) -> Any:

@@ -45,11 +45,13 @@ class Machine:
         cpus: Cores.
         gpus: Devices.
         interface: The network interface by which the other hosts reach it.
+        torch: The version of PyTorch there; "": unknown.
     """
 
     cpus: int
     gpus: int = 0
     interface: str = "eth0"
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class TrainingJob:
         hyperparameters: Anything JSON can hold, by names.
         submitted: Where the code came from, a URL or a folder; "" where nobody tells.
         region: The cloud's region; "": none.
+        master_port: Where ranks meet on the first host; 0: where the contract usually has them.
         log_level: As Python's logging counts.
     """
 
@@ -78,6 +81,7 @@ class TrainingJob:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     submitted: str = ""
     region: str = ""
+    master_port: int = 0
     log_level: int = 20
 
     def __post_init__(self) -> None:

@@ -77,11 +77,11 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPlaces) -> dict[
         "RANK": str(machines.index(host)),
         "WORLD_SIZE": str(len(machines)),
         "MASTER_ADDR": machines[0],
-        "MASTER_PORT": str(MASTER_PORT),
+        "MASTER_PORT": str(job.master_port or MASTER_PORT),
         **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
         "CLOUD_ML_PROJECT_ID": places.project,
-        "CLOUD_ML_REGION": job.region,
+        "CLOUD_ML_REGION": "",  # the job's is another cloud's
         **_data(job, host, places),
     }
     if len(machines) > 1:

@@ -205,6 +205,8 @@ def thread_variables(count: int) -> dict[str, str | None]:
 def path_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
     others = PYTHONPATH.get()
+    if others is not None:  # a script may start in another folder than this process
+        others = ":".join(os.path.abspath(each) for each in others.split(":"))  # noqa: PTH100
     if others is not None and others.split(":")[0] == entry:
         return others
     return f"{entry}:{others}" if others else entry

@@ -23,9 +23,10 @@ from headrace.launch.contract_flags import ContractOptions, add_contract_flags, 
 from headrace.launch.outer_job import OuterJob, find_outer_job, without_ranks
 from headrace.launch.recording import JobOptions
 from headrace.launch.scripts import check_script, find_script
-from headrace.launch.sites import Site
+from headrace.launch.sites import Site, program_command
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
+_OF_RANKS = ("nnodes", "standalone", "rdzv_backend", "rdzv_endpoint")
 _HOW = "Write it as: headrace run [torchrun's flags] script.py [arguments]."
 _OWN_LOGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
              "duplicate_stderr_filters")  # fmt: skip
@@ -82,13 +83,16 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
         check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
-    asks_for_ranks = args.nproc_per_node is not None
-    if not asks_for_ranks:  # a contract's distribution starts one on each device
+    asks_for_ranks = args.nproc_per_node is not None or any(
+        getattr(args, name) != parser.get_default(name) for name in _OF_RANKS
+    )
+    if args.nproc_per_node is None:  # a contract's distribution starts one on each device
         args.nproc_per_node = "auto" if contract.distribution else "1"
     cluster = cluster_options(args, parser)
     outer = _outer_job(contract, cluster)
     if outer is not None:
-        outer.apply(args)
+        cluster = None
+        outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
     ranks_here = _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
@@ -106,12 +110,15 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
 
 
 def _outer_job(contract: ContractOptions, cluster: ClusterOptions | None) -> OuterJob | None:
-    outer = find_outer_job(contract) if contract.contracts else None
-    if outer is not None and cluster is not None:
+    if not contract.contracts:
+        return None
+    training = cluster.training.name if cluster is not None else None
+    outer = find_outer_job(contract, training)
+    if outer is not None and cluster is not None and not outer.has_group(cluster.training):
         raise UsageError(
             f"This is host {outer.told.here} of a job that has hosts already: "
-            f"{', '.join(outer.told.hosts)}. Leave out --group and --engine, or make them a "
-            "cluster: headrace cluster join."
+            f"{', '.join(outer.told.hosts)}. Leave out --engine and --group, or name a group of "
+            "that job by --group NAME=HOSTS; headrace cluster join makes them a cluster."
         )
     return outer
 
@@ -131,7 +138,9 @@ def tie_ranks(
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """
     script = [args.training_script, *site.arguments, *args.training_script_args]
-    if site.folder is not None and not args.module and Path(script[0]).exists():
+    if args.no_python and not args.run_path:
+        script = program_command(args.training_script, args.training_script_args, site)
+    elif site.folder is not None and not args.module:
         script[0] = str(Path(script[0]).absolute())
     if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
         args.training_script_args = script[1:]

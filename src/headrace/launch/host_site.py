@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -11,12 +13,13 @@ import psutil
 from headrace.contracts.sagemaker_folders import USUAL_BASE
 from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
+from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.core.placed import may_place
 from headrace.launch.channels import find_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.outer_job import check_variables, find_outer_job
-from headrace.launch.site_plan import SitePlan, plan_only_host
+from headrace.launch.site_plan import SitePlan, plan_only_host, port_here
 from headrace.launch.sites import Site, SiteRequest, make_site, outer_site
 from headrace.launch.told import tell
 
@@ -26,9 +29,14 @@ def is_told(options: ContractOptions) -> bool:
     return bool(set(options.contracts) - {"torchrun"})
 
 
-def arguments_alone(options: ContractOptions) -> tuple[str, ...]:
-    """Return the arguments of a script that is told nothing else."""
-    return tuple(script_arguments((), options.hyperparameters))
+def plain_site(options: ContractOptions) -> Site:
+    """Return the site of a script that is told nothing but its arguments."""
+    arguments = script_arguments((), options.hyperparameters)
+    return Site(arguments=tuple(arguments), folder=_named_code(options))
+
+
+def _named_code(options: ContractOptions) -> str | None:
+    return str(Path(options.source_dir).resolve()) if options.source_dir else None
 
 
 def only_host_site(
@@ -55,22 +63,27 @@ def only_host_site(
         LaunchError: The folders cannot be made.
     """
     if not is_told(options):
-        return Site(arguments=arguments_alone(options))
+        return plain_site(options)
     outer = find_outer_job(options)
     if outer is not None:
         tell(f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
              "folders and variables the script gets\n")  # fmt: skip
+        has_ranks = outer.has_ranks_here and distribution is not None
         return outer_site(
-            options.contracts, options.hyperparameters, has_ranks=outer.has_ranks_here
-        )
+            options.contracts, options.hyperparameters, has_ranks=has_ranks,
+            folder=_named_code(options),
+        )  # fmt: skip
     devices = count_devices()
     plan = plan_only_host(
-        folder.name, distribution=distribution, devices=devices, may_place=may_place(USUAL_BASE)
-    )
-    return host_site(
+        folder.name, distribution=distribution, devices=devices,
+        may_place=may_place(USUAL_BASE) and not lies_in_usual_base(options, script),
+        master_port=port_here(options.contracts),
+    )  # fmt: skip
+    site = host_site(
         options, plan, plan.hosts[0], script=script, is_module=is_module, folder=folder,
         devices=devices,
     )  # fmt: skip
+    return replace(site, runs_once=distribution is None)
 
 
 def host_site(
@@ -105,6 +118,7 @@ def host_site(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
         interface=_interface(plan.addresses[host]),
+        torch=_torch_version(),
     )
     try:
         site = make_site(request, machine, may_place=plan.may_place)
@@ -120,6 +134,12 @@ def host_site(
             f"{site.tree.folders.base}; SM_* variables name it\n"
         )
     return site
+
+
+def lies_in_usual_base(options: ContractOptions, script: str) -> bool:
+    """Whether code or data lie below a real /opt/ml, where nothing else must be seen then."""
+    own = [options.source_dir or str(Path(script).parent), *options.channels.values()]
+    return any(Path(each).resolve().is_relative_to(USUAL_BASE) for each in own)
 
 
 def _request(
@@ -144,6 +164,7 @@ def _request(
         folder=folder / "hosts" / host,
         output=folder / "output",
         code=code,
+        is_code_named=options.source_dir is not None,
         channels=channels,
     )
 
@@ -164,7 +185,16 @@ def _job(
         channels=tuple(Channel(name=name) for name in sorted(channels)),
         hyperparameters=options.hyperparameters,
         submitted=str(code),
+        region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
+        master_port=plan.master_port,
     )
+
+
+def _torch_version() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _interface(address: str) -> str:
@@ -178,5 +208,5 @@ def _interface(address: str) -> str:
 
 
 def _from(code: Path, script: str) -> str:
-    path = Path(script).resolve()
+    path = Path(script).parent.resolve() / Path(script).name  # a link is called what it is called
     return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)

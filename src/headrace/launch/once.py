@@ -25,8 +25,9 @@ from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.failure import RankFailure, describe_end, last_traceback, last_write_s
 from headrace.launch.follow import Follower
 from headrace.launch.host_site import host_site
+from headrace.launch.leftovers import Leftovers
 from headrace.launch.site_plan import SitePlan
-from headrace.launch.sites import Site
+from headrace.launch.sites import Site, program_command
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.told import tell
 
@@ -42,6 +43,7 @@ class OnceOnHost:
         restarts: How often the job was started before.
         script: Its path, or its module's name.
         is_module: The script is a module's name.
+        is_program: It is a program of its own, not Python's.
         arguments: The user's own.
         contract: What it is told: the fields of `ContractOptions`.
         plan: The job's hosts, as `SitePlan` writes them.
@@ -56,6 +58,7 @@ class OnceOnHost:
     restarts: int
     script: str
     is_module: bool
+    is_program: bool
     arguments: tuple[str, ...]
     contract: Mapping[str, Any]
     plan: str
@@ -74,6 +77,8 @@ class OnceOnHost:
 
     def command(self, site: Site) -> list[str]:
         """Return the command line of the script itself."""
+        if self.is_program:
+            return program_command(self.script, self.arguments, site)
         python = env.PYTHON_EXEC.get() or sys.executable
         module = ["-m", self.script] if self.is_module else [str(Path(self.script).absolute())]
         return [python, "-u", *module, *site.arguments, *self.arguments]
@@ -102,10 +107,13 @@ def main(arguments: Sequence[str]) -> int:
 def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
     streams = {name: logs / f"{once.name}.{name}" for name in ("stdout", "stderr")}
     command = once.command(site)
+    leftovers = Leftovers()
     with signals_held() as held:
         with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
             child = subprocess.Popen(
-                tied_command(sys.executable, site.placed(command)),
+                tied_command(
+                    sys.executable, site.placed(command), told_through=leftovers.told_through
+                ),
                 stdout=out,
                 stderr=err,
                 env=env.child_environment(site.environment),
@@ -117,6 +125,8 @@ def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
         follower.follow(streams["stderr"], f"[{once.prefix}] ", sys.stderr.buffer)
         # The agent counts the grace, and kills.
         code = wait_for(child, held, own_session=True)
+        if code != 0:  # what a script that ended well leaves running, it means to
+            leftovers.end()
         follower.close()
         told = last_traceback(streams["stderr"]) if code else ""
         site.note_end(exit_code_of(code), command, told)

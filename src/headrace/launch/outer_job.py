@@ -12,15 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.contracts.contract import told_hosts
+from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.sagemaker_variables import MASTER_PORT as SAGEMAKERS_PORT
 from headrace.contracts.told_hosts import ToldHosts
+from headrace.contracts.training_group import training_group
 from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.contract_flags import ContractOptions
 
-_OURS_TO_SET = ("HEADRACE_", "PYTHON", "MASTER_")
+_USUAL_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
+_OURS_TO_SET = ("HEADRACE_", "PYTHON", "MASTER_", "NCCL_")
 _RANKS_OWN = ("RANK", "WORLD_SIZE")
 
 
@@ -43,20 +46,29 @@ class OuterJob:
         """Whether this host is one of those that have ranks."""
         return self.told.here in self.training
 
-    def apply(self, args: argparse.Namespace) -> None:
+    def has_group(self, group: Group) -> bool:
+        """Whether a group that the command line names is one of the job's."""
+        return any(
+            each.name == group.name and len(each.hosts) == group.hosts for each in self.told.groups
+        )
+
+    def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
         """Have torchrun meet the job's other hosts, unless its own flags say whom to meet.
 
         Args:
             args: torchrun's, which are changed.
+            has_ranks: Something asks for ranks at all.
         """
-        if not self.has_ranks_here:  # the script runs once: see `without_ranks`
+        if not has_ranks or not self.has_ranks_here:  # the script runs once: see `without_ranks`
             args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
             return
         if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
             return
         args.nnodes = str(len(self.training))
         args.node_rank = self.training.index(self.told.here)
-        args.master_addr, args.master_port = self.training[0], self.port
+        if args.master_addr == _USUAL_ADDRESS:
+            args.master_addr = self.training[0]
+        args.master_port = args.master_port or self.port
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
 
 
@@ -85,8 +97,12 @@ def resource_config() -> str | None:
         return None
 
 
-def find_outer_job(options: ContractOptions) -> OuterJob | None:
+def find_outer_job(options: ContractOptions, training: str | None = None) -> OuterJob | None:
     """Return the job around this one by a contract that is asked for; None: there is none.
+
+    Args:
+        options: What the script is to be told.
+        training: The group that trains, where the command line says so.
 
     Raises:
         UsageError: What tells of it contradicts itself, or the flags contradict it.
@@ -109,7 +125,7 @@ def find_outer_job(options: ContractOptions) -> OuterJob | None:
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
     return OuterJob(
         told=told,
-        training=_training(told),
+        training=_training(told, training),
         port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
     )
 
@@ -124,17 +140,20 @@ def check_variables(told: Mapping[str, str]) -> None:
         if name.startswith(_OURS_TO_SET) or name in _RANKS_OWN:
             continue
         own = env.values_of([name])[name]
-        if own is not None and own != value:
+        if own and value and own != value:  # an empty one says that nobody knows
             raise UsageError(
                 f"{name} is set to {own!r} here, and the contract would tell the script "
                 f"{value!r}. Unset it, or leave out --contract to have the script see yours."
             )
 
 
-def _training(told: ToldHosts) -> tuple[str, ...]:
-    """Return the hosts that have ranks: those of the group that is distributed, or all."""
-    hosts: Sequence[str] = next(
-        (group.hosts for group in told.groups if group.name == told.training), told.hosts
-    )
+def _training(told: ToldHosts, training: str | None) -> tuple[str, ...]:
+    """Return the hosts that have ranks: of the group that trains, or of the primary pools."""
+    hosts: Sequence[str] = told.primary or told.hosts
+    if told.groups:
+        group = training_group(
+            told.groups, flagged=training, head=None, told=told.training, offload=None
+        )
+        hosts = group.hosts
     # Stable: the head first, then the others in their order.
     return tuple(sorted(hosts, key=lambda host: host != told.head))

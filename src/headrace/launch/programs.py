@@ -13,10 +13,11 @@ from headrace.cluster.placement import PlacedAgent
 from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.launch.flags import TorchrunJob
+from headrace.launch.host_site import lies_in_usual_base
 from headrace.launch.member import Member
 from headrace.launch.once import OnceOnHost
 from headrace.launch.recording import Recording
-from headrace.launch.site_plan import SitePlan, plan_sites
+from headrace.launch.site_plan import SitePlan, plan_sites, port_here
 from headrace.launch.travelling import Luggage
 from headrace.records.run_folder import Attempt, RunFolder
 
@@ -82,7 +83,9 @@ class Programs:
             },
             distribution=self._job.distribution,
             distributed=self._groups[0].name,
-            may_place=may_place(),
+            may_place=not lies_in_usual_base(self._job.contract, self._job.args.training_script)
+            and may_place(),
+            master_port=port_here(self._job.contract.contracts) if emulated else 0,
         )
 
     def program(
@@ -165,6 +168,7 @@ class Programs:
             if agent.facts.is_drivers
             else self._luggage.named(args.training_script),
             is_module=bool(args.module),
+            is_program=bool(args.no_python),
             arguments=tuple(args.training_script_args),
             contract=asdict(self._job.contract),
             plan=self._plan.to_json(),

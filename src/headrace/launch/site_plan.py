@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.contracts.host_group import HostGroup
+from headrace.contracts.sagemaker_variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
+from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
 
 # What SageMaker calls the only group of a job.
 _ONLY_GROUP = "homogeneousCluster"
@@ -26,6 +30,7 @@ class SitePlan:
         distribution: What starts the ranks; None: the script runs once on each host.
         distributed: The names of the groups in which it does so.
         may_place: Whether each host may give its processes a view of files of their own.
+        master_port: Where ranks meet that a script makes itself; 0: where the contract has them.
     """
 
     job: str
@@ -34,6 +39,7 @@ class SitePlan:
     distribution: Distribution | None
     distributed: tuple[str, ...]
     may_place: bool
+    master_port: int = 0
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -61,6 +67,7 @@ def plan_sites(
     distribution: Distribution | None,
     distributed: str | None,
     may_place: bool,
+    master_port: int = 0,
 ) -> SitePlan:
     """Return the plan of hosts that are known by their addresses.
 
@@ -74,6 +81,7 @@ def plan_sites(
         distribution: What starts the ranks.
         distributed: The group in which it does so; None: none.
         may_place: Whether each host may give its processes a view of files of their own.
+        master_port: As `SitePlan` has it.
     """
     addresses: dict[str, str] = {}
     named = []
@@ -89,15 +97,33 @@ def plan_sites(
         distribution=distribution,
         distributed=(distributed,) if distribution is not None and distributed else (),
         may_place=may_place,
+        master_port=master_port,
     )
 
 
+def port_here(contracts: Sequence[ContractName]) -> int:
+    """Return where ranks on this machine can meet: 0 for the contract's own port if that is free.
+
+    Args:
+        contracts: Those of the job.
+    """
+    usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", usual))  # on all addresses, as torch's store does
+        except OSError:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+    return 0
+
+
 def plan_only_host(
-    job: str, *, distribution: Distribution | None, devices: int, may_place: bool
+    job: str, *, distribution: Distribution | None, devices: int, may_place: bool, master_port: int
 ) -> SitePlan:
     """Return the plan of a job on this host alone; see `plan_sites`."""
     kind = "local_gpu" if devices else "local"
     return plan_sites(
         job, {_ONLY_GROUP: (kind, [_ADDRESS])},
         distribution=distribution, distributed=_ONLY_GROUP, may_place=may_place,
+        master_port=master_port,
     )  # fmt: skip

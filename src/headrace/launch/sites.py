@@ -14,11 +14,13 @@ from headrace.contracts.script import ContractName, Script, script_arguments
 from headrace.contracts.training_job import Machine
 from headrace.contracts.vertex_variables import VERTEX_FOLDERS, VertexPlaces
 from headrace.core import env
+from headrace.core.errors import UsageError
 from headrace.core.placed import placed_command
 from headrace.core.places import SITE
 from headrace.launch.sagemaker_tree import SageMakerTree
 from headrace.launch.told import tell
 
+_MOST_BYTES = 128 * 1024  # of one variable or argument: MAX_ARG_STRLEN, <linux/binfmts.h>
 _HOSTS_FILE = Path("/etc/hosts")
 
 
@@ -67,6 +69,7 @@ class SiteRequest:
         folder: Where what belongs to the host lies; it is made.
         output: Where the hosts of a job on Vertex AI leave what they make.
         code: The folder of the script's code.
+        is_code_named: The user named it: the script starts there, whatever tells it of its job.
         channels: Where the data of each channel are.
     """
 
@@ -75,6 +78,7 @@ class SiteRequest:
     folder: Path
     output: Path
     code: Path
+    is_code_named: bool
     channels: Mapping[str, Path]
 
 
@@ -104,28 +108,69 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
         places[str(_HOSTS_FILE)] = str(_write_hosts(request))
     data = {name: str(path) for name, path in request.channels.items()}
     told = script.variables(seen, VertexPlaces(output=str(request.output), data=data), machine)
+    _check_lengths({**told, "its arguments": max(script.arguments(), key=len, default="")}, script)
     return Site(
-        environment={**told, **environment},
+        environment={**_known(told), **environment},
         arguments=tuple(script.arguments()),
-        folder=str(request.code) if tree is not None else None,
+        folder=str(request.code) if tree is not None or request.is_code_named else None,
         places=places,
         tree=tree,
     )
 
 
+def _check_lengths(told: Mapping[str, str], script: Script) -> None:
+    """Raise UsageError where the kernel would not pass on what the script is told."""
+    for name, value in told.items():
+        count = len(name.encode()) + len(value.encode()) + 2  # "=" and the zero at the end
+        if count > _MOST_BYTES:
+            values = script.job.hyperparameters
+            longest = max(values, key=lambda each: len(str(values[each])), default="")
+            raise UsageError(
+                f"{name} would take {count:,} bytes, and a process gets {_MOST_BYTES:,} at most. "
+                f"Shorten the hyperparameters, {longest} first: put it into a file of a channel."
+            )
+
+
+def program_command(program: str, arguments: Sequence[str], site: Site) -> list[str]:
+    """Return the command line of a program that is not Python's.
+
+    Its own arguments come first: the script's name may be the first of them, as in `bash train.sh`.
+
+    Args:
+        program: A path, or a name that is looked up.
+        arguments: The user's.
+        site: What it gets.
+    """
+    found = str(Path(program).absolute()) if site.folder and Path(program).exists() else program
+    return [found, *arguments, *site.arguments]
+
+
+def _known(told: Mapping[str, str]) -> dict[str, str]:
+    """Leave to this process's own variables what the contract has no value for, and NCCL's."""
+    own = env.values_of(told)
+    return {
+        name: value
+        for name, value in told.items()
+        if not own[name] or (value and not name.startswith("NCCL_"))
+    }
+
+
 def outer_site(
-    contracts: Sequence[ContractName], hyperparameters: Mapping[str, Any], *, has_ranks: bool
-) -> Site:
+    contracts: Sequence[ContractName], hyperparameters: Mapping[str, Any], *, has_ranks: bool,
+    folder: str | None,
+) -> Site:  # fmt: skip
     """Return what the script gets within a job that others have started: nearly all is there.
 
     Args:
         contracts: By which it is told of that job.
         hyperparameters: Those of the command line; the job's own reach whoever it started.
         has_ranks: This host is one of those that train.
+        folder: Where the script starts; None: where it would anyway.
     """
     return Site(
         environment=_smddp() if any(name.startswith("sagemaker") for name in contracts) else {},
         arguments=tuple(script_arguments(contracts, hyperparameters)),
+        folder=folder,
         runs_once=not has_ranks,
     )
 

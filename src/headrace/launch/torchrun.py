@@ -31,7 +31,7 @@ from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.host_site import arguments_alone, host_site, only_host_site
+from headrace.launch.host_site import host_site, only_host_site, plain_site
 from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.logs import CleanStarts, RunLogs
@@ -121,7 +121,7 @@ def _site(job: TorchrunJob, folder: RunFolder) -> Site:
         script=job.args.training_script,
         is_module=job.args.module,
         folder=folder.path,
-        distribution=job.contract.distribution or "torch_distributed",
+        distribution=job.distribution,
         count_devices=torch.accelerator.device_count,
     )
 
@@ -159,7 +159,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
 
 def _member_site(job: TorchrunJob, member: Member) -> Site:
     if member.plan is None:
-        return Site(arguments=arguments_alone(job.contract))
+        return plain_site(job.contract)
     return host_site(
         job.contract,
         SitePlan.from_json(member.plan),
