@@ -47,6 +47,7 @@ def only_host_site(
     folder: Path,
     distribution: Distribution | None,
     count_devices: Callable[[], int],
+    training: str | None = None,
 ) -> Site:
     """Make the site of a job on this host alone; see `host_site`.
 
@@ -57,6 +58,7 @@ def only_host_site(
         folder: The run's.
         distribution: What starts the ranks; None: the script runs once.
         count_devices: Returns how many this host has; asked where a script is told of them.
+        training: The group that trains, where the command line names one.
 
     Raises:
         UsageError: A channel is not there, say.
@@ -64,11 +66,11 @@ def only_host_site(
     """
     if not is_told(options):
         return plain_site(options)
-    outer = find_outer_job(options)
+    outer = find_outer_job(options, training)
     if outer is not None:
         tell(f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
              "folders and variables the script gets\n")  # fmt: skip
-        has_ranks = outer.has_ranks_here and distribution is not None
+        has_ranks = distribution is not None and outer.has_ranks_here
         return outer_site(
             options.contracts, options.hyperparameters, has_ranks=has_ranks,
             folder=_named_code(options),

@@ -33,13 +33,18 @@ class OuterJob:
 
     Attributes:
         told: Its hosts.
-        training: The hosts that have ranks.
-        port: Where they meet, on the first of them.
+        port: Where those that train meet, on the first of them.
+        named: The group that trains, where the command line says so.
     """
 
     told: ToldHosts
-    training: tuple[str, ...]
     port: int
+    named: str | None
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The hosts that have ranks; raises UsageError where nothing says which."""
+        return _training(self.told, self.named)
 
     @property
     def has_ranks_here(self) -> bool:
@@ -125,8 +130,8 @@ def find_outer_job(options: ContractOptions, training: str | None = None) -> Out
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
     return OuterJob(
         told=told,
-        training=_training(told, training),
         port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
+        named=training,
     )
 
 

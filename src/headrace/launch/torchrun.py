@@ -123,6 +123,7 @@ def _site(job: TorchrunJob, folder: RunFolder) -> Site:
         folder=folder.path,
         distribution=job.distribution,
         count_devices=torch.accelerator.device_count,
+        training=job.args.group[0].partition("=")[0] if job.args.group else None,
     )
 
 

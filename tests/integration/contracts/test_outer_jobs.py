@@ -122,7 +122,7 @@ def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--channel=train=."], "of a job that has its channels already"),
-        (["--group=gpu=2"], "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"),
+        (["--group=gpu=3"], "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"),
     ],
 )
 def test_flags_that_contradict_the_job_are_refused(
