@@ -27,8 +27,9 @@ sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent), str(HERE.paren
 
 from launches import epochs_told  # noqa: E402
 
+from headrace.data.mounts.cache import MountCache  # noqa: E402
 from headrace.data.mounts.mount import Mount  # noqa: E402
-from headrace.data.mounts.programs import choose_program  # noqa: E402
+from headrace.data.mounts.programs import choose_programs  # noqa: E402
 from headrace.data.storage.urls import parse_url  # noqa: E402
 from remote import prepare, services  # noqa: E402
 from report import Row, ratio, write_section  # noqa: E402
@@ -85,11 +86,12 @@ def data_of(home: str, folder: Path, urls: dict[str, str]) -> Iterator[str]:
         yield urls["shards"]
     else:
         with TemporaryDirectory(dir=folder) as scratch:
-            place, cache = Path(scratch, "bucket"), Path(scratch, "cache")
+            place = Path(scratch, "bucket")
             place.mkdir()
+            cache = MountCache(Path(scratch, "caches"), urls["objects"])
             where = parse_url(urls["objects"])
-            program = choose_program(where, place, cache, cache_bytes=10**10)
-            mount = Mount(program, place, ahead_bytes=0)
+            program = choose_programs(where, place, cache.folder, cache_bytes=10**10)[0]
+            mount = Mount(program, place, cache, ahead_bytes=0)
             try:
                 yield str(place)
             finally:

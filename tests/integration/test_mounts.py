@@ -16,9 +16,9 @@ import pytest
 
 from headrace.core.errors import UsageError
 from headrace.data.mounts import Mount, NoMountError, mount_url
-from headrace.data.mounts.programs import choose_program
+from headrace.data.mounts.programs import choose_programs, is_mounted
 from headrace.data.storage.urls import parse_url
-from jobs import clean_environment, eventually
+from jobs import alive, clean_environment, descendants, eventually
 
 CACHE_BYTES = 10**9
 HAS_FUSE = shutil.which("fusermount3") is not None and Path("/dev/fuse").exists()
@@ -77,10 +77,9 @@ def test_what_was_chosen_is_written_down_without_secrets(mount: Mount) -> None:
 
 @fuse
 def test_files_are_read_before_anybody_wants_them(mount: Mount, tmp_path: Path) -> None:
-    kept = tmp_path / "cache" / "vfs"
-
     def is_kept() -> bool:
-        sizes = sorted(path.stat().st_size for path in kept.rglob("*") if path.is_file())
+        kept = (tmp_path / "cache").glob("*/vfs/**/*")
+        sizes = sorted(path.stat().st_size for path in kept if path.is_file())
         return sizes == sorted(map(len, (data for data in OBJECTS.values() if data)))
 
     eventually(is_kept, "all objects in the cache")
@@ -91,7 +90,7 @@ def test_a_closed_mount_is_gone_though_it_is_in_use(url: str, tmp_path: Path) ->
     mount = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
     used = os.open(mount.folder / "a.bin", os.O_RDONLY)
     mount.close()
-    assert not mount.folder.is_mount()
+    assert not is_mounted(mount.folder)
     assert list(mount.folder.iterdir()) == []
     with suppress(OSError):  # what it led to has gone
         os.close(used)
@@ -111,18 +110,39 @@ def test_kill_9_of_whoever_mounted_takes_the_mount_away(url: str, tmp_path: Path
     )  # fmt: skip
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"up\n"
-    assert (tmp_path / "mnt").is_mount()
+    used = os.open(tmp_path / "mnt" / "a.bin", os.O_RDONLY)
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    eventually(lambda: not (tmp_path / "mnt").is_mount(), "the end of the mount")
+    eventually(lambda: not is_mounted(tmp_path / "mnt"), "the end of the mount, though in use")
+    with suppress(OSError):
+        os.close(used)
+
+
+@fuse
+def test_two_mounts_at_once_keep_what_they_read_apart_and_a_later_one_finds_it(
+    url: str, tmp_path: Path
+) -> None:
+    caches = tmp_path / "cache"
+    first = mount_url(url, tmp_path / "one", caches, cache_bytes=CACHE_BYTES)
+    second = mount_url(url, tmp_path / "two", caches, cache_bytes=CACHE_BYTES)
+    assert (first.folder / "a.bin").read_bytes() == (second.folder / "a.bin").read_bytes()
+    assert len([path for path in caches.iterdir() if path.is_dir()]) == 2
+    second.close()
+    first.close()
+    (kept,) = [path for path in caches.iterdir() if path.is_dir()]
+    third = mount_url(url, tmp_path / "one", caches, cache_bytes=CACHE_BYTES)
+    assert str(kept) in (tmp_path / "one.json").read_text()
+    third.close()
 
 
 @fuse
 def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path) -> None:
     first = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
+    (program,) = descendants(first._process.pid)
     os.kill(first._process.pid, signal.SIGKILL)
     first._process.wait()
+    eventually(lambda: not alive(program), "the end of the program, which is tied to that")
     with pytest.raises(OSError, match="not connected"):
         list((tmp_path / "mnt").iterdir())
     second = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
@@ -140,7 +160,7 @@ def test_a_store_that_refuses_is_told_in_the_programs_words(
     monkeypatch.setattr("headrace.data.mounts.mount._UP_S", 2.0)  # it tries on and on
     with pytest.raises(NoMountError, match=r"rclone (ended with|showed nothing)"):
         mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
-    assert not (tmp_path / "mnt").is_mount()
+    assert not is_mounted(tmp_path / "mnt")
 
 
 def test_without_a_program_it_is_told_which_ones_would_do(
@@ -152,9 +172,9 @@ def test_without_a_program_it_is_told_which_ones_would_do(
         pytest.skip("no FUSE")
     where = parse_url("s3://bucket/train")
     with pytest.raises(NoMountError, match="none of mount-s3, rclone is on this host"):
-        choose_program(where, tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
+        choose_programs(where, tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
     with pytest.raises(NoMountError, match="no program shows http"):
-        choose_program(parse_url("http://h/x"), tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
+        choose_programs(parse_url("http://h/x"), tmp_path, tmp_path, cache_bytes=CACHE_BYTES)
 
 
 @pytest.mark.parametrize("program", ["mount-s3", "gcsfuse"])
@@ -171,7 +191,8 @@ def test_the_clouds_own_programs_come_first_and_are_told_the_prefix(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     scheme = "s3" if program == "mount-s3" else "gs"
     where = parse_url(f"{scheme}://bucket/a/train")
-    chosen = choose_program(where, tmp_path / "mnt", tmp_path / "c", cache_bytes=2**30)
+    chosen, then = choose_programs(where, tmp_path / "mnt", tmp_path / "c", cache_bytes=2**30)
+    assert then.name == "rclone"
     assert chosen.name == program
     assert "bucket" in chosen.command
     assert str(tmp_path / "mnt") in chosen.command

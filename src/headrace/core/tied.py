@@ -1,9 +1,9 @@
 """A program that ends when whoever started it does, such as a rank when torchrun has ended.
 
-`python -m headrace.core.tied --parent PID [--tell FD] [--by SIGNAL] -- command...` asks for a
-parent-death signal and replaces itself by the command; so a script is `__main__` of its own
-interpreter and nothing of Headrace is in its tracebacks. The setting survives the exec. The parent
-is told the program's pid through FD, a pipe that it holds.
+`python -m headrace.core.tied --parent PID [--tell FD] -- command...` asks for a parent-death signal
+and replaces itself by the command; so a script is `__main__` of its own interpreter and nothing of
+Headrace is in its tracebacks. The setting survives the exec. The parent is told the program's pid
+through FD, a pipe that it holds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from headrace.core.lifetime import die_with_parent
 
 
 def tied_command(
-    python: str,
-    command: Sequence[str],
-    *,
-    told_through: int | None = None,
-    by: signal.Signals = signal.SIGKILL,
+    python: str, command: Sequence[str], *, told_through: int | None = None
 ) -> list[str]:
     """Return the command line that starts `command` tied to this process.
 
@@ -31,13 +27,11 @@ def tied_command(
         python: The interpreter that runs this file; needs Headrace, and nothing else.
         command: What is to run.
         told_through: The writing end of a pipe of this process, where the program tells its pid.
-        by: The signal that it gets once this process has ended.
     """
     # -P: a folder named headrace where the user stands must not be taken for ours.
     own = [python, "-P", "-m", "headrace.core.tied", "--parent", str(os.getpid())]
     tell = [] if told_through is None else ["--tell", str(told_through)]
-    by_signal = [] if by == signal.SIGKILL else ["--by", str(int(by))]
-    return [*own, *tell, *by_signal, "--", *command]
+    return [*own, *tell, "--", *command]
 
 
 def become(arguments: Sequence[str]) -> NoReturn:
@@ -45,7 +39,7 @@ def become(arguments: Sequence[str]) -> NoReturn:
     end = arguments.index("--")
     told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
     parent_pid, command = int(told["--parent"]), list(arguments[end + 1 :])
-    die_with_parent(parent_pid, signal.Signals(int(told.get("--by", signal.SIGKILL))))
+    die_with_parent(parent_pid)
     if "--tell" in told:
         _tell_pid(f"/proc/{parent_pid}/fd/{told['--tell']}")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,11 +13,14 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.files import write_whole
 from headrace.core.tied import tied_command
+from headrace.data.mounts.cache import MountCache
+from headrace.data.mounts.guardian import guarded_command
 from headrace.data.mounts.programs import (
     MountProgram,
     NoMountError,
-    choose_program,
-    unmount_command,
+    choose_programs,
+    is_mounted,
+    take_away,
 )
 from headrace.data.storage.urls import parse_url
 
@@ -35,6 +37,7 @@ class Mount:
     Args:
         program: What shows it.
         folder: Where.
+        cache: Where it keeps what was read.
         ahead_bytes: How much is read ahead of whoever wants it; 0: nothing.
 
     Attributes:
@@ -44,14 +47,17 @@ class Mount:
         NoMountError: The program ended, or showed nothing within a minute.
     """
 
-    def __init__(self, program: MountProgram, folder: Path, *, ahead_bytes: int) -> None:
+    def __init__(
+        self, program: MountProgram, folder: Path, cache: MountCache, *, ahead_bytes: int
+    ) -> None:
         self.folder = folder
+        self._cache = cache
         self._ahead: subprocess.Popen[bytes] | None = None
         self._log = folder.with_name(f"{folder.name}.log")
         with self._log.open("wb") as log:
-            # Asked to end by SIGTERM it takes the mount away itself, also where we are killed.
+            # From a thread that lives as long: the program ends with the one that started it.
             self._process = subprocess.Popen(
-                tied_command(sys.executable, program.command, by=signal.SIGTERM),
+                guarded_command(folder, os.getpid(), program.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -63,20 +69,23 @@ class Mount:
             if ahead_bytes > 0:
                 self._ahead = self._read_ahead(ahead_bytes)
         except BaseException:
-            self.close()
+            self._end()
             raise
 
     def close(self) -> None:
         """Take the folder away, whoever still uses it."""
+        self._end()
+        self._cache.close()
+
+    def _end(self) -> None:
         if self._ahead is not None:
             self._ahead.kill()
             self._ahead.wait()
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        _take_away(self.folder)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        take_away(self.folder)
+        self._process.kill()
         self._process.wait()
 
     def _read_ahead(self, most_bytes: int) -> subprocess.Popen[bytes]:
@@ -89,7 +98,7 @@ class Mount:
 
     def _wait(self, name: str) -> None:
         deadline_s = time.monotonic() + _UP_S
-        while not self.folder.is_mount():
+        while not is_mounted(self.folder):
             if self._process.poll() is not None:
                 raise NoMountError(f"{name} ended with {self._process.returncode}: {self._said()}")
             if time.monotonic() > deadline_s:
@@ -101,7 +110,7 @@ class Mount:
         return said.splitlines()[-1] if said else "it said nothing"
 
 
-def mount_url(url: str, folder: Path, cache: Path, *, cache_bytes: int) -> Mount:
+def mount_url(url: str, folder: Path, caches: Path, *, cache_bytes: int) -> Mount:
     """Show a URL as a folder, read only.
 
     Which program does so, and how it was called, is written beside the folder, as NAME.json; what
@@ -110,29 +119,29 @@ def mount_url(url: str, folder: Path, cache: Path, *, cache_bytes: int) -> Mount
     Args:
         url: Any of an object store.
         folder: Where; made, and freed of what a killed job has left there.
-        cache: Where what was read is kept, for other jobs too.
+        caches: Where what was read is kept, for later jobs that mount the same. While another one
+            does so, in a folder of this mount's own, as no program shares its cache.
         cache_bytes: How much of it.
 
     Raises:
         NoMountError: Nothing can be mounted here.
         UsageError: The URL, or settings of the store, cannot be.
     """
-    _take_away(folder)
+    take_away(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    cache.mkdir(parents=True, exist_ok=True)
     location = parse_url(url)
-    program = choose_program(location, folder, cache, cache_bytes=cache_bytes)
-    told = {"url": location.url, "program": program.name, "command": list(program.command)}
-    write_whole(folder.with_name(f"{folder.name}.json"), json.dumps(told, indent=2) + "\n")
-    return Mount(program, folder, ahead_bytes=int(cache_bytes * _AHEAD_SHARE))
-
-
-def _take_away(folder: Path) -> None:
-    """End a mount at a folder, where there is one, also one whose program is gone."""
+    cache = MountCache(caches, location.url)
+    reasons = []
     try:
-        is_there = folder.is_mount()
-    except OSError:  # its program is gone: not connected
-        is_there = True
-    if is_there:
-        with suppress(StopIteration, OSError):  # no fusermount: then it is none of ours
-            subprocess.run(unmount_command(folder), capture_output=True, check=False)
+        for program in choose_programs(location, folder, cache.folder, cache_bytes=cache_bytes):
+            told = {"url": location.url, "program": program.name, "command": list(program.command)}
+            write_whole(folder.with_name(f"{folder.name}.json"), json.dumps(told, indent=2) + "\n")
+            try:
+                return Mount(program, folder, cache, ahead_bytes=int(cache_bytes * _AHEAD_SHARE))
+            except NoMountError as error:
+                reasons.append(str(error))
+    except BaseException:
+        cache.close()
+        raise
+    cache.close()
+    raise NoMountError("; ".join(reasons))

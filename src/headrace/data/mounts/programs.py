@@ -11,6 +11,7 @@ Sources: github.com/awslabs/mountpoint-s3 doc/CONFIGURATION.md, docs.cloud.googl
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from headrace.data.storage.urls import Location
 
 _UNMOUNTS = ("fusermount3", "fusermount")
 _DEVICE = Path("/dev/fuse")
+_MOUNTED = Path("/proc/self/mountinfo")  # the fifth field of a line is where; see proc(5)
 _LISTED_S = 24 * 3600  # what was listed is taken to be so for as long
 _AHEAD_MIB = 16
 # What reading a file's times would cost a request for each of them.
@@ -52,10 +54,10 @@ class MountProgram:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def choose_program(
+def choose_programs(
     location: Location, folder: Path, cache: Path, *, cache_bytes: int
-) -> MountProgram:
-    """Return what shows a URL as a folder on this host.
+) -> list[MountProgram]:
+    """Return what shows a URL as a folder on this host, the best first.
 
     Args:
         location: What the URL names.
@@ -72,19 +74,31 @@ def choose_program(
     if not any(map(shutil.which, _UNMOUNTS)):
         raise NoMountError("this host has no fusermount3 (package fuse3)")
     ways = _WAYS.get(location.kind, {})
-    for name, way in ways.items():
-        program = shutil.which(name)
-        if program is not None:
-            return way(program, location, folder, cache, cache_bytes)
     if not ways:
         raise NoMountError(f"no program shows {location.url} as a folder")
-    raise NoMountError(f"none of {', '.join(ways)} is on this host")
+    found = [
+        way(program, location, folder, cache, cache_bytes)
+        for name, way in ways.items()
+        if (program := shutil.which(name)) is not None
+    ]
+    if not found:
+        raise NoMountError(f"none of {', '.join(ways)} is on this host")
+    return found
 
 
-def unmount_command(folder: Path) -> list[str]:
-    """Return what takes a mount away, also one that is in use or whose program is gone."""
-    program = next(name for name in _UNMOUNTS if shutil.which(name))
-    return [program, "-u", "-z", str(folder)]
+def is_mounted(folder: Path) -> bool:
+    """Whether something is mounted at a folder, also where its program is gone."""
+    # Not by looking at the folder, which may answer no more.
+    place = str(folder.parent.resolve() / folder.name).replace(" ", "\\040")
+    lines = _MOUNTED.read_text(errors="surrogateescape").splitlines()
+    return any(line.split(" ")[4] == place for line in lines)
+
+
+def take_away(folder: Path) -> None:
+    """End a mount at a folder, where there is one, whoever uses it."""
+    program = next((found for name in _UNMOUNTS if (found := shutil.which(name))), None)
+    if program is not None and is_mounted(folder):
+        subprocess.run([program, "-u", "-z", str(folder)], capture_output=True, check=False)
 
 
 def _mountpoint(
