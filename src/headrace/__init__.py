@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from headrace.data.loader.dataset import ShardDataset as ShardDataset
     from headrace.data.loader.loader import DataLoader as DataLoader
     from headrace.data.storage import StorageConfig as StorageConfig
+    from headrace.launch.estimator import Estimator as Estimator
+    from headrace.launch.estimator import PyTorch as PyTorch
+    from headrace.launch.job_parts import InstanceGroup as InstanceGroup
+    from headrace.launch.job_parts import ProfilerConfig as ProfilerConfig
+    from headrace.launch.training_inputs import FileSystemInput as FileSystemInput
+    from headrace.launch.training_inputs import TrainingInput as TrainingInput
     from headrace.report.open_run import open_run as open_run
     from headrace.train import Checkpointer as Checkpointer
     from headrace.train import prepare as prepare
@@ -21,9 +27,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "Checkpointer": "headrace.train",
     "DataLoader": "headrace.data.loader.loader",
+    "Estimator": "headrace.launch.estimator",
+    "FileSystemInput": "headrace.launch.training_inputs",
     "HeadraceError": "headrace.core.errors",
+    "InstanceGroup": "headrace.launch.job_parts",
+    "ProfilerConfig": "headrace.launch.job_parts",
+    "PyTorch": "headrace.launch.estimator",
     "ShardDataset": "headrace.data.loader.dataset",
     "StorageConfig": "headrace.data.storage",
+    "TrainingInput": "headrace.launch.training_inputs",
     "open_run": "headrace.report.open_run",
     "prepare": "headrace.train",
     "transforms": "headrace.transforms",

@@ -13,7 +13,8 @@ _HELP = """Run a training script, unmodified, on this host's devices.
 
 Takes torchrun's own flags, in all their spellings, before the script; with none of them the
 script runs directly, in one process. Logs go to the run's folder. The exit code is the script's.
-With --engine ray, torchrun runs on every host of an instance group of a Ray cluster.
+With --engine ray, torchrun runs on every host of an instance group of a Ray cluster. In place of
+the script, a job file (.toml, .yaml) has the arguments of headrace.Estimator.
 
 Example: headrace run --nproc-per-node auto train.py --epochs 3
 """
@@ -28,8 +29,8 @@ _Address = Annotated[
 _Groups = Annotated[
     list[str] | None,
     typer.Option(
-        help="An instance group: NAME=HOSTS, emulated NAME=HOSTS:cpus=8,gpus=1. The first one "
-        "trains."
+        help="An instance group: NAME=HOSTS, emulated NAME=HOSTS:cpus=8,gpus=1 or, by a type of "
+        "AWS or Google, NAME=HOSTSxml.g5.xlarge. The first one trains."
     ),
 ]
 _Apply = Annotated[
@@ -91,6 +92,29 @@ _Distribution = Annotated[
         "each device. Without it, or flags of torchrun's, the script runs once on each host."
     ),
 ]
+_Environment = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=VALUE: a variable of the script; NAME alone: as it is set here."),
+]
+_Dependencies = Annotated[
+    list[str] | None,
+    typer.Option(help="PATH: a module or package that the script may import."),
+]
+_Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=REGEX: a number that ranks print; its group is the value."),
+]
+_MaxRun = Annotated[
+    str | None,
+    typer.Option(help="Longest time that the job may take: 3600 (seconds), 30min, 2h."),
+]
+_DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print hosts, ranks, variables, arguments and the data to move; start nothing.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -138,6 +162,11 @@ def _run(
     hyperparameter: _Hyperparameters = None,
     source_dir: _Source = None,
     distribution: _Distribution = None,
+    environment: _Environment = None,
+    dependency: _Dependencies = None,
+    metric: _Metrics = None,
+    max_run: _MaxRun = None,
+    dry_run: _DryRun = False,
 ) -> None:
     told = {
         "--run-dir": run_dir,
@@ -154,14 +183,19 @@ def _run(
         "--requirements": requirements,
         "--source-dir": source_dir,
         "--distribution": distribution,
+        "--max-run": max_run,
     }
     several = {
         "--group": group,
         "--contract": contract,
         "--channel": channel,
         "--hyperparameter": hyperparameter,
+        "--environment": environment,
+        "--dependency": dependency,
+        "--metric": metric,
     }
     own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
     own += [f"{flag}={value}" for flag, values in several.items() for value in values or ()]
     own += ["--driver"] if driver else []
+    own += ["--dry-run"] if dry_run else []
     sys.exit(run_job([*own, *context.args]))

@@ -6,13 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.contracts.instance_types import instance_type
 from headrace.core.errors import UsageError
 
 LABEL = "headrace.group"
 """The Ray node label that tells a host's group."""
 USUAL_GROUP = "gpu"
 """The group of hosts where nobody names one."""
-_HOW = "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1."
+_HOW = (
+    "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1 or "
+    "NAME=HOSTSxTYPE, such as gpu=1xml.g5.xlarge."
+)
 # What Ray takes as the value of a label (docs.ray.io, "Use labels to control scheduling").
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _SHAPE = ("cpus", "gpus")
@@ -27,12 +31,14 @@ class Group:
         hosts: How many hosts of it the job wants.
         cpus: Cores of an emulated host; None: what this machine has.
         gpus: Devices of an emulated host; None: what this machine has, for the group that trains.
+        instance_type: Of its hosts, as scripts are told; "": none was named.
     """
 
     name: str
     hosts: int
     cpus: int | None = None
     gpus: int | None = None
+    instance_type: str = ""
 
     def host_names(self) -> list[str]:
         """Return the names of its hosts where they are emulated: `gpu-0`, `gpu-1`, ..."""
@@ -74,7 +80,18 @@ def _parse(text: str) -> Group:
     if not equals:
         raise UsageError(f"--group {text}: how many hosts? {_HOW}")
     check_group_name(name, f"--group {text}", _HOW)
-    return Group(name=name, hosts=_whole(text, hosts, least=1), **_parse_shape(text, shape))
+    count, _, kind = hosts.partition("x")
+    told = _parse_shape(text, shape)
+    if not kind:
+        return Group(name=name, hosts=_whole(text, hosts, least=1), **told)
+    machine = instance_type(kind, f"--group {text}")
+    return Group(
+        name=name,
+        hosts=_whole(text, count, least=1),
+        cpus=told.get("cpus", machine.cores),
+        gpus=told.get("gpus", machine.devices),
+        instance_type=kind,
+    )
 
 
 def _parse_shape(text: str, shape: str) -> dict[str, int]:

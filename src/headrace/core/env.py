@@ -75,6 +75,7 @@ LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, se
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
+ASKED = Variable("HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone")
 OFFLOAD = Variable(
     "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
 )

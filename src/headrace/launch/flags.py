@@ -20,8 +20,10 @@ from headrace.core.errors import UsageError
 from headrace.core.tied import tied_command
 from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
 from headrace.launch.contract_flags import ContractOptions, add_contract_flags, contract_options
+from headrace.launch.emulated_types import emulated_ranks
 from headrace.launch.outer_job import OuterJob, find_outer_job, without_ranks
 from headrace.launch.recording import JobOptions
+from headrace.launch.script_flags import ScriptOptions, add_script_flags, script_options
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.sites import Site, program_command
 
@@ -44,6 +46,7 @@ class TorchrunJob:
         shutdown_s: How long torchrun waits for ranks it asked to stop.
         options: What else was told: whether it is recorded, and so on.
         contract: What the script is told, and how.
+        around: What is around it: its variables, its time, and so on.
         asks_for_ranks: A flag of torchrun's says how many ranks there are.
         cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
             say who else takes part.
@@ -57,6 +60,7 @@ class TorchrunJob:
     options: JobOptions
     asks_for_ranks: bool
     contract: ContractOptions
+    around: ScriptOptions
     cluster: ClusterOptions | None = None
 
     @property
@@ -78,7 +82,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
-    contract = contract_options(args)
+    contract, around = contract_options(args), script_options(args)
     args.typed_script = args.training_script
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
@@ -93,7 +97,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     if outer is not None:
         cluster = None
         outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
-    ranks_here = _ranks_here(args.nproc_per_node)
+    ranks_here = emulated_ranks(args) or _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
     return TorchrunJob(
@@ -102,9 +106,10 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         world_size=ranks_here * (cluster.ranks_hosts if cluster else _hosts(args.nnodes)),
         keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _OWN_LOGS),
         shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
-        options=JobOptions.parse(args.profile, args.profile_interval, args.apply),
+        options=JobOptions.parse(args.profile, args.profile_interval, args.apply, around.metrics),
         asks_for_ranks=asks_for_ranks,
         contract=contract,
+        around=around,
         cluster=cluster,
     )
 
@@ -181,6 +186,7 @@ def _parser() -> _Parser:
     parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
     add_cluster_flags(parser)
     add_contract_flags(parser)
+    add_script_flags(parser)
     ranks = parser.actions()["--nproc-per-node"]
     if ranks.default == "1":  # else PET_NPROC_PER_NODE says so
         ranks.default = None

@@ -15,12 +15,15 @@ from headrace.core.errors import LaunchError
 from headrace.core.tied import tied_command
 from headrace.launch.failure import describe_end, last_traceback
 from headrace.launch.host_site import only_host_site
+from headrace.launch.job_file import with_job_file
 from headrace.launch.own_flags import DirectJob, direct_job
 from headrace.launch.recording import Recording
+from headrace.launch.run_limit import RunLimit
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.sites import Site
 from headrace.launch.streams import open_stream, resize
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
 from headrace.records.run_folder import RunFolder, open_run_folder
@@ -36,12 +39,14 @@ def run_job(argv: Sequence[str]) -> int:
     Otherwise torchrun runs it, in a process of its own. Every process ends when this one does.
 
     Args:
-        argv: torchrun's flags and ours (--run-dir, --name), the script, and its arguments.
+        argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
+            script's arguments.
 
     Raises:
         UsageError: Wrong flags, or a script that cannot be run.
         LaunchError: The run's folder is broken.
     """
+    argv = with_job_file(argv)
     direct = direct_job(argv)
     return _run_torchrun(argv) if direct is None else _run_directly(direct, argv)
 
@@ -50,6 +55,8 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     script = job.script if job.module else find_script(job.script, job.contract.source_dir)
     if not job.module:
         check_script(script)
+    if job.around.dry_run:
+        return _describe(job, script)
     folder = open_run_folder(
         run_dir=job.run_dir, name=job.name, script=script, runs_dir=job.runs_dir
     )
@@ -61,6 +68,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         job.contract, script=script, is_module=job.module, folder=folder.path, distribution=None,
         count_devices=_count_devices,
     )  # fmt: skip
+    site = with_surroundings(site, job.around, folder.path)
     command = _command(job, script, site)
     log = folder.logs(attempt.number) / "rank-0.stderr"
     with signals_held() as held:
@@ -71,11 +79,10 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
             stdout=streams[0].written,
             stderr=streams[1].written,
             env=env.child_environment(
-                {
-                    **site.environment,
-                    env.RUN_DIR.name: str(folder.path),
-                    **recording.environment(),
-                }
+                joined_environment(
+                    {**site.environment, env.RUN_DIR.name: str(folder.path)},
+                    recording.environment(),
+                )
             ),
             cwd=site.folder,
             close_fds=False,  # what the shell opened, as by <(command), is the script's
@@ -86,8 +93,15 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
             Tee(streams[0].source, raw(sys.stdout.buffer), log.with_name("rank-0.stdout")),
             Tee(streams[1].source, raw(sys.stderr.buffer), log),
         )
-        # A script may save for minutes once it was asked to stop.
-        returncode = wait_for(child, held, own_session=False, resized=lambda: resize(streams))
+        limit = RunLimit(
+            job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number
+        )
+        # A script may save for minutes once it was asked to stop; not once its time is over.
+        returncode = wait_for(
+            child, held, own_session=False, resized=lambda: resize(streams),
+            grace_s=lambda: _GRACE_S if limit.is_over else None,
+        )  # fmt: skip
+        limit.cancel()
         for tee in tees:
             tee.close()
         _write_down_end(folder, attempt.number, exit_code_of(returncode))
@@ -98,6 +112,12 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _describe(job: DirectJob, script: str) -> int:
+    from headrace.launch.dry_run import describe_direct_job
+
+    return describe_direct_job(job, script, _count_devices())
 
 
 def _command(job: DirectJob, script: str, site: Site) -> list[str]:

@@ -17,6 +17,7 @@ from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE
 from headrace.core import env
 from headrace.core.placed import may_place
+from headrace.launch.emulated_types import devices_of
 from headrace.launch.gang import HostEnd, StopRequest
 from headrace.launch.programs import Programs
 from headrace.launch.starts import GangOf
@@ -91,7 +92,8 @@ class _Agents:
             share = len(devices) // group.hosts if group is groups[0] else 0
             count = share if group.gpus is None else group.gpus
             for name in group.host_names():
-                own, left = left[:count], left[count:]
+                own = devices_of(group, left, count)
+                left = left[len(own or ()) :]
                 self._add(group, name, mark, own, count)
 
     def close(self) -> None:
@@ -99,8 +101,10 @@ class _Agents:
         for actor in self._actors:
             actor.close()
 
-    def _add(self, group: Group, name: str, mark: Mark, devices: list[str], count: int) -> None:
-        actor = LocalActor(env.device_variables(devices) if devices else {})
+    def _add(
+        self, group: Group, name: str, mark: Mark, devices: list[str] | None, count: int
+    ) -> None:
+        actor = LocalActor({} if devices is None else env.device_variables(devices))
         self._actors.append(actor)
         host = Host(
             node_id=name,

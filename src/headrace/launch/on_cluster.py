@@ -20,6 +20,7 @@ from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.launch.cluster_flags import ClusterOptions
+from headrace.launch.emulated_types import tell_of_emulated
 from headrace.launch.flags import TorchrunJob
 from headrace.launch.gang import StopRequest
 from headrace.launch.host_site import is_told
@@ -83,6 +84,7 @@ class _Job:
             hosts = MachineHosts(self._groups, self._programs, mark, devices=devices)
             told = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
             tell(f"headrace: hosts emulated on this machine: {told}\n")
+            tell_of_emulated(self._groups, len(devices), self._job.ranks_here)
             return self._run(hosts, stop)
 
     def _taking_part(self) -> list[Group]:

@@ -26,9 +26,11 @@ from headrace.launch.failure import RankFailure, describe_end, last_traceback, l
 from headrace.launch.follow import Follower
 from headrace.launch.host_site import host_site
 from headrace.launch.leftovers import Leftovers
+from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site, program_command
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
 
 
@@ -46,6 +48,7 @@ class OnceOnHost:
         is_program: It is a program of its own, not Python's.
         arguments: The user's own.
         contract: What it is told: the fields of `ContractOptions`.
+        around: What is around it: the fields of `ScriptOptions`.
         plan: The job's hosts, as `SitePlan` writes them.
         host: This one, as the plan calls it.
         cores: The host's.
@@ -61,6 +64,7 @@ class OnceOnHost:
     is_program: bool
     arguments: tuple[str, ...]
     contract: Mapping[str, Any]
+    around: Mapping[str, Any]
     plan: str
     host: str
     cores: int
@@ -69,11 +73,14 @@ class OnceOnHost:
     def site(self) -> Site:
         """Make the host's site; raises UsageError and LaunchError."""
         contract = {**self.contract, "contracts": tuple(self.contract["contracts"])}
-        return host_site(
+        folder = Path(env.RUN_DIR.get() or ".")
+        site = host_site(
             ContractOptions(**contract), SitePlan.from_json(self.plan), self.host,
-            script=self.script, is_module=self.is_module, folder=Path(env.RUN_DIR.get() or "."),
+            script=self.script, is_module=self.is_module, folder=folder,
             devices=self.devices, cores=self.cores or None,
         )  # fmt: skip
+        around = {**self.around, "dependencies": tuple(self.around["dependencies"])}
+        return with_surroundings(site, ScriptOptions(**around), folder)
 
     def command(self, site: Site) -> list[str]:
         """Return the command line of the script itself."""

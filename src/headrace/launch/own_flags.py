@@ -9,6 +9,8 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.contract_flags import SPELLINGS, ContractOptions
 from headrace.launch.recording import JobOptions
+from headrace.launch.script_flags import DRY_RUN, ScriptOptions
+from headrace.launch.script_flags import SPELLINGS as OF_SCRIPTS
 
 OWN_FLAGS = {
     "--run-dir": "run_dir",
@@ -30,6 +32,7 @@ OWN_FLAGS = {
     "--max_preemptions": "max_preemptions",
     "--requirements": "requirements",
     **SPELLINGS,
+    **OF_SCRIPTS,
 }
 # Those of clusters, and what has ranks started.
 _NOT_DIRECT = {
@@ -49,6 +52,7 @@ class DirectJob:
         name: The run's name, if told.
         options: What else was told: whether it is recorded, and so on.
         contract: What the script is told, and how.
+        around: What is around it: its variables, its time, and so on.
         module: The script is a module's name.
         script: The script or module.
         arguments: What it gets.
@@ -59,6 +63,7 @@ class DirectJob:
     name: str | None
     options: JobOptions
     contract: ContractOptions
+    around: ScriptOptions
     module: bool
     script: str
     arguments: tuple[str, ...]
@@ -73,7 +78,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     Raises:
         UsageError: There is no script, or a flag of ours has no value.
     """
-    own, rest = _split_own_flags(argv)
+    own, rest = split_own_flags(argv)
     if rest and rest[0] == "--":
         rest = rest[1:]
     if not rest:
@@ -87,25 +92,31 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     if own.keys() & _NOT_DIRECT:
         return None
     last = {name: values[-1] for name, values in own.items()}
+    around = ScriptOptions.parse(own)
     return DirectJob(
         run_dir=last.get("run_dir"),
         runs_dir=last.get("runs_dir"),
         name=last.get("name"),
         options=JobOptions.parse(
-            last.get("profile"), last.get("profile_interval"), last.get("apply")
+            last.get("profile"), last.get("profile_interval"), last.get("apply"), around.metrics
         ),
         contract=ContractOptions.parse(own),
+        around=around,
         module=module,
         script=script[0],
         arguments=tuple(script[1:]),
     )
 
 
-def _split_own_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+def split_own_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the values of our own flags that a command line begins with, and what follows."""
     own: dict[str, list[str]] = {}
     rest = list(argv)
     while rest:
         flag, equals, value = rest[0].partition("=")
+        if rest[0] in {DRY_RUN, "--dry_run"}:
+            own["dry_run"] = [rest.pop(0)]
+            continue
         if flag not in OWN_FLAGS:
             break
         if not equals:

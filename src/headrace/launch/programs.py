@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from headrace.cluster.agent import Program
@@ -17,6 +17,7 @@ from headrace.launch.host_site import lies_in_usual_base
 from headrace.launch.member import Member
 from headrace.launch.once import OnceOnHost
 from headrace.launch.recording import Recording
+from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan, plan_sites, port_here
 from headrace.launch.travelling import Luggage
 from headrace.records.run_folder import Attempt, RunFolder
@@ -171,11 +172,19 @@ class Programs:
             is_program=bool(args.no_python),
             arguments=tuple(args.training_script_args),
             contract=asdict(self._job.contract),
+            around=asdict(self._around(agent)),
             plan=self._plan.to_json(),
             host=self._name(agents, agent),
             cores=agent.host.cpus,
             devices=agent.host.gpus,
         )
+
+    def _around(self, agent: PlacedAgent) -> ScriptOptions:
+        around = self._job.around
+        if agent.facts.is_drivers:
+            return around
+        there = tuple(self._luggage.named(path) for path in around.dependencies)
+        return replace(around, dependencies=there)
 
     def _name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
         """Return what scripts are told that a host is called."""
@@ -212,5 +221,7 @@ def _of(group: str, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
 
 
 def _kind(group: Group, agents: Sequence[PlacedAgent]) -> str:
+    if group.instance_type:
+        return group.instance_type
     has_devices = any(agent.host.gpus for agent in _of(group.name, agents))
     return "local_gpu" if has_devices else "local"

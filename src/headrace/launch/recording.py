@@ -7,8 +7,9 @@ input does, so also when whoever started it was killed; then it closes the recor
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from headrace.core import env
@@ -17,6 +18,7 @@ from headrace.core.overrides import APPLIED, RANK_THREADS, Override, parse_overr
 from headrace.core.places import SITE
 from headrace.core.units import parse_seconds
 from headrace.launch.collecting import Collecting
+from headrace.launch.metric_watch import MetricWatch
 from headrace.launch.told import tell
 from headrace.records.layout import RINGS
 from headrace.records.run_folder import Attempt, RunFolder
@@ -37,14 +39,19 @@ class JobOptions:
             steps; "off": nothing is hooked and nothing recorded.
         interval_s: Seconds between samples of the system.
         overrides: Arguments of loaders, and threads, in place of the script's.
+        metrics: Regular expressions of what ranks print, by the metrics' names.
     """
 
     profile: Profile = "on"
     interval_s: float = _USUAL_INTERVAL_S
     overrides: tuple[Override, ...] = ()
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, profile: str | None, interval: str | None, overrides: str | None) -> JobOptions:
+    def parse(
+        cls, profile: str | None, interval: str | None, overrides: str | None,
+        metrics: Mapping[str, str] | None = None,
+    ) -> JobOptions:  # fmt: skip
         """Return the options that flags name; raises UsageError."""
         chosen = next((each for each in get_args(Profile) if each == (profile or "on")), None)
         if chosen is None:
@@ -53,6 +60,7 @@ class JobOptions:
             profile=chosen,
             interval_s=check_interval(interval) if interval else _USUAL_INTERVAL_S,
             overrides=parse_overrides(overrides or ""),
+            metrics=metrics or {},
         )
 
 
@@ -80,6 +88,10 @@ class Recording:
         self._applied = folder.path / APPLIED
         if self._overrides:
             shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
+        self._watch: MetricWatch | None = None
+        if options.metrics:
+            logs = folder.logs(attempt.number)
+            self._watch = MetricWatch(logs, folder.path, attempt.number, options.metrics)
         self._collecting: Collecting | None = None
         if options.profile == "off":
             return
@@ -109,6 +121,8 @@ class Recording:
 
         Where closing takes too long, the records are read as they are.
         """
+        if self._watch is not None:
+            self._watch.finish()
         if self._collecting is not None:
             self._collecting.finish()
         with suppress(OSError):  # the run has ended, and its disk may be gone

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 
+_JOB_FILES = {".toml", ".yaml", ".yml"}
+
 
 def check_script(script: str, *, runs_itself: bool = False) -> None:
     """Raise UsageError, with the remedy, where `script` cannot be run.
@@ -17,6 +19,11 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
         runs_itself: It is started as a program of its own, not by Python.
     """
     path = Path(script)
+    if path.suffix in _JOB_FILES and not runs_itself:
+        raise UsageError(
+            f"{script} is a job file, and flags of torchrun's stand before it. Say in it how many "
+            "ranks there are: instance_count, distribution."
+        )
     if runs_itself:
         if path.exists() and not os.access(path, os.X_OK):
             raise UsageError(f"{script} may not be executed. Run `chmod +x {script}`.")

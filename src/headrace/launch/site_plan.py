@@ -118,8 +118,9 @@ def port_here(contracts: Sequence[ContractName]) -> int:
 
 
 def plan_only_host(
-    job: str, *, distribution: Distribution | None, devices: int, may_place: bool, master_port: int
-) -> SitePlan:
+    job: str, *, distribution: Distribution | None, devices: int, may_place: bool,
+    master_port: int = 0,
+) -> SitePlan:  # fmt: skip
     """Return the plan of a job on this host alone; see `plan_sites`."""
     kind = "local_gpu" if devices else "local"
     return plan_sites(

@@ -43,7 +43,7 @@ def wait_for(
     held: frozenset[signal.Signals],
     *,
     own_session: bool,
-    grace_s: Callable[[], float] | None = None,
+    grace_s: Callable[[], float | None] | None = None,
     resized: Callable[[], None] = lambda: None,
     one_ended: Callable[[], None] = lambda: None,
 ) -> int:
@@ -57,7 +57,7 @@ def wait_for(
         held: What `signals_held` gave.
         own_session: The child leads a session of its own, which is what is killed. Otherwise it
             shares the terminal, unless it has left our group of processes.
-        grace_s: Asked once, when the first such signal comes.
+        grace_s: Asked when such a signal comes, until it says how long; None: any time.
         resized: Called when the terminal's size has changed, before the child is told.
         one_ended: Called when a child of this process has ended; it may be another one.
     """
@@ -80,7 +80,8 @@ def wait_for(
             if caught.si_code != _SI_KERNEL or not _has_got(child, caught.si_signo):
                 child.send_signal(caught.si_signo)
             if caught.si_signo in STOPPING and grace_s is not None and deadline is None:
-                deadline = time.monotonic() + grace_s()
+                may_take_s = grace_s()
+                deadline = None if may_take_s is None else time.monotonic() + may_take_s
     return child.returncode
 
 

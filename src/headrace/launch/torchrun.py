@@ -37,9 +37,11 @@ from headrace.launch.leftovers import Leftovers
 from headrace.launch.logs import CleanStarts, RunLogs
 from headrace.launch.member import Member
 from headrace.launch.recording import Recording
+from headrace.launch.run_limit import RunLimit
 from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site
 from headrace.launch.supervise import STOPPING, exit_code_of
+from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
@@ -58,7 +60,15 @@ def main(arguments: Sequence[str]) -> int:
         if "--member" in told:
             member = Member.from_json(told["--member"])
             return _run_member(job, member, Path(told["--logs"]), announce_fd)
+        if job.around.dry_run:
+            from headrace.launch.dry_run import describe_torchrun_job
+
+            return describe_torchrun_job(job, torch.accelerator.device_count())
         folder, attempt = _begin(job, argv, announce_fd)
+        RunLimit(
+            job.around.max_run_s, launcher=int(told["--parent"]), folder=folder,
+            attempt=attempt.number,
+        )  # fmt: skip
         if job.cluster is not None:
             from headrace.launch.on_cluster import run_on_cluster
 
@@ -78,6 +88,7 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
         command=["headrace", "run", *argv],
         argv=[args.training_script, *args.training_script_args],
         world_size=job.world_size,
+        launcher=os.getppid(),
     )
     announcement = {
         "run_dir": str(folder.path),
@@ -116,7 +127,7 @@ def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
 
 
 def _site(job: TorchrunJob, folder: RunFolder) -> Site:
-    return only_host_site(
+    site = only_host_site(
         job.contract,
         script=job.args.training_script,
         is_module=job.args.module,
@@ -125,6 +136,7 @@ def _site(job: TorchrunJob, folder: RunFolder) -> Site:
         count_devices=torch.accelerator.device_count,
         training=job.args.group[0].partition("=")[0] if job.args.group else None,
     )
+    return with_surroundings(site, job.around, folder.path)
 
 
 def _ignore_signals() -> None:
@@ -146,7 +158,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
         announced = {"first": asdict(failure.first), "message": told, "logs": str(logs)}
         os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
 
-    site = _member_site(job, member)
+    site = with_surroundings(_member_site(job, member), job.around, Path(env.RUN_DIR.get() or "."))
     env.change(site.environment)
     script = [job.args.training_script, *job.args.training_script_args]
     code = LaunchError.exit_code

@@ -10,6 +10,7 @@ HIDDEN = "***"
 _SECRET_NAME = re.compile(
     r"token|secret|passw|credential|signature|(?:api|access|private)[-_]?key", re.IGNORECASE
 )
+_OF_NAMES = ("--environment", "--hyperparameter")  # after which NAME=VALUE comes
 _USER_IN_URL = re.compile(r"(\w+://)[^/@\s]*@")
 _USER_IN_TEXT = re.compile(r"://[^/@\s]+@")
 _QUERY_IN_URL = re.compile(r"(\w+://[^?\s]*)\?\S*")
@@ -18,6 +19,11 @@ _QUERY_IN_URL = re.compile(r"(\w+://[^?\s]*)\?\S*")
 def without_users(text: str) -> str:
     """Return a text in which the user part of every URL is hidden, as pip hides it in its own."""
     return _USER_IN_TEXT.sub("://****@", text)
+
+
+def is_secret(name: str) -> bool:
+    """Whether what has such a name looks like a secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -30,12 +36,14 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
     kept: list[str] = []
     hide_next = False
     for argument in arguments:
-        name, equals, _ = argument.partition("=")
+        name, equals, value = argument.partition("=")
         is_option = argument.startswith("-")
         if hide_next and not is_option:
             kept.append(HIDDEN)
         elif equals and "://" not in name and _SECRET_NAME.search(name):
             kept.append(f"{name}={HIDDEN}")
+        elif name in _OF_NAMES and "=" in value and is_secret(value.partition("=")[0]):
+            kept.append(f"{name}={value.partition('=')[0]}={HIDDEN}")
         else:
             kept.append(_QUERY_IN_URL.sub(r"\1", _USER_IN_URL.sub(r"\1", argument)))
         hide_next = is_option and not equals and _SECRET_NAME.search(name) is not None

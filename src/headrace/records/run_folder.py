@@ -17,12 +17,15 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.files import write_whole
+from headrace.records.launcher import identity_of, take_asked
 from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
 RUNS_FOLDER = "runs"
 _FILE = "run.json"
 _FORMAT_VERSION = 1
+LAUNCHER_LOG = "launcher.log"
+"""What `headrace run` says, and ranks through it, where an Estimator started it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,9 @@ class Attempt:
         exit_code: What `headrace run` exited with; None likewise.
         versions: Of Python and the packages that matter.
         installed: What each host of a cluster installed for it, as NAME==VERSION.
+        asked: What the job was asked for by an Estimator or a job file, secrets hidden.
+        launcher: The process that leads it: host, pid, and when it began (seconds since 1970).
+        reason: Why it was ended early, such as MaxRuntimeExceeded; "": it was not.
     """
 
     number: int
@@ -50,6 +56,9 @@ class Attempt:
     exit_code: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     installed: dict[str, list[str]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
+    launcher: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +101,26 @@ class RunFolder:
             )
 
     def start_attempt(
-        self, *, command: Sequence[str], argv: Sequence[str], world_size: int
+        self,
+        *,
+        command: Sequence[str],
+        argv: Sequence[str],
+        world_size: int,
+        launcher: int | None = None,
     ) -> Attempt:
         """Write down that an attempt begins, make its logs folder, and return it.
+
+        Args:
+            command: The command line.
+            argv: The script and its arguments.
+            world_size: How many ranks are asked for.
+            launcher: The pid of `headrace run`; None: this process is it.
 
         Raises:
             LaunchError: The folder cannot be written to, or what is there cannot be read.
         """
         try:
-            return self._start_attempt(command, argv, world_size)
+            return self._start_attempt(command, argv, world_size, launcher or os.getpid())
         except OSError as error:
             raise LaunchError(
                 f"{self.path}: the run cannot be written down there: {error.strerror or error}. "
@@ -108,7 +128,7 @@ class RunFolder:
             ) from error
 
     def _start_attempt(
-        self, command: Sequence[str], argv: Sequence[str], world_size: int
+        self, command: Sequence[str], argv: Sequence[str], world_size: int, launcher: int
     ) -> Attempt:
         versions = _versions()
         with self._alone():
@@ -120,6 +140,8 @@ class RunFolder:
                 world_size=world_size,
                 started_s=time.time(),
                 versions=versions,
+                asked=take_asked(),
+                launcher=identity_of(launcher),
             )
             self._write((*before, attempt))
         self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
@@ -142,6 +164,10 @@ class RunFolder:
             number,
             lambda attempt: replace(attempt, installed={**attempt.installed, host: list(packages)}),
         )
+
+    def note_reason(self, number: int, reason: str) -> None:
+        """Write down why an attempt is ended early; raises as `end_attempt` does."""
+        self._change(number, lambda attempt: replace(attempt, reason=reason))
 
     def _change(self, number: int, changed: Callable[[Attempt], Attempt]) -> None:
         with self._alone():
@@ -209,7 +235,9 @@ def open_run_folder(
         )
         path.mkdir(parents=True, exist_ok=True)
         # One that begins at this moment has a draft there.
-        others = [each for each in path.iterdir() if not each.name.startswith(_FILE)]
+        others = [
+            each for each in path.iterdir() if not each.name.startswith((_FILE, LAUNCHER_LOG))
+        ]
         if others and not (path / _FILE).exists():
             raise UsageError(
                 f"{path} holds files but no run.json, so it is no run's folder. "

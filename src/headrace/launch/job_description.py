@@ -1,0 +1,342 @@
+"""A job as an Estimator or a job file describes it, checked; lowering.py makes flags of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+from typing import Any, get_args
+
+from headrace.contracts.groups import USUAL_GROUP
+from headrace.contracts.instance_types import HERE
+from headrace.contracts.sagemaker_files import check_hyperparameters
+from headrace.contracts.training_job import Distribution
+from headrace.core.errors import UsageError
+from headrace.launch.job_arguments import check_arguments
+from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
+from headrace.launch.script_flags import check_metric, parse_limit
+from headrace.launch.training_inputs import MODES
+
+ENGINES = ("local", "ray")
+_ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """What starts several ranks, and where.
+
+    Attributes:
+        distribution: As SageMaker calls what starts them.
+        group: The instance group in which it does so; None: the only one, or the one with devices.
+        per_host: How many on each host; None: one on each device.
+    """
+
+    distribution: Distribution
+    group: str | None = None
+    per_host: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosts:
+    """Where a job runs.
+
+    Attributes:
+        groups: The instance groups, the one that trains first; empty: this host alone.
+        engine: local or ray.
+        address: The Ray cluster's; None: one on this machine.
+        offload: The group whose hosts make batches, too.
+    """
+
+    groups: tuple[InstanceGroup, ...] = ()
+    engine: str = "local"
+    address: str | None = None
+    offload: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDescription:
+    """A job, but for its inputs.
+
+    Attributes:
+        entry_point: The script.
+        source_dir: The folder of its code; None: the script's own.
+        dependencies: Paths of what it may import.
+        hyperparameters: Its arguments, by names.
+        environment: Its variables, by names.
+        contracts: What tells it of its job.
+        hosts: Where it runs.
+        ranks: What starts several ranks; None: it runs once on each host.
+        max_run_s: Longest time that the job may take, in seconds.
+        max_restarts: How often ranks that fail are started anew.
+        metrics: Regular expressions of what ranks print, by the metrics' names.
+        input_mode: How channels reach the script, unless they say so themselves.
+        checkpoint_uri: Where checkpoints are kept; None: in the run's folder alone.
+        output_path: Likewise what the script makes.
+        profiler: How it is recorded; None: as usual.
+        is_recorded: Whether it is.
+        job_name: The run's name; None: the script's, and the time.
+        asked: All that was asked for, as it was given.
+        notes: What differs here from what was asked for.
+    """
+
+    entry_point: str
+    source_dir: str | None
+    dependencies: tuple[str, ...]
+    hyperparameters: Mapping[str, Any]
+    environment: Mapping[str, str]
+    contracts: tuple[str, ...]
+    hosts: Hosts
+    ranks: Ranks | None
+    max_run_s: float | None
+    max_restarts: int
+    metrics: Mapping[str, str]
+    input_mode: str | None
+    checkpoint_uri: str | None
+    output_path: str | None
+    profiler: ProfilerConfig | None
+    is_recorded: bool
+    job_name: str | None
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> JobDescription:
+    """Return the job that arguments describe.
+
+    Args:
+        given: The arguments of an Estimator, by names.
+        where: Who gave them, as a message begins.
+        more: Names of others, which are left out.
+
+    Raises:
+        UsageError: There is no such argument, or a value cannot be.
+    """
+    asked = check_arguments(given, where, more)
+    if "entry_point" not in asked:
+        raise UsageError(f"{where}entry_point is missing: name the script.")
+    check_hyperparameters(asked.get("hyperparameters", {}))
+    ranks = _ranks(asked.get("distribution", {}), where)
+    return JobDescription(
+        entry_point=asked["entry_point"],
+        source_dir=asked.get("source_dir"),
+        dependencies=tuple(asked.get("dependencies", ())),
+        hyperparameters=dict(asked.get("hyperparameters", {})),
+        environment=dict(asked.get("environment", {})),
+        contracts=_contracts(asked.get("contract", "sagemaker")),
+        hosts=_hosts(asked, ranks, where),
+        ranks=ranks,
+        max_run_s=_max_run(asked.get("max_run"), where),
+        max_restarts=asked.get("max_restarts", 0),
+        metrics=_metrics(asked.get("metric_definitions", ()), where),
+        input_mode=_choice(asked.get("input_mode"), MODES, f"{where}input_mode"),
+        checkpoint_uri=_either(asked, "checkpoint_uri", "checkpoint_s3_uri", where),
+        output_path=asked.get("output_path"),
+        profiler=_profiler(asked.get("profiler_config"), where),
+        is_recorded=not asked.get("disable_profiler", False),
+        job_name=asked.get("job_name"),
+        asked=asked,
+        notes=_notes(asked),
+    )
+
+
+def _contracts(told: str | Sequence[str]) -> tuple[str, ...]:
+    names = told.split(",") if isinstance(told, str) else told
+    return tuple(name.strip() for name in names)  # `--contract` says which there are
+
+
+def _ranks(told: Mapping[str, Any], where: str) -> Ranks | None:
+    known: tuple[Distribution, ...] = get_args(Distribution)
+    ways = {name: value for name, value in told.items() if name != "instance_groups"}
+    for name in ways:
+        if name not in known:
+            raise UsageError(f"{where}distribution: {name}{_is_one_of(name, known)}")
+    enabled = {name: value for name, value in ways.items() if _is_enabled(name, value, where)}
+    if len(enabled) > 1:
+        raise UsageError(f"{where}distribution: {' and '.join(enabled)}: enable one of them.")
+    if not enabled:
+        return None
+    ((name, options),) = enabled.items()
+    groups = [
+        each.name if isinstance(each, InstanceGroup) else each
+        for each in told.get("instance_groups") or ()
+    ]
+    if len(groups) > 1:
+        raise UsageError(
+            f"{where}distribution: instance_groups {', '.join(map(str, groups))}: one group trains."
+        )
+    per_host = options.get("processes_per_host")
+    if per_host is not None and (not isinstance(per_host, int) or per_host < 1):
+        raise UsageError(f"{where}distribution: processes_per_host {per_host!r}: one or more.")
+    distribution = known[known.index(name)]
+    return Ranks(distribution=distribution, group=groups[0] if groups else None, per_host=per_host)
+
+
+def _is_enabled(name: str, value: object, where: str) -> bool:
+    how = '{"smdistributed": {"dataparallel": {"enabled": True}}}'
+    if name == "smdistributed":
+        if not isinstance(value, Mapping) or set(value) - {"dataparallel"}:
+            raise UsageError(f"{where}distribution: of smdistributed there is dataparallel: {how}.")
+        value = value.get("dataparallel", {})
+    else:
+        how = f'{{"{name}": {{"enabled": True}}}}'
+    if not isinstance(value, Mapping) or not isinstance(value.get("enabled", False), bool):
+        raise UsageError(f"{where}distribution: {name} is {value!r}: write it as {how}.")
+    return bool(value.get("enabled", False))
+
+
+def _hosts(asked: Mapping[str, Any], ranks: Ranks | None, where: str) -> Hosts:
+    engine = _choice(asked.get("engine", "local"), ENGINES, f"{where}engine") or "local"
+    address = asked.get("address")
+    if address is not None and engine != "ray":
+        raise UsageError(f'{where}address {address}: it is a Ray cluster\'s: add engine="ray".')
+    groups = _groups(asked, engine, where)
+    return Hosts(
+        groups=_training_first(groups, ranks, asked.get("offload"), where),
+        engine=engine,
+        address=address,
+        offload=asked.get("offload"),
+    )
+
+
+def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceGroup]:
+    told = asked.get("instance_groups")
+    if told is not None:
+        for name in ("instance_count", "instance_type"):
+            if name in asked:
+                raise UsageError(f"{where}{name} and instance_groups: give one of them.")
+        groups = [_group(each, where) for each in told]
+        names = [group.name for group in groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise UsageError(f"{where}instance_groups: {name} comes twice; name each once.")
+        return groups
+    count, kind = asked.get("instance_count", 1), asked.get("instance_type", HERE[0])
+    contracts = _contracts(asked.get("contract", "sagemaker"))
+    told_so = engine == "local" and any(each.startswith("sagemaker") for each in contracts)
+    only = InstanceGroup(_ONLY_GROUP if told_so else USUAL_GROUP, kind, count)
+    return [] if engine == "local" and count == 1 and kind in HERE else [only]
+
+
+def _group(told: object, where: str) -> InstanceGroup:
+    if isinstance(told, InstanceGroup):
+        return told
+    known = ("name", "type", "count", "instance_group_name", "instance_type", "instance_count")
+    if not isinstance(told, Mapping):
+        raise UsageError(
+            f"{where}instance_groups: {told!r} is no InstanceGroup: name, type and count."
+        )
+    for name in told:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            meant = f" Did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where}instance_groups: a group has no {name}.{meant}")
+    return InstanceGroup(**told)
+
+
+def _training_first(
+    groups: Sequence[InstanceGroup], ranks: Ranks | None, offload: str | None, where: str
+) -> tuple[InstanceGroup, ...]:
+    """Return the groups in the order in which the launcher takes them: the first one trains."""
+    names = [group.name for group in groups]
+    if ranks is None or not groups:
+        return tuple(groups)
+    chosen = ranks.group
+    if chosen is None:
+        may = [group.name for group in groups if group.has_devices and group.name != offload]
+        if len(may) > 1:
+            raise UsageError(
+                f"{where}distribution: which of the groups {', '.join(may)} trains? Name it: "
+                f'"instance_groups": ["{may[0]}"].'
+            )
+        chosen = may[0] if may else next((name for name in names if name != offload), names[0])
+    if chosen not in names:
+        near = _is_one_of(str(chosen), names)
+        raise UsageError(f"{where}distribution: instance_groups: {chosen}{near}")
+    return tuple(sorted(groups, key=lambda group: group.name != chosen))
+
+
+def _max_run(told: float | str | None, where: str) -> float | None:
+    try:
+        return None if told is None else parse_limit(str(told))
+    except UsageError:
+        raise UsageError(
+            f"{where}max_run: {told!r} is no time: a number of seconds, or a text such as 2h."
+        ) from None
+
+
+def _metrics(told: Sequence[Any], where: str) -> dict[str, str]:
+    found = {}
+    for each in told:
+        fine = isinstance(each, Mapping) and set(each) == {"Name", "Regex"}
+        if not fine or not all(isinstance(value, str) for value in each.values()):
+            raise UsageError(
+                f"{where}metric_definitions: {each!r}: write each as "
+                '{"Name": "loss", "Regex": "loss: ([0-9.]+)"}.'
+            )
+        if "=" in each["Name"] or each["Name"] in found:
+            raise UsageError(f"{where}metric_definitions: {each['Name']}: name each once, no '='.")
+        check_metric(each["Name"], each["Regex"], f"{where}metric_definitions:")
+        found[each["Name"]] = each["Regex"]
+    return found
+
+
+def _profiler(told: object, where: str) -> ProfilerConfig | None:
+    if not isinstance(told, Mapping):
+        return told if isinstance(told, ProfilerConfig) else None
+    known = list(ProfilerConfig.__dataclass_fields__)
+    for name in told:
+        if name not in known:
+            raise UsageError(f"{where}profiler_config: {name}{_is_one_of(str(name), known)}")
+    return ProfilerConfig(**told)
+
+
+def _either(asked: Mapping[str, Any], name: str, sagemakers: str, where: str) -> str | None:
+    if name in asked and sagemakers in asked:
+        raise UsageError(f"{where}{name} and {sagemakers} mean the same: give one of them.")
+    found: str | None = asked.get(name, asked.get(sagemakers))
+    return found
+
+
+def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
+    if value is not None and value not in known:
+        raise UsageError(f"{where} {value}{_is_one_of(value, known)}")
+    return value
+
+
+def _is_one_of(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f": it is one of {', '.join(known)}.{meant}"
+
+
+def _notes(asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what of the asked is otherwise here; the job runs with what there is."""
+    notes = []
+    wanted = asked.get("framework_version")
+    try:
+        installed = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        installed = "none"
+    if wanted is not None and not _begins(installed, wanted.split(".")):
+        notes.append(f"framework_version {wanted} is asked for, and torch {installed} is installed")
+    python = asked.get("py_version")
+    if python is not None:
+        digits = python.removeprefix("py").replace(".", "")
+        if not _begins(python_version(), [digits[:1], digits[1:]]):
+            notes.append(f"py_version {python} is asked for, and this is Python {python_version()}")
+    if "image_uri" in asked:
+        notes.append("image_uri: the job runs with what is installed here, in no container")
+    return tuple(notes)
+
+
+def _begins(version: str, parts: Sequence[str]) -> bool:
+    have = version.partition("+")[0].split(".")
+    return have[: len(parts)] == [part for part in parts if part] or have == list(parts)
+
+
+def run_stem(given: Mapping[str, Any]) -> str:
+    """Return what the name of a run begins with, where nobody names it."""
+    return str(given.get("base_job_name") or Path(given["entry_point"]).stem)

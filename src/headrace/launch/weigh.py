@@ -1,0 +1,109 @@
+"""How many objects a channel has, and how many bytes: counted in a process of its own.
+
+`python -m headrace.launch.weigh` reads URLs by the channels' names, one JSON object, and answers in
+kind. After a request to an object store a process may fork no more, so it is asked elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core import env
+from headrace.core.errors import (
+    HeadraceError,
+    LaunchError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
+from headrace.data.storage import declare_leaf, open_store, safe_url, split_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """What there is of a channel.
+
+    Attributes:
+        objects: How many objects or files.
+        size_bytes: All of them together.
+    """
+
+    objects: int
+    size_bytes: int
+
+
+def weigh(sources: Mapping[str, str]) -> dict[str, Weight]:
+    """Return what there is of each channel.
+
+    Args:
+        sources: URLs or paths, by the channels' names.
+
+    Raises:
+        UsageError: There is nothing.
+        StorageError: A store does not answer, or refuses.
+    """
+    if not sources:
+        return {}
+    ended = subprocess.run(
+        [sys.executable, "-P", "-m", "headrace.launch.weigh"],
+        input=json.dumps(dict(sources)),
+        env=env.child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise LaunchError(f"The channels cannot be counted: {ended.stderr.strip()[-500:]}")
+    found = {}
+    for name, told in json.loads(ended.stdout).items():
+        if "wrong" in told:
+            raise UsageError(told["wrong"])
+        if "failed" in told:
+            raise StorageError(told["failed"])
+        found[name] = Weight(**told)
+    return found
+
+
+def main() -> None:
+    """Answer what standard input asks."""
+    declare_leaf()
+    answer = {name: _answer(name, url) for name, url in json.load(sys.stdin).items()}
+    json.dump(answer, sys.stdout)
+
+
+def _answer(name: str, url: str) -> dict[str, object]:
+    where = f"--channel {name}={safe_url(url)}"
+    try:
+        sizes = _sizes(url)
+    except UsageError as error:
+        return {"wrong": f"{where}: {error}"}
+    except HeadraceError as error:
+        return {"failed": f"{where}: {error}"}
+    if not sizes:
+        return {"wrong": f"{where}: there is nothing. Name a folder, a file, or a URL that holds "
+                "data."}  # fmt: skip
+    return {"objects": len(sizes), "size_bytes": sum(sizes)}
+
+
+def _sizes(url: str) -> list[int]:
+    path = Path(url.removeprefix("file://")).expanduser()
+    if "://" not in url.removeprefix("file://"):
+        files = path.rglob("*") if path.is_dir() else [path]
+        return [each.stat().st_size for each in files if each.is_file()]
+    sizes = [each.size_bytes for each in open_store(url).list()]
+    if sizes:
+        return sizes
+    folder, name = split_url(url)
+    try:
+        return [open_store(folder).head(name).size_bytes]
+    except NotFoundError:
+        return []
+
+
+if __name__ == "__main__":
+    main()
