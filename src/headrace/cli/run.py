@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+# ruff: noqa: ARG001 - flags are parameters for typer's sake, and are read from its context
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -168,34 +170,16 @@ def _run(
     max_run: _MaxRun = None,
     dry_run: _DryRun = False,
 ) -> None:
-    told = {
-        "--run-dir": run_dir,
-        "--runs-dir": runs_dir,
-        "--name": name,
-        "--profile": profile,
-        "--profile-interval": profile_interval,
-        "--apply": apply,
-        "--engine": engine,
-        "--address": address,
-        "--offload": offload,
-        "--hosts-timeout": hosts_timeout,
-        "--max-preemptions": max_preemptions,
-        "--requirements": requirements,
-        "--source-dir": source_dir,
-        "--distribution": distribution,
-        "--max-run": max_run,
-    }
-    several = {
-        "--group": group,
-        "--contract": contract,
-        "--channel": channel,
-        "--hyperparameter": hyperparameter,
-        "--environment": environment,
-        "--dependency": dependency,
-        "--metric": metric,
-    }
-    own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
-    own += [f"{flag}={value}" for flag, values in several.items() for value in values or ()]
-    own += ["--driver"] if driver else []
-    own += ["--dry-run"] if dry_run else []
-    sys.exit(run_job([*own, *context.args]))
+    # Every flag reaches the launcher as it was typed: there is one place that reads them.
+    sys.exit(run_job([*_flags(context.params), *context.args]))
+
+
+def _flags(told: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in told.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            yield from [flag] if value else []
+        elif isinstance(value, str):
+            yield f"{flag}={value}"
+        else:
+            yield from (f"{flag}={each}" for each in value or ())

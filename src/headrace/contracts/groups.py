@@ -83,7 +83,10 @@ def _parse(text: str) -> Group:
     count, _, kind = hosts.partition("x")
     told = _parse_shape(text, shape)
     if not kind:
-        return Group(name=name, hosts=_whole(text, hosts, least=1), **told)
+        return Group(
+            name=name, hosts=_whole(text, hosts, least=1),
+            cpus=told.get("cpus"), gpus=told.get("gpus"),
+        )  # fmt: skip
     machine = instance_type(kind, f"--group {text}")
     return Group(
         name=name,

@@ -52,9 +52,7 @@ def run_job(argv: Sequence[str]) -> int:
 
 
 def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
-    script = job.script if job.module else find_script(job.script, job.contract.source_dir)
-    if not job.module:
-        check_script(script)
+    script = _checked_script(job)
     if job.around.dry_run:
         return _describe(job, script)
     folder = open_run_folder(
@@ -112,6 +110,14 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _checked_script(job: DirectJob) -> str:
+    if job.module:
+        return job.script
+    script = find_script(job.script, job.contract.source_dir)
+    check_script(script)
+    return script
 
 
 def _describe(job: DirectJob, script: str) -> int:

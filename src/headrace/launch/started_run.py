@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -100,7 +102,7 @@ class StartedRun:
         """Wait until it has ended; return its exit code."""
         self._until_ended(lambda: None)
         code = self.exit_code
-        return 128 + 9 if code is None else code  # killed: it wrote nothing down
+        return 128 + signal.SIGKILL if code is None else code  # it wrote nothing down
 
     def logs(self) -> int:
         """Show what it says, from the beginning until it has ended; return its exit code."""
@@ -128,6 +130,7 @@ class StartedRun:
             below = [*below, *_children(leader)]
             leader.kill()  # what it started is tied to it
             self._ends_within(_LEFT_S)
+            self._note_killed()
         _, left = psutil.wait_procs(below, timeout=_LEFT_S)
         for process in left:
             process.kill()
@@ -186,6 +189,14 @@ class StartedRun:
         while self._pid() is not None:
             meanwhile()
             time.sleep(_LOOK_EVERY_S)
+
+    def _note_killed(self) -> None:
+        """Write down for it what it could not any more."""
+        attempt, folder = self.attempt, RunFolder(self.path)
+        if attempt is not None and attempt.ended_s is None:
+            with suppress(OSError, LaunchError):
+                folder.end_attempt(self.number, 128 + signal.SIGKILL)
+                folder.note_reason(self.number, "Stopped: it outlasted its grace")
 
     def _ends_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds

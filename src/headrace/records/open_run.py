@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.records.device_rows import device_places
+from headrace.records.metrics import METRIC_COLUMNS, read_metrics
 from headrace.records.reading import open_records
 from headrace.records.schema import PHASES
 
@@ -136,6 +137,14 @@ class Run:
     def processes(self) -> pd.DataFrame:
         """One row a process that records."""
         return self._frame("processes")
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row a number that ranks printed and `--metric` found: see `METRIC_COLUMNS`."""
+        import pandas as pd
+
+        rows = [row for row in read_metrics(self.path) if row["attempt"] == self.attempt]
+        return pd.DataFrame(rows, columns=list(METRIC_COLUMNS))
 
     @cached_property
     def hosts(self) -> pd.DataFrame:
