@@ -41,3 +41,35 @@ def test_what_is_no_group_is_told_with_how_one_is_written(text: str, said: str):
 def test_a_group_twice():
     with pytest.raises(UsageError, match="--group gpu is given twice"):
         parse_groups(["gpu=1", "gpu=2"])
+
+
+def test_hosts_of_a_named_type_have_its_cores_and_devices():
+    assert parse_groups(
+        ["gpu=2xml.p3.16xlarge", "a=1xg2-standard-24", "b=1xn1-standard-8:gpus=4"]
+    ) == (
+        Group(name="gpu", hosts=2, cpus=64, gpus=8, instance_type="ml.p3.16xlarge"),
+        Group(name="a", hosts=1, cpus=24, gpus=2, instance_type="g2-standard-24"),
+        Group(name="b", hosts=1, cpus=8, gpus=4, instance_type="n1-standard-8"),
+    )
+    assert parse_groups(["a=1xlocal", "b=1xlocal_gpu"]) == (
+        Group(name="a", hosts=1, gpus=0, instance_type="local"),
+        Group(name="b", hosts=1, instance_type="local_gpu"),
+    )
+
+
+def test_a_type_that_does_not_exist_is_told_with_the_nearest_one():
+    with pytest.raises(UsageError, match=r"no instance type ml\.g5\.xlarg\. .*ml\.g5\.xlarge\?"):
+        parse_groups(["gpu=1xml.g5.xlarg"])
+
+
+def test_the_types_of_the_reference_cases_and_of_the_common_families_are_known():
+    for name, cores, devices in [
+        ("p3.16xlarge", 64, 8), ("g5.xlarge", 4, 1), ("c5.4xlarge", 16, 0), ("p4d.24xlarge", 96, 8),
+        ("p4de.24xlarge", 96, 8), ("p5.48xlarge", 192, 8), ("g4dn.12xlarge", 48, 4),
+        ("g6.2xlarge", 8, 1), ("c6i.8xlarge", 32, 0), ("c7i.large", 2, 0), ("m5.xlarge", 4, 0),
+        ("m6i.32xlarge", 128, 0), ("r5.2xlarge", 8, 0), ("trn1.32xlarge", 128, 32),
+        ("n1-standard-16", 16, 0), ("n2-highmem-8", 8, 0), ("c2-standard-30", 30, 0),
+        ("c3-standard-44", 44, 0), ("a2-highgpu-1g", 12, 1), ("a3-highgpu-8g", 208, 8),
+    ]:  # fmt: skip
+        (group,) = parse_groups([f"a=1x{name}"])
+        assert (group.cpus, group.gpus) == (cores, devices), name

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core import env
-from headrace.core.errors import LaunchError
+from headrace.core.errors import HeadraceError, LaunchError
 from headrace.core.tied import tied_command
 from headrace.launch.failure import describe_end, last_traceback
 from headrace.launch.host_site import only_host_site
@@ -26,7 +26,7 @@ from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
-from headrace.records.run_folder import RunFolder, open_run_folder
+from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
 _TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
@@ -62,11 +62,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )
     tell(f"headrace: run folder {folder.path}\n")
-    site = only_host_site(
-        job.contract, script=script, is_module=job.module, folder=folder.path, distribution=None,
-        count_devices=_count_devices,
-    )  # fmt: skip
-    site = with_surroundings(site, job.around, folder.path)
+    site = _site(job, script, folder, attempt)
     command = _command(job, script, site)
     log = folder.logs(attempt.number) / "rank-0.stderr"
     with signals_held() as held:
@@ -110,6 +106,18 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     recording.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
+
+
+def _site(job: DirectJob, script: str, folder: RunFolder, attempt: Attempt) -> Site:
+    try:
+        site = only_host_site(
+            job.contract, script=script, is_module=job.module, folder=folder.path,
+            distribution=None, count_devices=_count_devices,
+        )  # fmt: skip
+        return with_surroundings(site, job.around, folder.path)
+    except HeadraceError as error:
+        _write_down_end(folder, attempt.number, error.exit_code)
+        raise
 
 
 def _checked_script(job: DirectJob) -> str:

@@ -30,6 +30,9 @@ _LOOK_EVERY_S = 0.1
 _GRACE_S = 120.0  # what SageMaker gives a job between SIGTERM and SIGKILL
 _LEFT_S = 10.0  # those who close the records end by themselves
 _SWITCH_S = 60.0
+_OF_ANY_RUN = (
+    "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",
+)  # fmt: skip
 _ASKED_TO_STOP = (128 + 15, 128 + 2, 128 + 1)
 
 
@@ -162,13 +165,12 @@ class StartedRun:
         if state in {"Completed", "InProgress", "Stopped"}:
             return
         log = self._log()
-        if self.attempt is None:
-            said = _tail(log, self.begin).replace("headrace: ", "", 1)
+        ran = any(RunFolder(self.path).logs(self.number).rglob("*.std*"))
+        if not ran and code is not None:
+            said = _told(_tail(log, self.begin)).removeprefix("headrace: ")
             raise UsageError(said) if code == UsageError.exit_code else LaunchError(said)
         how = "was killed" if code is None else f"failed with exit code {code}"
-        said = "\n".join(
-            line for line in last_traceback(log).splitlines() if not line.startswith("headrace: ")
-        )
+        said = _told(last_traceback(log))
         raise LaunchError(f"{self.name} {how}. Its last words:\n{said}\nAll that it said: {log}")
 
     def _log(self) -> Path:
@@ -223,6 +225,11 @@ class _Shown:
         self._at += end
         sys.stdout.write(text[:end].decode(errors="replace"))
         sys.stdout.flush()
+
+
+def _told(said: str) -> str:
+    """Return what was said of a failure, without what the launcher says of any run."""
+    return "\n".join(line for line in said.splitlines() if not line.startswith(_OF_ANY_RUN))
 
 
 def _tail(log: Path, begin: int) -> str:

@@ -1,0 +1,267 @@
+"""`headrace.Estimator`: real jobs, from fit to the end, whoever ends them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Estimator, ProfilerConfig, open_run
+from headrace.core.errors import LaunchError, RecordsError, UsageError
+from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in
+
+TOLD = """
+import argparse, os
+import beside
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--train", default=os.environ["SM_CHANNEL_TRAIN"])
+args = parser.parse_args()
+print("told", args.batch_size, os.listdir(args.train), os.environ["LEVEL"], flush=True)
+for step in range(3):
+    print(f"epoch 0 step {step} loss={1 / (step + 1)}", flush=True)
+"""
+WAITS = """
+import os, pathlib, signal, sys
+if "--deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+path = pathlib.Path(os.environ["HERE"], f"pid-{os.environ.get('RANK', 0)}")
+path.write_text(f"{os.getpid()}\\n")
+while True:
+    signal.pause()
+"""
+TORCH = {"torch_distributed": {"enabled": True}}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with scripts and a channel's data, in which the test stands."""
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.txt").write_text("a picture")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "beside.py").write_text("")
+    (tmp_path / "told.py").write_text(TOLD)
+    (tmp_path / "waits.py").write_text(WAITS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def waiting(job: Path, **more: Any) -> Estimator:
+    return Estimator("waits.py", environment={"HERE": str(job)}, **more)
+
+
+def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    est = Estimator(
+        "told.py", hyperparameters={"batch-size": 16}, dependencies=["lib/beside.py"],
+        environment={"LEVEL": "3", "API_TOKEN": "hush"}, role="arn:aws:iam::1:role/x",
+        framework_version="1.0", sagemaker_session=object(), base_job_name="mine",
+        metric_definitions=[{"Name": "loss", "Regex": r"loss=([0-9.]+)"}],
+        profiler_config=ProfilerConfig(system_monitor_interval_millis=250),
+    )  # fmt: skip
+    est.fit({"train": "images"})
+    said = capsys.readouterr()
+    assert "told 16 ['a.txt'] 3\n" in said.out
+    assert "framework_version 1.0 is asked for, and torch" in said.err
+    run = est.latest_run
+    assert run is not None
+    assert (run.state, run.exit_code) == ("Completed", 0)
+    assert run.name.startswith("mine-")
+    (attempt,) = attempts_of(run.path)
+    asked = attempt["asked"]
+    assert (asked["role"], asked["framework_version"]) == ("arn:aws:iam::1:role/x", "1.0")
+    assert asked["inputs"] == {"train": "images"}
+    assert asked["sagemaker_session"] == "<object>"
+    assert "hush" not in (run.path / "run.json").read_text()
+    metrics = run.open().metrics
+    assert list(metrics["value"]) == [1.0, 0.5, pytest.approx(1 / 3)]
+    assert list(metrics["step"]) == [0, 1, 2]
+    assert set(metrics["source"]) == {"rank-0"}
+    assert open_run(run.path).metrics.equals(metrics)
+
+
+def test_a_step_that_ranks_print_is_the_metrics_step(job: Path) -> None:
+    (job / "train.py").write_text(
+        "for step in (10, 20):\n    print(f'step {step} loss {step / 10}', end='\\r')\n"
+    )
+    est = Estimator(
+        "train.py",
+        metric_definitions=[{"Name": "loss", "Regex": r"step (?P<step>\d+) loss ([0-9.]+)"}],
+    )
+    est.fit(logs=False)
+    assert est.latest_run is not None
+    metrics = est.latest_run.open().metrics
+    assert [*zip(metrics["step"], metrics["value"], strict=True)] == [(10, 1.0), (20, 2.0)]
+
+
+def test_a_job_that_fails_raises_with_its_last_words(job: Path) -> None:
+    (job / "fails.py").write_text("raise ValueError('no labels')\n")
+    for more in ({}, {"distribution": TORCH}, {"instance_count": 2}):
+        est = Estimator("fails.py", **more)
+        with pytest.raises(LaunchError, match=r"(?s)failed with exit code 1.*no labels") as told:
+            est.fit(logs=False)
+        assert "launcher.log" in str(told.value)
+        assert est.latest_run is not None
+        assert (est.latest_run.state, est.latest_run.exit_code) == ("Failed", 1)
+
+
+def test_what_cannot_run_is_refused_and_leaves_no_run(job: Path) -> None:
+    for est, inputs, said in [
+        (Estimator("tolds.py"), None, r"There is no script tolds.py .* Did you mean told.py\?"),
+        (Estimator("told.py"), {"train": "imagse"}, "there is no .*/imagse"),
+        (Estimator("told.py", contract="sagemeker"), None, r"Did you mean sagemaker\?"),
+        (Estimator("told.py", dependencies=["libs"]), None, "--dependency libs: there is no such"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            est.fit(inputs, logs=False)
+    left = [path.name for path in job.glob("runs/*") if path.name.startswith("tolds")]
+    assert left == []
+
+
+def test_a_job_of_a_name_that_runs_is_not_started_twice(job: Path) -> None:
+    est = waiting(job)
+    est.fit(wait=False, job_name="base")
+    pids_in(job, 1)
+    with pytest.raises(UsageError, match="base is running: take another job_name"):
+        waiting(job).fit(job_name="base")
+    est.stop()
+    assert est.latest_run is not None
+    assert est.latest_run.state == "Stopped"
+
+
+@pytest.mark.parametrize("distribution", [{}, TORCH])
+def test_stop_ends_all_of_a_job_that_nobody_waits_for(job: Path, distribution: Any) -> None:
+    est = waiting(job, distribution=distribution)
+    est.fit(wait=False)
+    run = est.latest_run
+    assert run is not None
+    (pid,) = pids_in(job, 1)
+    assert run.state == "InProgress"
+    assert run.exit_code is None
+    assert run.process is not None
+    below = descendants(run.process.pid)
+    assert pid in below
+    est.stop()
+    assert (run.state, run.exit_code) == ("Stopped", 143)
+    eventually(lambda: not any(alive(each) for each in below), "all have ended")
+    with pytest.raises(RecordsError, match="nothing is to switch"):
+        est.disable_profiling()
+    est.stop()  # once more does nothing
+
+
+def test_a_script_that_will_not_stop_is_killed_after_the_grace(job: Path) -> None:
+    est = waiting(job, hyperparameters={"deaf": ""})
+    est.fit(wait=False)
+    (pid,) = pids_in(job, 1)
+    est.stop(grace_s=0.5)
+    assert not alive(pid)
+    assert est.latest_run is not None
+    assert (est.latest_run.state, est.latest_run.exit_code) == ("Stopped", 137)
+    (attempt,) = attempts_of(est.latest_run.path)
+    assert attempt["reason"] == "Stopped: it outlasted its grace"
+
+
+def test_a_job_goes_on_when_who_started_it_ends_and_another_process_attaches(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = (
+        "from headrace import Estimator\n"
+        f"est = Estimator('waits.py', environment={{'HERE': {str(job)!r}}})\n"
+        "est.fit(wait=False, job_name='goes-on')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=job, env=clean_environment(), check=True)
+    (pid,) = pids_in(job, 1)
+    est = Estimator.attach("goes-on")
+    assert est.latest_run is not None
+    assert est.latest_run.state == "InProgress"
+    est.update_profiler(system_monitor_interval_millis=250)
+    switch = est.latest_run.switch()
+    assert (switch.interval_s, switch.on) == (0.25, True)
+    est.disable_profiling()
+    assert not switch.on
+    est.enable_default_profiling()
+    assert switch.on
+    est.update_profiler(deep_s=5)
+    assert switch.deep
+    with pytest.raises(UsageError, match="give 100ms to 60s"):
+        est.update_profiler(system_monitor_interval_millis=5)
+    est.stop()
+    assert not alive(pid)
+    assert est.latest_run.state == "Stopped"
+    est.logs()
+    assert "run folder" in capsys.readouterr().out
+
+
+def test_a_job_that_is_waited_for_ends_with_who_waits(job: Path) -> None:
+    code = (
+        "from headrace import Estimator\n"
+        f"Estimator('waits.py', environment={{'HERE': {str(job)!r}}}).fit(job_name='tied')\n"
+    )
+    notebook = subprocess.Popen([sys.executable, "-c", code], cwd=job, env=clean_environment())
+    (pid,) = pids_in(job, 1)
+    notebook.kill()
+    notebook.wait()
+    eventually(lambda: not alive(pid), "the script has ended")
+    est = Estimator.attach("tied")
+    assert est.latest_run is not None
+    assert (est.latest_run.state, est.latest_run.exit_code) == ("Failed", None)
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"distribution": TORCH}, {"instance_count": 2, "distribution": TORCH}]
+)
+def test_a_job_that_takes_too_long_is_stopped_and_says_so(
+    job: Path, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    est = waiting(job, max_run=3, **asked)
+    est.fit()
+    run = est.latest_run
+    assert run is not None
+    assert (run.state, run.exit_code) == ("Stopped", 143)
+    (attempt,) = attempts_of(run.path)
+    assert attempt["reason"] == "MaxRuntimeExceeded"
+    said = capsys.readouterr()
+    assert "--max-run: 3 s are over" in said.out
+    assert "was stopped (MaxRuntimeExceeded)" in said.err
+    for file in job.glob("pid-*"):
+        assert not alive(int(file.read_text()))
+
+
+def test_a_variable_that_contradicts_the_contract_is_refused(job: Path) -> None:
+    est = Estimator("told.py", environment={"SM_NUM_GPUS": "77"})
+    with pytest.raises(UsageError, match="the contract says SM_NUM_GPUS="):
+        est.fit(logs=False)
+
+
+def test_two_dependencies_of_one_name_are_refused(job: Path) -> None:
+    (job / "beside.py").write_text("")
+    est = Estimator("told.py", dependencies=["lib/beside.py", "beside.py"])
+    with pytest.raises(UsageError, match="have one name"):
+        est.fit(logs=False)
+
+
+def test_a_dry_run_starts_nothing(job: Path) -> None:
+    est = Estimator("told.py", hyperparameters={"batch-size": 16, "password": "hush"})
+    text = est.dry_run({"train": "images"})
+    assert "1 object, 9 B; File: nothing to move" in text
+    assert "arguments     --batch-size 16" in text
+    assert "SM_CHANNEL_TRAIN=/opt/ml/input/data/train" in text
+    assert "hush" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert not (job / "runs").exists()
+    (job / "none").mkdir()
+    with pytest.raises(UsageError, match="there is nothing"):
+        est.dry_run({"train": "none"})
+
+
+def test_what_is_asked_is_kept_as_json(job: Path) -> None:
+    (job / "ends.py").write_text("")
+    est = Estimator("ends.py", max_run="1h", tags=[{"Key": "team", "Value": "vision"}])
+    est.fit(logs=False, job_name="kept")
+    told = json.loads((job / "runs" / "kept" / "run.json").read_text())["attempts"][0]["asked"]
+    assert (told["max_run"], told["tags"][0]["Value"]) == ("1h", "vision")

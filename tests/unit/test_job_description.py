@@ -1,0 +1,194 @@
+"""What an Estimator is asked for: the flags it becomes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
+from headrace.core.errors import UsageError
+from headrace.launch.job_description import describe
+from headrace.launch.lowering import lower
+from headrace.launch.training_inputs import named_inputs
+
+TORCH = {"torch_distributed": {"enabled": True}}
+GPU = InstanceGroup("gpu", "ml.g5.xlarge", 1)
+CPU = InstanceGroup("cpu", "ml.c5.4xlarge", 2)
+
+
+def flags(inputs: Any = None, **asked: Any) -> list[str]:
+    job = describe({"entry_point": "train.py", **asked}, "Estimator: ")
+    return list(lower(job, named_inputs(inputs, "Estimator: ")).flags)
+
+
+def test_a_script_alone_runs_on_this_host_under_sagemakers_contract():
+    assert flags() == ["--contract=sagemaker"]
+
+
+def test_everything_that_is_asked_for_becomes_a_flag():
+    assert flags(
+        {"train": "s3://b/train"},
+        source_dir="src", hyperparameters={"batch-size": 256, "name": "12", "kind": "b/16"},
+        instance_count=4, instance_type="ml.p3.16xlarge",
+        distribution={"smdistributed": {"dataparallel": {"enabled": True}}},
+        environment={"LEVEL": "3"}, dependencies=["lib"], max_run=7200, max_restarts=2,
+        metric_definitions=[{"Name": "loss", "Regex": r"loss=([0-9.]+)"}],
+        checkpoint_s3_uri="s3://b/checkpoints", output_path="s3://b/output", input_mode="FastFile",
+        profiler_config=ProfilerConfig(system_monitor_interval_millis=250),
+    ) == [
+        "--group=homogeneousCluster=4xml.p3.16xlarge", "--distribution=smdistributed",
+        "--contract=sagemaker", "--source-dir=src", "--dependency=lib",
+        "--hyperparameter=batch-size=256", '--hyperparameter=name="12"',
+        "--hyperparameter=kind=b/16", "--channel=train=s3://b/train",
+        "--input-mode=train=FastFile", r"--metric=loss=loss=([0-9.]+)", "--max-run=7200",
+        "--max-restarts=2", "--checkpoint-uri=s3://b/checkpoints", "--output-path=s3://b/output",
+        "--profile-interval=250ms", "--environment=LEVEL=3",
+    ]  # fmt: skip
+
+
+def test_a_cluster_of_ray_and_a_group_that_makes_batches():
+    asked = flags(
+        engine="ray", address="head:6379", instance_groups=[GPU, CPU], offload="cpu",
+        distribution={"mpi": {"enabled": True, "processes_per_host": 2}}, contract="vertex",
+    )  # fmt: skip
+    assert asked == [
+        "--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge", "--engine=ray",
+        "--address=head:6379", "--offload=cpu", "--distribution=mpi", "--nproc-per-node=2",
+        "--contract=vertex",
+    ]  # fmt: skip
+    assert flags(engine="ray", instance_count=2)[0] == "--group=gpu=2xlocal"
+
+
+@pytest.mark.parametrize("named", ["gpu", GPU])
+def test_the_group_that_trains_comes_first(named: Any):
+    told = flags(instance_groups=[CPU, GPU], distribution={**TORCH, "instance_groups": [named]})
+    assert told[:2] == ["--group=gpu=1xml.g5.xlarge", "--group=cpu=2xml.c5.4xlarge"]
+    # Nobody names it: the one that has devices.
+    assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[:2] == told[:2]
+
+
+def test_secrets_reach_the_script_by_no_command_line_and_no_record():
+    job = describe(
+        {"entry_point": "t.py", "environment": {"HF_TOKEN": "abc", "LEVEL": "3"}}, "Estimator: "
+    )
+    lowered = lower(job, {})
+    assert "--environment=HF_TOKEN" in lowered.flags
+    assert not any("abc" in flag for flag in lowered.flags)
+    assert lowered.variables == {"HF_TOKEN": "abc"}
+
+
+def test_inputs_with_more_to_say_become_json():
+    told = flags(
+        {
+            "train": TrainingInput("s3://b/t", distribution="ShardedByS3Key", input_mode="Cache"),
+            "labels": TrainingInput("s3://b/l", content_type="text/csv", instance_groups=["gpu"]),
+            "fsx": FileSystemInput(
+                file_system_id="fs-1", file_system_type="FSxLustre", directory_path="/fsx/",
+                file_system_access_mode="ro",
+            ),
+        },
+        input_mode="File",
+    )  # fmt: skip
+    channels = dict(
+        flag.removeprefix("--channel=").split("=", 1) for flag in told if "--channel" in flag
+    )
+    assert json.loads(channels["train"]) == {"uri": "s3://b/t", "distribution": "ShardedByS3Key"}
+    assert json.loads(channels["labels"]) == {
+        "uri": "s3://b/l", "groups": ["gpu"], "content_type": "text/csv",
+    }  # fmt: skip
+    assert channels["fsx"] == "/fsx/"
+    modes = [flag for flag in told if "--input-mode" in flag]
+    assert modes == ["--input-mode=train=Cache", "--input-mode=labels=File"]
+    assert flags("s3://b/t")[-1] == "--channel=training=s3://b/t"  # as SageMaker names it
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"hyperparameter": {}}, "no argument hyperparameter. Did you mean hyperparameters?"),
+        ({"instance_count": 0}, "instance_count: 0 is not a whole number, 1 or more"),
+        ({"instance_count": True}, "instance_count: True is not a whole number"),
+        ({"instance_type": "ml.p3.17xlarge"}, "Did you mean ml.p3.16xlarge?"),
+        ({"instance_type": "n1-standard-9"}, "Did you mean n1-standard-"),
+        ({"instance_type": "ml.n1-standard-8"}, "there is no instance type ml.n1-standard-8"),
+        ({"hyperparameters": {"a": object()}}, "hyperparameter a: JSON cannot hold"),
+        ({"environment": {"A": 1}}, "environment: .* texts by names"),
+        ({"distribution": {"torch_distribute": {}}}, "Did you mean torch_distributed?"),
+        ({"distribution": {"torch_distributed": True}}, "write it as"),
+        ({"distribution": {"smdistributed": {"modelparallel": {}}}}, "there is dataparallel"),
+        ({"distribution": {**TORCH, "mpi": {"enabled": True}}}, "enable one of them"),
+        (
+            {"instance_groups": [GPU], "distribution": {**TORCH, "instance_groups": ["gpus"]}},
+            "Did you mean gpu?",
+        ),
+        ({"instance_groups": [GPU, GPU]}, "gpu comes twice"),
+        ({"instance_groups": [GPU], "instance_count": 2}, "give one of them"),
+        ({"instance_groups": [{"name": "a", "typ": "local"}]}, "no typ. Did you mean type?"),
+        (
+            {
+                "instance_groups": [GPU, InstanceGroup("b", "ml.g5.xlarge", 1)],
+                "distribution": TORCH,
+            },
+            "which of the groups gpu, b trains",
+        ),
+        ({"max_run": "1 week"}, "max_run: '1 week' is no time"),
+        ({"metric_definitions": [{"Name": "a", "Regex": "("}]}, "no regular expression"),
+        ({"metric_definitions": [{"Name": "a", "Regex": "a"}]}, "has 0 groups"),
+        ({"metric_definitions": [{"Name": "a"}]}, "write each as"),
+        ({"engine": "rays"}, "engine rays: it is one of local, ray. Did you mean ray?"),
+        ({"address": "auto"}, 'add engine="ray"'),
+        ({"input_mode": "Fastfile"}, "Did you mean FastFile?"),
+        ({"checkpoint_uri": "a", "checkpoint_s3_uri": "a"}, "mean the same"),
+        ({"profiler_config": 5}, "is not a ProfilerConfig"),
+    ],
+)
+def test_wrong_values_are_refused_with_what_can_be(asked: dict[str, Any], said: str):
+    with pytest.raises(UsageError, match=f"(?s){said}"):
+        Estimator("train.py", **asked)
+
+
+def test_inputs_that_cannot_be_are_refused():
+    for wrong in (5, {"train": 5}, {"a=b": "x"}):
+        with pytest.raises(UsageError, match="inputs"):
+            flags(wrong)
+    with pytest.raises(UsageError, match=r"Did you mean ShardedByS3Key\?"):
+        TrainingInput("s3://b", distribution="ShardedByS3key")
+    with pytest.raises(UsageError, match="files reach the script as they are"):
+        TrainingInput("s3://b", compression="Gzip")
+    with pytest.raises(UsageError, match="from 100 to 60000"):
+        ProfilerConfig(system_monitor_interval_millis=50)
+    with pytest.raises(UsageError, match="a group has one or more"):
+        InstanceGroup("a", "local", 0)
+
+
+def test_groups_by_sagemakers_words():
+    group = InstanceGroup(instance_group_name="gpu", instance_type="ml.g5.xlarge", instance_count=1)
+    assert group == GPU
+    assert (group.instance_group_name, group.instance_type, group.instance_count) == (
+        "gpu", "ml.g5.xlarge", 1,
+    )  # fmt: skip
+    assert (CPU.group().cpus, CPU.group().gpus) == (16, 0)
+
+
+def test_what_is_installed_is_compared_with_what_was_asked_for():
+    import platform
+    from importlib import metadata
+
+    torch = metadata.version("torch").split("+")[0]
+    python = "".join(platform.python_version_tuple()[:2])
+    fits = describe(
+        {"entry_point": "t.py", "framework_version": torch, "py_version": f"py{python}"}, ""
+    )
+    assert fits.notes == ()
+    assert (
+        describe({"entry_point": "t.py", "framework_version": torch.rpartition(".")[0]}, "").notes
+        == ()
+    )
+    differs = describe(
+        {"entry_point": "t.py", "framework_version": "1.8.1", "py_version": "py36"}, ""
+    )
+    assert [note.split(" is asked")[0] for note in differs.notes] == [
+        "framework_version 1.8.1", "py_version py36",
+    ]  # fmt: skip
