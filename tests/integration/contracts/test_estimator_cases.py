@@ -1,0 +1,170 @@
+"""The launch shapes of the published cases, in their own words but for the import.
+
+Only the machines are smaller where ranks really run: this one has few cores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, PyTorch
+from headrace import TrainingInput as SageMakersInput
+
+# Case A: data-parallel training by SageMaker's library, from a prefix or a file system.
+SEGMENTATION = """
+import argparse, os, torch
+import smdistributed.dataparallel.torch.distributed as dist
+from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int)
+parser.add_argument("--data", default=os.environ["SM_CHANNEL_TRAIN"])
+args = parser.parse_args()
+dist.init_process_group()
+model = DDP(torch.nn.Linear(2, 1, bias=False))
+model(torch.full((1, 2), dist.get_rank() + 1.0)).sum().backward()
+print("rank", dist.get_rank(), "of", dist.get_world_size(), os.environ["SM_CURRENT_INSTANCE_TYPE"],
+      model.module.weight.grad.tolist(), sorted(os.listdir(args.data)), args.batch_size, flush=True)
+torch.distributed.destroy_process_group()
+"""
+# Case B: the hosts of a heterogeneous cluster find one another by the toolkit's own package.
+BALANCED = """
+import os, socket
+from sagemaker_training.environment import Environment
+env = Environment()
+head = env.instance_groups_dict["gpu"]["hosts"][0]
+port = 6379
+if env.current_host == head:
+    with socket.create_server((head, port)) as server:
+        for _ in env.hosts[1:]:
+            joined, _ = server.accept()
+            print("joined", joined.recv(64).decode(), flush=True)
+            joined.close()
+    print("trains on", env.current_instance_type, os.environ["SM_NUM_GPUS"], "of", env.hosts, flush=True)
+else:
+    while True:
+        try:
+            joining = socket.create_connection((head, port))
+            break
+        except ConnectionRefusedError:
+            pass
+    name = f"{env.current_host} {env.current_instance_group} {os.environ['SM_NUM_CPUS']}"
+    joining.sendall(name.encode())
+    joining.close()
+"""
+# Case C: one process a device, DDP or FSDP, on Vertex AI.
+VERTEX = """
+import argparse, os, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+parser = argparse.ArgumentParser()
+parser.add_argument("--strategy")
+args = parser.parse_args()
+data = os.environ["AIP_TRAINING_DATA_URI"].replace("gs://", "/gcs/")
+model = torch.nn.Linear(4, 2)
+if args.strategy != "single":
+    dist.init_process_group("gloo")
+    if args.strategy == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        fully_shard(model)
+model(torch.ones(3, 4)).sum().backward()
+world = dist.get_world_size() if dist.is_initialized() else 1
+print(args.strategy, os.environ.get("RANK"), "of", world, sorted(os.listdir(data)), flush=True)
+if os.environ.get("RANK", "0") == "0":
+    open(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/") + "model.pt", "w").close()
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a script's folder and a channel's data, in which the test stands."""
+    (tmp_path / "fsx").mkdir()
+    (tmp_path / "fsx" / "a.png").write_bytes(b"a picture")
+    (tmp_path / "code").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fsx(job: Path) -> FileSystemInput:
+    return FileSystemInput(
+        file_system_id="fs-0123", file_system_type="FSxLustre",
+        directory_path=str(job / "fsx"), file_system_access_mode="ro",
+    )  # fmt: skip
+
+
+def test_case_a_by_the_library_for_data_parallel_training(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job / "code" / "train.py").write_text(SEGMENTATION)
+    estimator = PyTorch(
+        entry_point="train.py", source_dir="code", role="arn:aws:iam::1:role/sagemaker",
+        instance_count=2, instance_type="ml.p3.2xlarge", framework_version="1.8.1",
+        py_version="py36", hyperparameters={"batch-size": 8},
+        distribution={"smdistributed": {"dataparallel": {"enabled": True}}},
+        profiler_config=ProfilerConfig(system_monitor_interval_millis=500),
+    )  # fmt: skip
+    estimator.fit(inputs={"train": fsx(job)})
+    said = capsys.readouterr().out
+    for rank in range(2):
+        assert f"rank {rank} of 2 ml.p3.2xlarge [[1.5, 1.5]] ['a.png'] 8\n" in said
+    assert "2 x ml.p3.2xlarge have 1 devices each" in said or "emulated" not in said
+
+
+@pytest.mark.parametrize("as_input", [str, SageMakersInput])
+def test_case_a_is_32_ranks_on_four_hosts(job: Path, as_input: Any) -> None:
+    (job / "train.py").write_text("")
+    estimator = PyTorch(
+        "train.py", role="role", instance_count=4, instance_type="ml.p3.16xlarge",
+        distribution={"smdistributed": {"dataparallel": {"enabled": True}}},
+    )  # fmt: skip
+    text = estimator.dry_run(inputs={"train": as_input(str(job / "fsx"))})
+    assert "ranks         32: 8 on each of the 4 hosts of homogeneousCluster\n" in text
+    assert "homogeneousCluster: 4 x ml.p3.16xlarge, 64 cores, 8 devices each\n" in text
+    assert 'SM_HOSTS=["algo-1","algo-2","algo-3","algo-4"]' in text
+    assert "WORLD_SIZE=32" in text
+
+
+def test_case_b_on_hosts_of_two_kinds(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job / "code" / "train.py").write_text(BALANCED)
+    cpu_group = InstanceGroup("cpu", "ml.c5.4xlarge", 1)
+    gpu_group = InstanceGroup("gpu", "ml.g5.xlarge", 1)
+    estimator = PyTorch(
+        entry_point="train.py", source_dir="code", framework_version="2.0.0", py_version="py310",
+        role="role", job_name="heterogeneous", instance_groups=[gpu_group, cpu_group],
+    )  # fmt: skip
+    estimator.fit()
+    said = capsys.readouterr().out
+    assert "[gpu/gpu-0] joined algo-2 cpu 16\n" in said
+    assert "[gpu/gpu-0] trains on ml.g5.xlarge 1 of ['algo-1', 'algo-2']\n" in said
+    assert estimator.latest_run is not None
+    assert estimator.latest_run.path == job / "runs" / "heterogeneous"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "machine", "ranks"),
+    [
+        ("single", "n1-standard-8", 1),
+        ("ddp", "g2-standard-24", 2),
+        ("fsdp", "g2-standard-24", 2),
+    ],
+)
+def test_case_c_on_vertex(
+    job: Path, capsys: pytest.CaptureFixture[str], strategy: str, machine: str, ranks: int
+) -> None:
+    (job / "task.py").write_text(VERTEX)
+    distribution = {"torch_distributed": {"enabled": True}} if ranks > 1 else None
+    estimator = Estimator(
+        "task.py", contract="vertex", instance_type=machine, distribution=distribution,
+        hyperparameters={"strategy": strategy},
+    )  # fmt: skip
+    estimator.fit({"training": str(job / "fsx")})
+    said = capsys.readouterr().out
+    for rank in range(ranks):
+        assert f"{strategy} {rank} of {ranks} ['a.png']\n" in said
+    assert estimator.latest_run is not None
+    assert (estimator.latest_run.path / "output" / "model" / "model.pt").exists()
