@@ -42,7 +42,8 @@ if env.current_host == head:
             joined, _ = server.accept()
             print("joined", joined.recv(64).decode(), flush=True)
             joined.close()
-    print("trains on", env.current_instance_type, os.environ["SM_NUM_GPUS"], "of", env.hosts, flush=True)
+    devices = os.environ["SM_NUM_GPUS"]
+    print("trains on", env.current_instance_type, devices, "of", env.hosts, flush=True)
 else:
     while True:
         try:
