@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -186,7 +187,8 @@ class Estimator:
 
     def _lowered(self, inputs: object, experiment_config: Mapping[str, str] | None) -> Lowered:
         job: JobDescription = self._job
-        del experiment_config
+        if experiment_config is not None:
+            job = replace(job, asked={**job.asked, "experiment_config": dict(experiment_config)})
         return lower(job, named_inputs(inputs, _WHERE))
 
 

@@ -97,7 +97,8 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     if outer is not None:
         cluster = None
         outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
-    ranks_here = emulated_ranks(args) or _ranks_here(args.nproc_per_node)
+    args.emulated_ranks = emulated_ranks(args)
+    ranks_here = args.emulated_ranks or _ranks_here(args.nproc_per_node)
     args.nproc_per_node = str(ranks_here)
     shutdown_s = getattr(args, "shutdown_timeout", None)
     return TorchrunJob(

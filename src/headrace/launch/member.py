@@ -24,6 +24,7 @@ class Member:
         host: This host, as the plan calls it.
         cores: This host's.
         devices: Likewise.
+        ranks: On each host, by its named type; None: as the command line says.
     """
 
     prefix: str
@@ -37,6 +38,7 @@ class Member:
     host: str = ""
     cores: int = 0
     devices: int = 0
+    ranks: int | None = None
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads, for a command line."""
@@ -60,6 +62,8 @@ class Member:
         args.master_addr = self.master_address
         args.master_port = self.master_port
         args.max_restarts = 0
+        if self.ranks is not None:
+            args.nproc_per_node = str(self.ranks)
         # What PET_* variables of the host may say.
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
         args.standalone = False

@@ -101,6 +101,9 @@ class _Job:
 
     def _on_ray(self, stop: StopRequest, mark: Mark) -> int:
         options = self._options
+        if not options.address:
+            devices = torch.accelerator.device_count()
+            tell_of_emulated(self._groups, devices, self._job.ranks_here)
         requirements = self._requirements()
         with (
             _address(options) as address,

@@ -155,6 +155,7 @@ class Programs:
             host=self._name(agents, agent),
             cores=agent.host.cpus,
             devices=agent.host.gpus,
+            ranks=self._job.args.emulated_ranks,
         )
 
     def _once(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> OnceOnHost:

@@ -109,9 +109,14 @@ class StartedRun:
 
     def logs(self) -> int:
         """Show what it says, from the beginning until it has ended; return its exit code."""
-        shown = _Shown(self._log(), self.begin)
-        self._until_ended(shown.show)
-        shown.show()
+        files: dict[Path, _Shown] = {}
+
+        def show() -> None:
+            for path, begin, prefix in self._said():
+                files.setdefault(path, _Shown(path, begin, prefix)).show()
+
+        self._until_ended(show)
+        show()
         return self.wait()
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
@@ -178,8 +183,17 @@ class StartedRun:
         if ours.exists():
             return ours
         folder = RunFolder(self.path).logs(self.number)  # started from a command line
-        found = sorted(folder.rglob("*.stdout"))
-        return found[0] if found else folder / "rank-0.stdout"
+        found = sorted(folder.rglob("*.stderr"))
+        return found[0] if found else folder / "rank-0.stderr"
+
+    def _said(self) -> list[tuple[Path, int, str]]:
+        """Return the files that tell what it says, where each begins, and whose lines they are."""
+        ours = self.path / LAUNCHER_LOG
+        if ours.exists():
+            return [(ours, self.begin, "")]
+        found = sorted(RunFolder(self.path).logs(self.number).rglob("*.std*"))
+        alone = len({path.stem for path in found}) == 1
+        return [(path, 0, "" if alone else f"[{path.stem}] ") for path in found]
 
     def _pid(self) -> int | None:
         if self.process is not None:
@@ -210,9 +224,10 @@ class StartedRun:
 class _Shown:
     """A log, written to standard output as it grows: a notebook's cell, say."""
 
-    def __init__(self, log: Path, begin: int) -> None:
+    def __init__(self, log: Path, begin: int, prefix: str) -> None:
         self._log = log
         self._at = begin
+        self._prefix = prefix
 
     def show(self) -> None:
         try:
@@ -223,7 +238,8 @@ class _Shown:
             return
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         self._at += end
-        sys.stdout.write(text[:end].decode(errors="replace"))
+        lines = text[:end].decode(errors="replace").splitlines(keepends=True)
+        sys.stdout.write("".join(self._prefix + line for line in lines))
         sys.stdout.flush()
 
 

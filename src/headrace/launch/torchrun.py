@@ -16,7 +16,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         job = parse_torchrun_flags(argv)
         if "--member" in told:
             member = Member.from_json(told["--member"])
+            job = replace(job, ranks_here=member.ranks or job.ranks_here)
             return _run_member(job, member, Path(told["--logs"]), announce_fd)
         if job.around.dry_run:
             from headrace.launch.dry_run import describe_torchrun_job

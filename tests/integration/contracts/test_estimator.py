@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from headrace import Estimator, ProfilerConfig, open_run
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in
+from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in, run
 
 TOLD = """
 import argparse, os
@@ -210,6 +211,50 @@ def test_a_job_that_is_waited_for_ends_with_who_waits(job: Path) -> None:
     est = Estimator.attach("tied")
     assert est.latest_run is not None
     assert (est.latest_run.state, est.latest_run.exit_code) == ("Failed", None)
+
+
+def test_ctrl_c_while_waiting_stops_the_job(job: Path) -> None:
+    code = (
+        "from headrace import Estimator\n"
+        f"Estimator('waits.py', environment={{'HERE': {str(job)!r}}}).fit(job_name='asked')\n"
+    )
+    notebook = subprocess.Popen([sys.executable, "-c", code], cwd=job, env=clean_environment())
+    (pid,) = pids_in(job, 1)
+    notebook.send_signal(signal.SIGINT)
+    assert notebook.wait() != 0
+    assert not alive(pid)
+    est = Estimator.attach("asked")
+    assert est.latest_run is not None
+    assert (est.latest_run.state, est.latest_run.exit_code) == ("Stopped", 143)
+
+
+def test_a_run_of_the_command_line_is_attached_to(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], flush=True)\n")
+    run(job, "--name", "typed", "--nproc-per-node", "2", "ranks.py")
+    est = Estimator.attach("typed")
+    assert est.latest_run is not None
+    assert (est.latest_run.state, est.latest_run.exit_code) == ("Completed", 0)
+    est.wait()
+    est.logs()
+    said = capsys.readouterr().out
+    assert "[rank-0] rank 0\n" in said
+    assert "[rank-1] rank 1\n" in said
+
+
+def test_a_type_with_devices_starts_as_many_ranks_on_a_cluster_of_ray(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job / "ranks.py").write_text(
+        "import os\n"
+        "print('rank', os.environ['RANK'], os.environ['SM_CURRENT_INSTANCE_TYPE'], flush=True)\n"
+    )
+    est = Estimator("ranks.py", engine="ray", instance_type="g2-standard-24", distribution=TORCH)
+    est.fit()
+    said = capsys.readouterr().out
+    for rank in range(2):
+        assert f"[gpu/gpu-0:{rank}] rank {rank} g2-standard-24\n" in said
 
 
 @pytest.mark.parametrize(
