@@ -35,7 +35,7 @@ import os, socket
 from sagemaker_training.environment import Environment
 env = Environment()
 head = env.instance_groups_dict["gpu"]["hosts"][0]
-port = 6379
+port = 6741
 if env.current_host == head:
     with socket.create_server((head, port)) as server:
         for _ in env.hosts[1:]:
