@@ -35,6 +35,12 @@ _Groups = Annotated[
         "AWS or Google, NAME=HOSTSxml.g5.xlarge. The first one trains."
     ),
 ]
+_ProfileInterval = Annotated[
+    str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
+]
+_Engine = Annotated[
+    str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
+]
 _Apply = Annotated[
     str | None,
     typer.Option(
@@ -117,6 +123,15 @@ _DryRun = Annotated[
         help="Print hosts, ranks, variables, arguments and the data to move; start nothing.",
     ),
 ]
+_CheckpointUri = Annotated[
+    str | None,
+    typer.Option(
+        help="URL: checkpoints are kept there while the job runs, and fetched before it begins."
+    ),
+]
+_OutputPath = Annotated[
+    str | None, typer.Option(help="URL: model and output go there when the job has ended.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -143,13 +158,9 @@ def _run(
     profile: Annotated[
         str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
     ] = None,
-    profile_interval: Annotated[
-        str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
-    ] = None,
+    profile_interval: _ProfileInterval = None,
     apply: _Apply = None,
-    engine: Annotated[
-        str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
-    ] = None,
+    engine: _Engine = None,
     address: _Address = None,
     group: _Groups = None,
     offload: _Offload = None,
@@ -169,6 +180,8 @@ def _run(
     metric: _Metrics = None,
     max_run: _MaxRun = None,
     dry_run: _DryRun = False,
+    checkpoint_uri: _CheckpointUri = None,
+    output_path: _OutputPath = None,
 ) -> None:
     # Every flag reaches the launcher as it was typed: there is one place that reads them.
     sys.exit(run_job([*_flags(context.params), *context.args]))

@@ -70,6 +70,9 @@ RECORDS_DIR = Variable("HEADRACE_RECORDS_DIR", "where this attempt records, set 
 RECORDS_BOOT = Variable(
     "HEADRACE_RECORDS_BOOT", "the machine whose processes record there; unset: any that has it"
 )
+CHECKPOINT_DIR = Variable(
+    "HEADRACE_CHECKPOINT_DIR", "the folder that is kept at --checkpoint-uri, for the script"
+)
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")

@@ -26,6 +26,7 @@ from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import ScriptOptions, add_script_flags, script_options
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.sites import Site, program_command
+from headrace.launch.uploads.flags import UploadOptions, add_upload_flags, upload_options
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
 _OF_RANKS = ("nnodes", "standalone", "rdzv_backend", "rdzv_endpoint")
@@ -47,6 +48,7 @@ class TorchrunJob:
         options: What else was told: whether it is recorded, and so on.
         contract: What the script is told, and how.
         around: What is around it: its variables, its time, and so on.
+        uploads: What is kept elsewhere.
         asks_for_ranks: A flag of torchrun's says how many ranks there are.
         cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
             say who else takes part.
@@ -61,6 +63,7 @@ class TorchrunJob:
     asks_for_ranks: bool
     contract: ContractOptions
     around: ScriptOptions
+    uploads: UploadOptions
     cluster: ClusterOptions | None = None
 
     @property
@@ -111,6 +114,7 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
         asks_for_ranks=asks_for_ranks,
         contract=contract,
         around=around,
+        uploads=upload_options(args),
         cluster=cluster,
     )
 
@@ -188,6 +192,7 @@ def _parser() -> _Parser:
     add_cluster_flags(parser)
     add_contract_flags(parser)
     add_script_flags(parser)
+    add_upload_flags(parser)
     ranks = parser.actions()["--nproc-per-node"]
     if ranks.default == "1":  # else PET_NPROC_PER_NODE says so
         ranks.default = None

@@ -26,6 +26,7 @@ from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
+from headrace.launch.uploads.host_uploads import HostUploads
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -63,10 +64,13 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     )
     tell(f"headrace: run folder {folder.path}\n")
     site = _site(job, script, folder, attempt)
+    uploads = HostUploads(job.uploads, site, folder.path)
+    uploads.fetch()
     command = _command(job, script, site)
     log = folder.logs(attempt.number) / "rank-0.stderr"
     with signals_held() as held:
         recording = Recording(folder, attempt, job.options)
+        uploads.start()
         streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
         child = subprocess.Popen(
             tied_command(sys.executable, site.placed(command)),
@@ -74,7 +78,11 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
             stderr=streams[1].written,
             env=env.child_environment(
                 joined_environment(
-                    {**site.environment, env.RUN_DIR.name: str(folder.path)},
+                    {
+                        **site.environment,
+                        **uploads.environment(),
+                        env.RUN_DIR.name: str(folder.path),
+                    },
                     recording.environment(),
                 )
             ),
@@ -104,6 +112,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         tell(f"headrace: {job.script}: {describe_end(returncode)}; log: {log}\n")
     site.note_end(exit_code_of(returncode), command, last_traceback(log) if returncode else "")
     recording.finish()
+    uploads.finish(clean=returncode >= 0)
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from headrace.launch.supervise import STOPPING, exit_code_of
@@ -18,28 +19,39 @@ _LOOK_EVERY_S = 0.05
 _TIDY_S = 2.0  # in which torchrun, if it hears the signal, ends by itself
 
 
-def leave_when_asked() -> None:
-    """End this process by a signal that asks it to, once none of its children is left."""
+def leave_when_asked(
+    besides: Callable[[], frozenset[int]] = frozenset, first: Callable[[], object] = lambda: None
+) -> None:
+    """End this process by a signal that asks it to, once none of its children is left.
+
+    Args:
+        besides: Returns the children that do not count.
+        first: Called before the end.
+    """
     asked, wake = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(wake, False)
     # Written to by the signal's own handler, whatever the main thread is busy with.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=[asked], name="leaving", daemon=True).start()
+    threading.Thread(
+        target=_watch, args=[asked, besides, first], name="leaving", daemon=True
+    ).start()
 
 
-def _watch(asked: int) -> None:
+def _watch(asked: int, besides: Callable[[], frozenset[int]], first: Callable[[], object]) -> None:
     while (number := os.read(asked, 1)[0]) not in STOPPING:
         pass
     alone_s = 0.0
     while alone_s < _TIDY_S:
         time.sleep(_LOOK_EVERY_S)
-        alone_s = 0.0 if _has_children() else alone_s + _LOOK_EVERY_S
+        alone_s = 0.0 if _has_children(besides()) else alone_s + _LOOK_EVERY_S
+    first()
     os._exit(exit_code_of(-number))
 
 
-def _has_children() -> bool:
+def _has_children(besides: frozenset[int]) -> bool:
     try:
         tasks = Path("/proc/self/task").iterdir()
-        return any((task / "children").read_text() for task in tasks)
+        pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+        return bool(pids - besides)
     except OSError:  # a thread that ends meanwhile, or a system without: torchrun decides
         return True

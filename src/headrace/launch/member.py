@@ -25,6 +25,8 @@ class Member:
         cores: This host's.
         devices: Likewise.
         ranks: On each host, by its named type; None: as the command line says.
+        kept_as: What this host's checkpoints are kept as.
+        kept_by: Likewise, of all hosts.
     """
 
     prefix: str
@@ -39,6 +41,8 @@ class Member:
     cores: int = 0
     devices: int = 0
     ranks: int | None = None
+    kept_as: str = "host"
+    kept_by: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads, for a command line."""

@@ -35,6 +35,7 @@ from headrace.launch.starts import JobHosts, Starts
 from headrace.launch.supervise import STOPPING
 from headrace.launch.told import tell
 from headrace.launch.travelling import pack_luggage
+from headrace.launch.uploads.host_uploads import extra_grace_s
 from headrace.records.run_folder import Attempt, RunFolder
 
 
@@ -124,7 +125,7 @@ class _Job:
             hosts,
             self._shown,
             self._folder.logs(self._attempt.number),
-            grace_s=float(self._job.shutdown_s),
+            grace_s=self._job.shutdown_s + extra_grace_s(self._job.uploads),
             max_restarts=int(self._job.args.max_restarts),
             max_preemptions=self._options.max_preemptions,
         )

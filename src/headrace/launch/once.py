@@ -32,6 +32,8 @@ from headrace.launch.sites import Site, program_command
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
+from headrace.launch.uploads.flags import UploadOptions
+from headrace.launch.uploads.host_uploads import HostUploads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,9 @@ class OnceOnHost:
         host: This one, as the plan calls it.
         cores: The host's.
         devices: Likewise.
+        uploads: What is kept elsewhere: the fields of `UploadOptions`.
+        kept_as: What this host's checkpoints are kept as.
+        kept_by: Likewise, of all hosts.
     """
 
     prefix: str
@@ -69,6 +74,9 @@ class OnceOnHost:
     host: str
     cores: int
     devices: int
+    uploads: Mapping[str, Any]
+    kept_as: str
+    kept_by: tuple[str, ...]
 
     def site(self) -> Site:
         """Make the host's site; raises UsageError and LaunchError."""
@@ -81,6 +89,13 @@ class OnceOnHost:
         )  # fmt: skip
         around = {**self.around, "dependencies": tuple(self.around["dependencies"])}
         return with_surroundings(site, ScriptOptions(**around), folder)
+
+    def host_uploads(self, site: Site) -> HostUploads:
+        """Return what the host keeps elsewhere; raises UsageError."""
+        return HostUploads(
+            UploadOptions(**self.uploads), site, Path(env.RUN_DIR.get() or "."),
+            kept_as=self.kept_as, kept_by=self.kept_by,
+        )  # fmt: skip
 
     def command(self, site: Site) -> list[str]:
         """Return the command line of the script itself."""
@@ -102,20 +117,23 @@ def main(arguments: Sequence[str]) -> int:
     logs.mkdir(parents=True, exist_ok=True)
     try:
         site = once.site()
+        uploads = once.host_uploads(site)
+        uploads.fetch()
     except HeadraceError as error:
         tell(f"headrace: {once.name}: {error}\n")
         return error.exit_code
-    code = _run(once, site, logs)
+    code = _run(once, site, uploads, logs)
     if code != 0:
         _announce(int(told["--announce"]), once, code, logs)
     return exit_code_of(code)
 
 
-def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
+def _run(once: OnceOnHost, site: Site, uploads: HostUploads, logs: Path) -> int:
     streams = {name: logs / f"{once.name}.{name}" for name in ("stdout", "stderr")}
     command = once.command(site)
     leftovers = Leftovers()
     with signals_held() as held:
+        uploads.start()
         with streams["stdout"].open("wb") as out, streams["stderr"].open("wb") as err:
             child = subprocess.Popen(
                 tied_command(
@@ -123,7 +141,7 @@ def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
                 ),
                 stdout=out,
                 stderr=err,
-                env=env.child_environment(site.environment),
+                env=env.child_environment({**site.environment, **uploads.environment()}),
                 cwd=site.folder,
                 start_new_session=True,
             )
@@ -137,6 +155,7 @@ def _run(once: OnceOnHost, site: Site, logs: Path) -> int:
         follower.close()
         told = last_traceback(streams["stderr"]) if code else ""
         site.note_end(exit_code_of(code), command, told)
+        uploads.finish(clean=code >= 0)
     return code
 
 

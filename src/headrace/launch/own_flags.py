@@ -11,6 +11,8 @@ from headrace.launch.contract_flags import SPELLINGS, ContractOptions
 from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import DRY_RUN, ScriptOptions
 from headrace.launch.script_flags import SPELLINGS as OF_SCRIPTS
+from headrace.launch.uploads.flags import SPELLINGS as UPLOAD_SPELLINGS
+from headrace.launch.uploads.flags import UploadOptions
 
 OWN_FLAGS = {
     "--run-dir": "run_dir",
@@ -33,6 +35,7 @@ OWN_FLAGS = {
     "--requirements": "requirements",
     **SPELLINGS,
     **OF_SCRIPTS,
+    **UPLOAD_SPELLINGS,
 }
 # Those of clusters, and what has ranks started.
 _NOT_DIRECT = {
@@ -53,6 +56,7 @@ class DirectJob:
         options: What else was told: whether it is recorded, and so on.
         contract: What the script is told, and how.
         around: What is around it: its variables, its time, and so on.
+        uploads: What is kept elsewhere.
         module: The script is a module's name.
         script: The script or module.
         arguments: What it gets.
@@ -64,6 +68,7 @@ class DirectJob:
     options: JobOptions
     contract: ContractOptions
     around: ScriptOptions
+    uploads: UploadOptions
     module: bool
     script: str
     arguments: tuple[str, ...]
@@ -102,6 +107,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
         ),
         contract=ContractOptions.parse(own),
         around=around,
+        uploads=UploadOptions.parse(own),
         module=module,
         script=script[0],
         arguments=tuple(script[1:]),

@@ -156,6 +156,8 @@ class Programs:
             cores=agent.host.cpus,
             devices=agent.host.gpus,
             ranks=self._job.args.emulated_ranks,
+            kept_as=self._kept_as(agents, agent),
+            kept_by=self._kept_by(agents),
         )
 
     def _once(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> OnceOnHost:
@@ -178,6 +180,9 @@ class Programs:
             host=self._name(agents, agent),
             cores=agent.host.cpus,
             devices=agent.host.gpus,
+            uploads=asdict(self._job.uploads),
+            kept_as=self._kept_as(agents, agent),
+            kept_by=self._kept_by(agents),
         )
 
     def _around(self, agent: PlacedAgent) -> ScriptOptions:
@@ -186,6 +191,17 @@ class Programs:
             return around
         there = tuple(self._luggage.named(path) for path in around.dependencies)
         return replace(around, dependencies=there)
+
+    def _kept_as(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
+        """Return what a host's checkpoints are kept as: of hosts that share a folder, once."""
+        in_order = self._in_order(agents)
+        own_folder = any(name.startswith("sagemaker") for name in self._job.contract.contracts)
+        if agent.facts.is_drivers and not own_folder:
+            agent = next(each for each in in_order if each.facts.is_drivers)
+        return f"host-{in_order.index(agent) + 1}"
+
+    def _kept_by(self, agents: Sequence[PlacedAgent]) -> tuple[str, ...]:
+        return tuple(sorted({self._kept_as(agents, agent) for agent in agents}))
 
     def _name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
         """Return what scripts are told that a host is called."""

@@ -103,6 +103,11 @@ def exit_code_of(returncode: int) -> int:
     return returncode if returncode >= 0 else 128 - returncode
 
 
+def was_killed(exit_code: int) -> bool:
+    """Whether an exit code is of a rank that a signal ended which is not one to stop by."""
+    return exit_code > 128 and exit_code - 128 not in STOPPING
+
+
 def _kill(child: subprocess.Popen[bytes], *, own_session: bool) -> None:
     if own_session:
         os.killpg(child.pid, signal.SIGKILL)

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Sequence
@@ -40,9 +41,10 @@ from headrace.launch.recording import Recording
 from headrace.launch.run_limit import RunLimit
 from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site
-from headrace.launch.supervise import STOPPING, exit_code_of
+from headrace.launch.supervise import STOPPING, exit_code_of, was_killed
 from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
+from headrace.launch.uploads.host_uploads import HostUploads, extra_grace_s
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
@@ -94,7 +96,9 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
     announcement = {
         "run_dir": str(folder.path),
         "attempt": attempt.number,
-        "shutdown_s": job.shutdown_s + (_CLUSTERS_EXTRA_S if job.cluster else 0),
+        "shutdown_s": job.shutdown_s
+        + (_CLUSTERS_EXTRA_S if job.cluster else 0)
+        + extra_grace_s(job.uploads),
     }
     os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
     os.close(announce_fd)
@@ -106,8 +110,11 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
 def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     script = [job.args.training_script, *job.args.training_script_args]
     site = _site(job, folder)
-    env.change(site.environment)
+    uploads = _uploads(job, site, folder.path)
+    uploads.fetch()
+    env.change({**site.environment, **uploads.environment()})
     recording = Recording(folder, attempt, job.options)
+    uploads.start()
     env.change(recording.environment())
     given = job.args.log_dir
     told = ""
@@ -124,7 +131,15 @@ def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
         _ignore_signals()  # how the job ended is known: one that comes now must not change that
         recording.finish()
         site.note_end(code, script, told)
+        uploads.finish(clean=not was_killed(code))
     return code
+
+
+def _uploads(job: TorchrunJob, site: Site, run: Path) -> HostUploads:
+    if torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1:
+        return HostUploads(job.uploads, site, run)
+    # torchrun's own flags name the other hosts, each of which runs a launcher of its own.
+    return HostUploads(job.uploads, site, run, kept_as=socket.gethostname(), kept_by=None)
 
 
 def _site(job: TorchrunJob, folder: RunFolder) -> Site:
@@ -147,7 +162,6 @@ def _ignore_signals() -> None:
 
 def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
-    leave_when_asked()
     member.apply(job.args)
     logs.mkdir(parents=True, exist_ok=True)
 
@@ -159,8 +173,13 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
         announced = {"first": asdict(failure.first), "message": told, "logs": str(logs)}
         os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
 
-    site = with_surroundings(_member_site(job, member), job.around, Path(env.RUN_DIR.get() or "."))
-    env.change(site.environment)
+    run = Path(env.RUN_DIR.get() or ".")
+    site = with_surroundings(_member_site(job, member), job.around, run)
+    uploads = HostUploads(job.uploads, site, run, kept_as=member.kept_as, kept_by=member.kept_by)
+    leave_when_asked(lambda: uploads.pids, lambda: uploads.finish(clean=True))
+    uploads.fetch()
+    env.change({**site.environment, **uploads.environment()})
+    uploads.start()
     script = [job.args.training_script, *job.args.training_script_args]
     code = LaunchError.exit_code
     try:
@@ -168,6 +187,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     finally:
         _ignore_signals()
         site.note_end(code, script, told)
+        uploads.finish(clean=not was_killed(code))
     return code
 
 

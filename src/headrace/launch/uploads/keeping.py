@@ -1,0 +1,253 @@
+"""Keeping a folder at a URL: one pass after another, each of which ends with a manifest.
+
+What is complete is uploaded; then a manifest lists it, together with what was kept before of all
+that is being written at this moment. So each manifest is a state that the folder could have been
+found in: a file that was written after another is never listed without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.core.errors import CheckpointError
+from headrace.launch.uploads.digests import digest_of
+from headrace.launch.uploads.kept import Kept, Union, adopted
+from headrace.launch.uploads.manifest import KeptFile, Manifest
+from headrace.launch.uploads.units import Mark, Unit, Watch, unit_of
+
+_AT_ONCE = 4
+_REMOVALS_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass came to.
+
+    Attributes:
+        uploaded: How many files.
+        waiting: Names of files and folders that were not complete.
+    """
+
+    uploaded: int
+    waiting: tuple[str, ...]
+
+
+class Keeping:
+    """The keeping of one host's folder.
+
+    Args:
+        kept: What is kept at the URL.
+        folder: The folder.
+        host: The host's name.
+        others: The job's other hosts; None: they are not known.
+        told: Called with what a user should know.
+    """
+
+    def __init__(
+        self, kept: Kept, folder: Path, host: str, others: Iterable[str] | None,
+        told: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self._kept = kept
+        self._folder = folder
+        self._host = host
+        self._others = None if others is None else set(others)
+        self._owner = uuid4().hex[:12]
+        self._watch = Watch(folder, told)
+        self._manifests: list[Manifest] = []
+        self._marks: dict[str, Mark] = {}  # of files as they are kept
+        self._foreign: dict[str, Mark] = {}  # of files that other hosts keep
+        self._gone_s: dict[str, float] = {}
+        self._number = 0
+
+    def begin(self) -> None:
+        """Take over from whoever kept this host's files before.
+
+        Raises:
+            CheckpointError: What is kept is broken, or somebody else takes over just now.
+            StorageError: The store does not answer.
+        """
+        union = self._kept.newest()
+        before = union.manifests.get(self._host)
+        others = self._others
+        # One host takes over what hosts of an earlier job have left that have no part in this.
+        is_first = others is not None and all(self._host < other for other in others)
+        if others is None or not is_first:
+            others = set(union.manifests) - {self._host}
+        newest = adopted(
+            union, self._host, self._owner, self._kept.generation(self._host) + 1, others
+        )
+        self._kept.publish(newest)
+        self._manifests = [each for each in (before, newest) if each is not None]
+        self._kept.drop_before(self._host, newest.generation - 1)
+        left = set(union.manifests) - others - {self._host}
+        for host in left:
+            self._kept.disown(host)
+        if is_first:
+            self._kept.tidy()
+        self._note(union, others)
+
+    def one_pass(self, *, at_the_end: bool = False) -> Pass:
+        """Upload what is complete and not kept yet, and publish a manifest where one is due.
+
+        Args:
+            at_the_end: The script has ended: what is closed is complete.
+
+        Raises:
+            CheckpointError: Somebody else keeps this host's files by now.
+            StorageError: The store does not answer; the next pass begins where this one ended.
+            OSError: A file cannot be read.
+        """
+        units = self._own(self._watch.look(at_the_end=at_the_end))
+        ready = {key for key, unit in units.items() if unit.is_complete}
+        ready -= {key for key in ready if _is_held(units[key], units.values())}
+        files: dict[str, KeptFile] = {}
+        uploaded, waiting = 0, set(units) - ready
+        before = self._manifests[-1].files
+        for key in sorted(ready, key=lambda each: units[each].changed_s):
+            fresh = self._uploaded(units[key])
+            if fresh is None:
+                waiting.add(key)
+                continue
+            uploaded += len(fresh)
+            files |= {name: fresh.get(name) or before[name] for name in units[key].files}
+            self._marks |= units[key].files
+        files |= {name: file for name, file in before.items() if unit_of(name) in waiting}
+        files |= self._not_yet_removed(before, units, at_the_end=at_the_end)
+        if files != before:
+            self._publish(files)
+        return Pass(uploaded=uploaded, waiting=tuple(sorted(waiting)))
+
+    def _note(self, union: Union, others: set[str]) -> None:
+        """Note which files are on this host as they are kept: these are not uploaded again."""
+        for name, file in union.files.items():
+            mark = self._watch.mark(name)
+            if mark is None or mark.link != file.link:
+                continue
+            same = (mark.size_bytes, mark.mtime_ns) == (file.size_bytes, file.mtime_ns)
+            if file.link or (same and digest_of(self._folder / name) == file.checksum):
+                own = union.hosts[name] not in others
+                (self._marks if own else self._foreign)[name] = mark
+
+    def _own(self, units: Mapping[str, Unit]) -> dict[str, Unit]:
+        """Return units without what other hosts keep; a file that this host changes is its own."""
+        found: dict[str, Unit] = {}
+        for key, unit in units.items():
+            files = {
+                name: mark for name, mark in unit.files.items() if self._foreign.get(name) != mark
+            }
+            if files:
+                found[key] = Unit(
+                    files=files, changed_s=unit.changed_s, is_complete=unit.is_complete,
+                    is_settling=unit.is_settling,
+                )  # fmt: skip
+        return found
+
+    def _uploaded(self, unit: Unit) -> dict[str, KeptFile] | None:
+        """Upload what is new of a unit; None: it changed meanwhile."""
+        new = {name: mark for name, mark in unit.files.items() if self._marks.get(name) != mark}
+        if not new:
+            return {}
+        before = self._manifests[-1].files
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            sending = []
+            for name, mark in new.items():
+                self._number += 1
+                object_name = self._kept.object_name(name, self._host, self._owner, self._number)
+                sending.append(pool.submit(self._upload, name, mark, before.get(name), object_name))
+            try:
+                fresh = {file.name: file for file in (each.result() for each in sending)}
+            except FileNotFoundError:
+                fresh = {}
+        changed = any(self._watch.mark(name) != mark for name, mark in unit.files.items())
+        if changed or not fresh:
+            for file in fresh.values():
+                if file.stored_as and file != before.get(file.name):
+                    self._kept.store.delete(file.stored_as)
+            return None
+        return fresh
+
+    def _upload(self, name: str, mark: Mark, before: KeptFile | None, object_name: str) -> KeptFile:
+        if mark.link:
+            return KeptFile(
+                name=name, size_bytes=0, checksum="", mtime_ns=time.time_ns(), stored_as="",
+                link=mark.link,
+            )  # fmt: skip
+        path = self._folder / name
+        checksum = digest_of(path)
+        same = before is not None and (before.checksum, before.size_bytes) == (
+            checksum, mark.size_bytes,
+        )  # fmt: skip
+        if before is not None and same:  # touched, or written anew with the same bytes
+            object_name = before.stored_as
+        else:
+            self._kept.store.put(object_name, path)
+        return KeptFile(
+            name=name, size_bytes=mark.size_bytes, checksum=checksum, mtime_ns=mark.mtime_ns,
+            stored_as=object_name,
+        )  # fmt: skip
+
+    def _not_yet_removed(
+        self, before: Mapping[str, KeptFile], units: Mapping[str, Unit], *, at_the_end: bool
+    ) -> dict[str, KeptFile]:
+        """Return what the script has removed, while something may be about to replace it."""
+        now_s = time.monotonic()
+        gone = {name for name in before if unit_of(name) not in units}
+        self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
+        busy = not at_the_end and any(not unit.is_complete for unit in units.values())
+        return {
+            name: before[name]
+            for name, since_s in self._gone_s.items()
+            if busy and now_s - since_s < _REMOVALS_WAIT_S
+        }
+
+    def _publish(self, files: Mapping[str, KeptFile]) -> None:
+        newest = Manifest(
+            host=self._host, generation=self._manifests[-1].generation + 1, owner=self._owner,
+            saved_s=time.time(), files=dict(files),
+        )  # fmt: skip
+        self._kept.publish(newest)
+        self._manifests = [*self._manifests, newest]
+        self._kept.prune(self._manifests, newest)
+        self._manifests = self._manifests[-2:]
+        self._marks = {name: mark for name, mark in self._marks.items() if name in files}
+
+
+def _is_held(unit: Unit, units: Iterable[Unit]) -> bool:
+    """Whether something that was written before a unit, or with it, is still settling."""
+    return any(
+        other.is_settling and other.changed_s <= unit.changed_s
+        for other in units
+        if other is not unit
+    )
+
+
+def keep_until(
+    keeping: Keeping, is_over: Callable[[float], bool], look_every_s: float,
+    told: Callable[[str], object],
+) -> None:  # fmt: skip
+    """Pass after pass until `is_over`, which waits so long; what fails is told and tried again.
+
+    Raises:
+        CheckpointError: Somebody else keeps this host's files by now.
+    """
+    failing = False
+    wait_s = look_every_s
+    while not is_over(wait_s):
+        try:
+            keeping.one_pass()
+        except CheckpointError:
+            raise
+        except OSError as error:  # a StorageError is one
+            wait_s = min(60.0, max(wait_s * 2, 1.0))
+            if not failing:
+                told(f"{error} It is tried again until it succeeds.")
+            failing = True
+        else:
+            if failing:
+                told("checkpoints are kept again")
+            failing, wait_s = False, look_every_s
