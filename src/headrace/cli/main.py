@@ -15,12 +15,13 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import cluster, compare, data, doctor, profile, report, run, top, tune
+from headrace.cli import cluster, compare, data, doctor, profile, report, resume, run, top, tune
 from headrace.cli.standard_streams import open_closed_streams
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     run.register,
+    resume.register,
     tune.register,
     doctor.register,
     report.register,

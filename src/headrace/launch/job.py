@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core import env
@@ -33,7 +33,7 @@ _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says 
 _TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
 
 
-def run_job(argv: Sequence[str]) -> int:
+def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     """Run a script and return its exit code, that of the first failing rank, or 128 + a signal.
 
     One process and no flag of torchrun's: the script runs directly, and RANK is not set.
@@ -42,6 +42,7 @@ def run_job(argv: Sequence[str]) -> int:
     Args:
         argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
             script's arguments.
+        run_dir: The run's folder, whatever `argv` says of it.
 
     Raises:
         UsageError: Wrong flags, or a script that cannot be run.
@@ -49,7 +50,11 @@ def run_job(argv: Sequence[str]) -> int:
     """
     argv = with_job_file(argv)
     direct = direct_job(argv)
-    return _run_torchrun(argv) if direct is None else _run_directly(direct, argv)
+    if direct is None:
+        return _run_torchrun(argv, run_dir)
+    if run_dir is not None:
+        direct = replace(direct, run_dir=run_dir, name=None)
+    return _run_directly(direct, argv)
 
 
 def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
@@ -172,11 +177,12 @@ def _tell_verdict(folder: RunFolder, attempt: int) -> None:
     tell_verdict(folder, attempt)
 
 
-def _run_torchrun(argv: Sequence[str]) -> int:
+def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
     reading, writing = os.pipe()
     announcement = _Announcement(reading)
     # -u: what the ranks say is shown at once, also into a pipe.
     own = [sys.executable, "-u", "-P", "-m", "headrace.launch.torchrun"]
+    own += [] if run_dir is None else ["--run-dir", run_dir]
     with signals_held() as held:
         child = subprocess.Popen(
             [*own, "--parent", str(os.getpid()), "--announce", str(writing), "--", *argv],

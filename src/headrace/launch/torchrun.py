@@ -1,7 +1,7 @@
 """The process in which torchrun runs: its own parser, its own agent, the first failure's code.
 
-`python -m headrace.launch.torchrun --parent PID --announce FD -- argv...` is started by
-`headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
+`python -m headrace.launch.torchrun --parent PID --announce FD [--run-dir DIR] -- argv...` is
+started by `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
 exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
 where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a cluster, and
 on each host of the cluster one runs as a member, for that host's ranks.
@@ -63,6 +63,8 @@ def main(arguments: Sequence[str]) -> int:
             member = Member.from_json(told["--member"])
             job = replace(job, ranks_here=member.ranks or job.ranks_here)
             return _run_member(job, member, Path(told["--logs"]), announce_fd)
+        if "--run-dir" in told:  # whatever the command line says of it
+            job.args.run_dir, job.args.name = told["--run-dir"], None
         if job.around.dry_run:
             from headrace.launch.dry_run import describe_torchrun_job
 

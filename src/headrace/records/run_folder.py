@@ -45,6 +45,8 @@ class Attempt:
         asked: What the job was asked for by an Estimator or a job file, secrets hidden.
         launcher: The process that leads it: host, pid, and when it began (seconds since 1970).
         reason: Why it was ended early, such as MaxRuntimeExceeded; "": it was not.
+        folder: Where the command was typed; "": an older version did not write that down.
+        hides_secrets: The command was not written down as it was typed.
     """
 
     number: int
@@ -59,6 +61,8 @@ class Attempt:
     asked: dict[str, Any] = field(default_factory=dict)
     launcher: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
+    folder: str = ""
+    hides_secrets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,8 @@ class RunFolder:
                 versions=versions,
                 asked=take_asked(),
                 launcher=identity_of(launcher),
+                folder=_current_folder(),
+                hides_secrets=redact(command) != tuple(command),
             )
             self._write((*before, attempt))
         self.logs(attempt.number).mkdir(parents=True, exist_ok=True)
@@ -261,6 +267,13 @@ def _new_folder(script: str, runs: Path) -> Path:
             continue
         return path.resolve()
     raise UsageError(f"{runs / stem} and 999 more exist. Name this run with --name.")
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # removed meanwhile
+        return ""
 
 
 def _attempt_from(entry: dict[str, Any]) -> Attempt:
