@@ -27,6 +27,7 @@ from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads
+from headrace.launch.uploads.job_output import JobOutput
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
@@ -69,7 +70,9 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     )
     tell(f"headrace: run folder {folder.path}\n")
     site = _site(job, script, folder, attempt)
+    output = JobOutput(job.uploads, job.contract, folder.path)
     uploads = HostUploads(job.uploads, site, folder.path)
+    output.begin()
     uploads.fetch()
     command = _command(job, script, site)
     log = folder.logs(attempt.number) / "rank-0.stderr"
@@ -118,6 +121,7 @@ def _run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     site.note_end(exit_code_of(returncode), command, last_traceback(log) if returncode else "")
     recording.finish()
     uploads.finish(clean=returncode >= 0)
+    output.finish()
     _tell_verdict(folder, attempt.number)
     return exit_code_of(returncode)
 

@@ -27,6 +27,8 @@ class Member:
         ranks: On each host, by its named type; None: as the command line says.
         kept_as: What this host's checkpoints are kept as.
         kept_by: Likewise, of all hosts.
+        sends_part: What it makes goes to the output path for the launcher to put together; it
+            shares no disk with it.
     """
 
     prefix: str
@@ -43,6 +45,7 @@ class Member:
     ranks: int | None = None
     kept_as: str = "host"
     kept_by: tuple[str, ...] = ()
+    sends_part: bool = False
 
     def to_json(self) -> str:
         """Return a text that `from_json` reads, for a command line."""

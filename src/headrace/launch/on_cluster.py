@@ -36,6 +36,7 @@ from headrace.launch.supervise import STOPPING
 from headrace.launch.told import tell
 from headrace.launch.travelling import pack_luggage
 from headrace.launch.uploads.host_uploads import extra_grace_s
+from headrace.launch.uploads.job_output import JobOutput
 from headrace.records.run_folder import Attempt, RunFolder
 
 
@@ -78,6 +79,14 @@ class _Job:
         )
 
     def run(self, stop: StopRequest) -> int:
+        output = JobOutput(self._job.uploads, self._job.contract, self._folder.path)
+        output.begin()
+        try:
+            return self._run_marked(stop)
+        finally:
+            output.finish()
+
+    def _run_marked(self, stop: StopRequest) -> int:
         with marked(self._folder.logs(self._attempt.number)) as mark:
             if self._options.is_ray:
                 return self._on_ray(stop, mark)

@@ -34,6 +34,7 @@ from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
 from headrace.launch.uploads.flags import UploadOptions
 from headrace.launch.uploads.host_uploads import HostUploads
+from headrace.launch.uploads.job_output import member_output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class OnceOnHost:
         uploads: What is kept elsewhere: the fields of `UploadOptions`.
         kept_as: What this host's checkpoints are kept as.
         kept_by: Likewise, of all hosts.
+        sends_part: What it makes goes to the output path for the launcher to put together.
     """
 
     prefix: str
@@ -77,18 +79,22 @@ class OnceOnHost:
     uploads: Mapping[str, Any]
     kept_as: str
     kept_by: tuple[str, ...]
+    sends_part: bool
 
     def site(self) -> Site:
         """Make the host's site; raises UsageError and LaunchError."""
-        contract = {**self.contract, "contracts": tuple(self.contract["contracts"])}
         folder = Path(env.RUN_DIR.get() or ".")
         site = host_site(
-            ContractOptions(**contract), SitePlan.from_json(self.plan), self.host,
+            self.contract_options(), SitePlan.from_json(self.plan), self.host,
             script=self.script, is_module=self.is_module, folder=folder,
             devices=self.devices, cores=self.cores or None,
         )  # fmt: skip
         around = {**self.around, "dependencies": tuple(self.around["dependencies"])}
         return with_surroundings(site, ScriptOptions(**around), folder)
+
+    def contract_options(self) -> ContractOptions:
+        """Return what the script is told."""
+        return ContractOptions(**{**self.contract, "contracts": tuple(self.contract["contracts"])})
 
     def host_uploads(self, site: Site) -> HostUploads:
         """Return what the host keeps elsewhere; raises UsageError."""
@@ -118,11 +124,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         site = once.site()
         uploads = once.host_uploads(site)
+        output = member_output(UploadOptions(**once.uploads), once.contract_options(), once)
+        output.begin()
         uploads.fetch()
     except HeadraceError as error:
         tell(f"headrace: {once.name}: {error}\n")
         return error.exit_code
     code = _run(once, site, uploads, logs)
+    output.finish()
     if code != 0:
         _announce(int(told["--announce"]), once, code, logs)
     return exit_code_of(code)

@@ -158,6 +158,7 @@ class Programs:
             ranks=self._job.args.emulated_ranks,
             kept_as=self._kept_as(agents, agent),
             kept_by=self._kept_by(agents),
+            sends_part=not agent.facts.is_drivers,
         )
 
     def _once(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int) -> OnceOnHost:
@@ -183,6 +184,7 @@ class Programs:
             uploads=asdict(self._job.uploads),
             kept_as=self._kept_as(agents, agent),
             kept_by=self._kept_by(agents),
+            sends_part=not agent.facts.is_drivers,
         )
 
     def _around(self, agent: PlacedAgent) -> ScriptOptions:

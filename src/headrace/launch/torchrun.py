@@ -1,10 +1,10 @@
 """The process in which torchrun runs: its own parser, its own agent, the first failure's code.
 
 `python -m headrace.launch.torchrun --parent PID --announce FD [--run-dir DIR] -- argv...` is
-started by `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
-exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
-where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a cluster, and
-on each host of the cluster one runs as a member, for that host's ranks.
+started by `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder
+exists, and exits with 2 for wrong use, with the first failing rank's code where a rank failed, with
+128 + n where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a
+cluster, and on each host of the cluster one runs as a member, for that host's ranks.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from headrace.launch.supervise import STOPPING, exit_code_of, was_killed
 from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads, extra_grace_s
+from headrace.launch.uploads.job_output import JobOutput, member_output
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
@@ -112,7 +113,9 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
 def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     script = [job.args.training_script, *job.args.training_script_args]
     site = _site(job, folder)
+    output = JobOutput(job.uploads, job.contract, folder.path)
     uploads = _uploads(job, site, folder.path)
+    output.begin()
     uploads.fetch()
     env.change({**site.environment, **uploads.environment()})
     recording = Recording(folder, attempt, job.options)
@@ -134,6 +137,7 @@ def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
         recording.finish()
         site.note_end(code, script, told)
         uploads.finish(clean=not was_killed(code))
+        output.finish()
     return code
 
 
@@ -178,7 +182,14 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     run = Path(env.RUN_DIR.get() or ".")
     site = with_surroundings(_member_site(job, member), job.around, run)
     uploads = HostUploads(job.uploads, site, run, kept_as=member.kept_as, kept_by=member.kept_by)
-    leave_when_asked(lambda: uploads.pids, lambda: uploads.finish(clean=True))
+    output = member_output(job.uploads, job.contract, member)
+
+    def finish(*, clean: bool) -> None:
+        uploads.finish(clean=clean)
+        output.finish()
+
+    leave_when_asked(lambda: uploads.pids | output.pids, lambda: finish(clean=True))
+    output.begin()
     uploads.fetch()
     env.change({**site.environment, **uploads.environment()})
     uploads.start()
@@ -189,7 +200,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     finally:
         _ignore_signals()
         site.note_end(code, script, told)
-        uploads.finish(clean=not was_killed(code))
+        finish(clean=not was_killed(code))
     return code
 
 

@@ -1,4 +1,4 @@
-"""What a process that keeps a folder at a URL is told."""
+"""What the processes that keep or upload files beside a job are told."""
 
 from __future__ import annotations
 
@@ -37,3 +37,27 @@ class KeepTask:
         told: dict[str, Any] = json.loads(text)
         others = told["others"]
         return cls(**{**told, "others": None if others is None else tuple(others)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTask:
+    """What a process is to do that uploads what a job makes.
+
+    Attributes:
+        url: The output path.
+        job: The job's name.
+        run: The run's folder on this host.
+    """
+
+    url: str
+    job: str
+    run: str
+
+    def to_json(self) -> str:
+        """Return a line that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> OutputTask:
+        """Return the task that `to_json` told."""
+        return cls(**json.loads(text))

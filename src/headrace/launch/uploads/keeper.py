@@ -9,9 +9,7 @@ then it uploads the last complete files. It forks nothing, so it may call object
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -24,21 +22,20 @@ from headrace.core.errors import HeadraceError
 from headrace.core.lifetime import die_with_parent, leave_signals_to_the_parent
 from headrace.data.storage import declare_leaf
 from headrace.launch.told import tell
+from headrace.launch.uploads.asked import Asked, first_line
 from headrace.launch.uploads.keep_task import KeepTask
 from headrace.launch.uploads.keeping import Keeping, keep_until
 from headrace.launch.uploads.kept import FencedError, Kept
 from headrace.launch.uploads.restoring import restore
 
 LOOK_EVERY_S = 0.25
-_UNASKED_S = 60.0
 _NICE = 10
 _TRIES = 10
 
 
 def main(arguments: list[str]) -> int:
     """Do the task that standard input tells and return the exit code."""
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as told:
-        task = KeepTask.from_json(told.readline().decode())
+    task = KeepTask.from_json(first_line())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see open_files
     declare_leaf()
@@ -67,7 +64,7 @@ def _fetch(task: KeepTask) -> int:
 
 
 def _keep(task: KeepTask) -> int:
-    asked = _Asked()
+    asked = Asked()
     with _alone(task.lock, asked) as is_alone:
         if not is_alone:
             return 0  # another process of this machine has kept the folder all the while
@@ -81,7 +78,7 @@ def _keep(task: KeepTask) -> int:
         return _finish(keeping, asked, task)
 
 
-def _begin(keeping: Keeping, asked: _Asked, task: KeepTask) -> None:
+def _begin(keeping: Keeping, asked: Asked, task: KeepTask) -> None:
     told, tries = False, _TRIES
     while True:
         try:
@@ -97,13 +94,13 @@ def _begin(keeping: Keeping, asked: _Asked, task: KeepTask) -> None:
             told = True
 
 
-def _finish(keeping: Keeping, asked: _Asked, task: KeepTask) -> int:
+def _finish(keeping: Keeping, asked: Asked, task: KeepTask) -> int:
     """Upload the last files, within the deadline that was told."""
-    clean, deadline_s = asked.end()
+    was_asked, clean, deadline_s = asked.end()
     last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
     last.daemon = True
     last.start()
-    done = keeping.one_pass(at_the_end=clean)
+    done = keeping.one_pass(at_the_end=clean, may_remove=was_asked)
     last.cancel()
     if done.waiting:
         _tell(
@@ -123,33 +120,8 @@ def _give_up(task: KeepTask, deadline_s: float) -> None:
     os._exit(1)
 
 
-class _Asked:
-    """What standard input says about the job's end; its own end says that nobody is left."""
-
-    def __init__(self) -> None:
-        self._line = b""
-        self._over = False
-
-    def within(self, seconds: float) -> bool:
-        """Wait so long; return whether the job has ended."""
-        if self._over:
-            return True
-        if select.select([0], [], [], seconds)[0]:
-            piece = os.read(0, 4096)
-            self._line += piece
-            self._over = not piece or piece.endswith(b"\n")
-        return self._over
-
-    def end(self) -> tuple[bool, float]:
-        """Return whether nobody was killed in the middle of writing, and a deadline in seconds."""
-        with suppress(ValueError, KeyError, TypeError):
-            told = json.loads(self._line)
-            return bool(told["clean"]), float(told["deadline_s"])
-        return False, _UNASKED_S
-
-
 @contextmanager
-def _alone(lock: str, asked: _Asked | None = None) -> Iterator[bool]:
+def _alone(lock: str, asked: Asked | None = None) -> Iterator[bool]:
     """Wait until no other process has the lock; False: the job was over before."""
     Path(lock).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -21,7 +21,9 @@ from headrace.launch.uploads.manifest import KeptFile, Manifest
 from headrace.launch.uploads.units import Mark, Unit, Watch, unit_of
 
 _AT_ONCE = 4
-_REMOVALS_WAIT_S = 60.0
+_REMOVALS_WAIT_S = 5.0
+"""So long what was removed stays listed: the whole folder may be about to go."""
+_REMOVALS_WAIT_LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +93,22 @@ class Keeping:
             self._kept.tidy()
         self._note(union, others)
 
-    def one_pass(self, *, at_the_end: bool = False) -> Pass:
+    def one_pass(self, *, at_the_end: bool = False, may_remove: bool = True) -> Pass:
         """Upload what is complete and not kept yet, and publish a manifest where one is due.
 
         Args:
             at_the_end: The script has ended: what is closed is complete.
+            may_remove: What is gone from the folder need not be listed any more.
 
         Raises:
-            CheckpointError: Somebody else keeps this host's files by now.
+            CheckpointError: Somebody else keeps this host's files by now, or the folder is gone.
             StorageError: The store does not answer; the next pass begins where this one ended.
             OSError: A file cannot be read.
         """
+        if not self._folder.is_dir():
+            raise CheckpointError(
+                f"{self._folder} is gone. What was kept of it stays at {self._kept.store.url}."
+            )
         units = self._own(self._watch.look(at_the_end=at_the_end))
         ready = {key for key, unit in units.items() if unit.is_complete}
         ready -= {key for key in ready if _is_held(units[key], units.values())}
@@ -117,7 +124,8 @@ class Keeping:
             files |= {name: fresh.get(name) or before[name] for name in units[key].files}
             self._marks |= units[key].files
         files |= {name: file for name, file in before.items() if unit_of(name) in waiting}
-        files |= self._not_yet_removed(before, units, at_the_end=at_the_end)
+        wait_s = 0.0 if at_the_end else _REMOVALS_WAIT_S if may_remove else float("inf")
+        files |= self._not_yet_removed(before, units, wait_s)
         if files != before:
             self._publish(files)
         return Pass(uploaded=uploaded, waiting=tuple(sorted(waiting)))
@@ -192,17 +200,16 @@ class Keeping:
         )  # fmt: skip
 
     def _not_yet_removed(
-        self, before: Mapping[str, KeptFile], units: Mapping[str, Unit], *, at_the_end: bool
+        self, before: Mapping[str, KeptFile], units: Mapping[str, Unit], wait_s: float
     ) -> dict[str, KeptFile]:
         """Return what the script has removed, while something may be about to replace it."""
         now_s = time.monotonic()
         gone = {name for name in before if unit_of(name) not in units}
         self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
-        busy = not at_the_end and any(not unit.is_complete for unit in units.values())
+        if wait_s and any(not unit.is_complete for unit in units.values()):
+            wait_s = max(wait_s, _REMOVALS_WAIT_LONGEST_S)
         return {
-            name: before[name]
-            for name, since_s in self._gone_s.items()
-            if busy and now_s - since_s < _REMOVALS_WAIT_S
+            name: before[name] for name, since_s in self._gone_s.items() if now_s - since_s < wait_s
         }
 
     def _publish(self, files: Mapping[str, KeptFile]) -> None:

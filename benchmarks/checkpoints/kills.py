@@ -1,0 +1,174 @@
+"""A job of two ranks is ended at a random instant, its folder lost: what is at the URL afterwards?
+
+python benchmarks/checkpoints/kills.py [ROUNDS] [SEED]
+
+Each round trains with --checkpoint-uri on a real S3 server, ends the job, removes the run's folder
+as a new machine would not have it, starts the job again, and compares where it goes on with what
+was whole when it was ended. It is ended by SIGTERM, by kill -9 of launcher and ranks, or by kill -9
+of every process, the one that keeps checkpoints among them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+from s3_server import S3Server, s3_server  # noqa: E402 - likewise
+
+from headrace.launch.uploads.units import SETTLING_S  # noqa: E402 - likewise
+from jobs import alive, descendants, headrace  # noqa: E402 - after the path
+
+_LOOKS_S = 0.5  # two looks at the folder: at its change, and once it has settled
+_TRANSFER_S = 1.0  # files, then the manifest: requests that share two cores with the training
+_LONGEST_S = 240.0
+_WAYS = ("saved", "checkpointer")
+_ENDS = ("SIGTERM", "kill -9, keeper left", "kill -9, everything")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How one round went.
+
+    Attributes:
+        way: What writes checkpoints.
+        end: What ended the job.
+        after_s: How long after its first checkpoint.
+        written: The last checkpoint that was whole when the job was ended.
+        owed: The last one that had been for so long that it must have been kept.
+        found: Where the job went on.
+    """
+
+    way: str
+    end: str
+    after_s: float
+    written: int
+    owed: int
+    found: int | None
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing is lost that was owed."""
+        return self.found is not None and self.owed <= self.found
+
+    def line(self) -> str:
+        """Return its row of a table."""
+        well = "yes" if self.is_well else "NO"
+        return (
+            f"| {self.way} | {self.end} | {self.after_s:.1f} | {self.written} | {self.owed} | "
+            f"{self.found} | {well} |"
+        )
+
+
+def main(rounds: int, seed: int) -> int:
+    """Run the rounds and print a table; returns 1 where one lost something."""
+    chosen = random.Random(seed)
+    done: list[Round] = []
+    print("| checkpoints by | ended by | after s | last whole | owed | resumed at | kept |")
+    print("|---|---|---|---|---|---|---|")
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        s3_server(Path(temporary) / "s3") as server,
+    ):
+        for number in range(rounds):
+            folder = Path(temporary) / str(number)
+            folder.mkdir()
+            end = _ENDS[number // len(_WAYS) % len(_ENDS)]
+            way = _WAYS[number % len(_WAYS)]
+            done.append(_round(server, folder, way, end, chosen.uniform(0.2, 6.0)))
+            print(done[-1].line(), flush=True)
+    well = sum(each.is_well for each in done)
+    print(f"\n{well} of {len(done)}")
+    return 0 if well == len(done) else 1
+
+
+def _round(server: S3Server, folder: Path, way: str, end: str, after_s: float) -> Round:
+    notes = folder / "notes"
+    job = _start(server, folder, way, steps=100_000)
+    _wait_for(notes, "whole", job)
+    time.sleep(after_s)
+    ended_s = _end(job, end)
+    told = notes.read_text().splitlines()
+    shutil.rmtree(folder / "run")
+    (folder / "notes").unlink()
+    again = _start(server, folder, way, steps=3)
+    code = again.wait(timeout=_LONGEST_S)
+    begun = [line.split()[1] for line in notes.read_text().splitlines() if line.startswith("from")]
+    whole = [(int(step), float(at)) for _, step, at in
+             (line.split() for line in told if line.startswith("whole"))]  # fmt: skip
+    # What is asked to stop closes its files and ends: all of them are uploaded.
+    margin_s = 0.0 if end == "SIGTERM" else SETTLING_S + _LOOKS_S + _TRANSFER_S
+    return Round(
+        way=way,
+        end=end,
+        after_s=after_s,
+        written=max((step for step, _ in whole), default=0),
+        owed=max((step for step, at_s in whole if at_s < ended_s - margin_s), default=0),
+        found=int(begun[-1]) if code == 0 and begun else None,
+    )
+
+
+def _start(server: S3Server, folder: Path, way: str, *, steps: int) -> subprocess.Popen[bytes]:
+    script = Path(__file__).with_name("train.py")
+    with (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            headrace(
+                "run", "--run-dir", str(folder / "run"), "--profile", "off",
+                "--nproc-per-node", "2",
+                "--checkpoint-uri", f"s3://{server.bucket}/{folder.name}",
+                str(script), way, str(folder / "notes"), str(steps),
+            ),
+            env={**os.environ, **server.environment(), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+
+
+def _wait_for(notes: Path, word: str, job: subprocess.Popen[bytes]) -> None:
+    until_s = time.monotonic() + _LONGEST_S
+    while not notes.exists() or word not in notes.read_text():
+        if time.monotonic() > until_s or job.poll() is not None:
+            raise SystemExit(f"no {word} in {notes}: see {notes.with_name('output').read_text()}")
+        time.sleep(0.02)
+
+
+def _end(job: subprocess.Popen[bytes], end: str) -> float:
+    """End a job and return when, in seconds since 1970."""
+    if end == "SIGTERM":
+        ended_s = time.time()
+        job.terminate()
+        job.wait(timeout=_LONGEST_S)
+        return ended_s
+    everything = [job.pid, *descendants(job.pid)]
+    keepers = [pid for pid in everything if b"uploads.keeper" in _command(pid)]
+    left = keepers if end == "kill -9, keeper left" else []
+    ended_s = time.time()
+    for pid in everything:
+        if pid not in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    job.wait(timeout=_LONGEST_S)
+    while any(map(alive, left)):  # its machine is there for so long
+        time.sleep(0.02)
+    return ended_s
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+if __name__ == "__main__":
+    given = [int(each) for each in sys.argv[1:]]
+    sys.exit(main(*(given + [20, 7][len(given) :])))
