@@ -48,20 +48,23 @@ class Keeping:
         host: The host's name.
         others: The job's other hosts; None: they are not known.
         told: Called with what a user should know.
+        clock: Gives seconds.
     """
 
     def __init__(
         self, kept: Kept, folder: Path, host: str, others: Iterable[str] | None,
-        told: Callable[[str], object],
+        told: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
+        self._clock = clock
         self._kept = kept
         self._folder = folder
         self._host = host
         self._others = None if others is None else set(others)
         self._owner = uuid4().hex[:12]
-        self._watch = Watch(folder, told)
+        self._watch = Watch(folder, told, clock)
         self._manifests: list[Manifest] = []
-        self._marks: dict[str, Mark] = {}  # of files as they are kept
+        self._marks: dict[str, Mark] = {}  # of files as they were uploaded
+        self._files: dict[str, KeptFile] = {}  # likewise, also where no manifest lists them yet
         self._foreign: dict[str, Mark] = {}  # of files that other hosts keep
         self._gone_s: dict[str, float] = {}
         self._number = 0
@@ -121,8 +124,9 @@ class Keeping:
                 waiting.add(key)
                 continue
             uploaded += len(fresh)
-            files |= {name: fresh.get(name) or before[name] for name in units[key].files}
+            self._files |= fresh
             self._marks |= units[key].files
+            files |= {name: self._files[name] for name in units[key].files}
         files |= {name: file for name, file in before.items() if unit_of(name) in waiting}
         wait_s = 0.0 if at_the_end else _REMOVALS_WAIT_S if may_remove else float("inf")
         files |= self._not_yet_removed(before, units, wait_s)
@@ -140,6 +144,8 @@ class Keeping:
             if file.link or (same and digest_of(self._folder / name) == file.checksum):
                 own = union.hosts[name] not in others
                 (self._marks if own else self._foreign)[name] = mark
+                if own:
+                    self._files[name] = file
 
     def _own(self, units: Mapping[str, Unit]) -> dict[str, Unit]:
         """Return units without what other hosts keep; a file that this host changes is its own."""
@@ -203,7 +209,7 @@ class Keeping:
         self, before: Mapping[str, KeptFile], units: Mapping[str, Unit], wait_s: float
     ) -> dict[str, KeptFile]:
         """Return what the script has removed, while something may be about to replace it."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         gone = {name for name in before if unit_of(name) not in units}
         self._gone_s = {name: self._gone_s.get(name, now_s) for name in gone}
         if wait_s and any(not unit.is_complete for unit in units.values()):
@@ -217,11 +223,12 @@ class Keeping:
             host=self._host, generation=self._manifests[-1].generation + 1, owner=self._owner,
             saved_s=time.time(), files=dict(files),
         )  # fmt: skip
-        self._kept.publish(newest)
-        self._manifests = [*self._manifests, newest]
-        self._kept.prune(self._manifests, newest)
-        self._manifests = self._manifests[-2:]
+        # After a lost answer it may be one that this process had published before.
+        self._manifests.append(self._kept.publish(newest))
         self._marks = {name: mark for name, mark in self._marks.items() if name in files}
+        self._files = {name: file for name, file in self._files.items() if name in files}
+        self._kept.prune(self._manifests, self._manifests[-1])
+        self._manifests = self._manifests[-2:]
 
 
 def _is_held(unit: Unit, units: Iterable[Unit]) -> bool:

@@ -83,8 +83,8 @@ class Kept:
         """Return the number of a host's newest manifest, whole or not; 0: there is none."""
         return max(self._generations(host).get(host, []), default=0)
 
-    def publish(self, manifest: Manifest) -> None:
-        """Have a manifest be its host's newest.
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Have a manifest be its host's newest; return the one that is.
 
         Raises:
             FencedError: Another process has published one of that number.
@@ -92,11 +92,11 @@ class Kept:
         """
         path = _manifest_path(manifest.host, manifest.generation)
         if self.store.create(path, manifest.to_json()):
-            return
+            return manifest
         with suppress(CheckpointError):  # the answer may have been lost
             there = Manifest.from_json(bytes(self.store.get(path)), path)
             if there.owner == manifest.owner:
-                return
+                return there
         raise FencedError(
             f"{self.store.url}/{path} is another process's: this job was started again elsewhere, "
             "which goes on with these checkpoints. Nothing more is written from here."

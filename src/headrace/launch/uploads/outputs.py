@@ -110,9 +110,10 @@ class Outputs:
         failures = [path for path in failures if path.is_file()]
         for number, path in enumerate(failures):
             self._store.put(f"{output}/failure{f'-{number + 1}' if number else ''}", path)
-        for info in list(self._store.list(output)):  # an earlier attempt's
-            told, _, number = info.path.removeprefix(f"{output}/").partition("-")
-            if told == "failure" and (int(number) if number.isdecimal() else 1) > len(failures):
+        names = {f"failure{f'-{number + 1}' if number else ''}" for number in range(len(failures))}
+        for info in list(self._store.list(output)):
+            name = info.path.removeprefix(f"{output}/")
+            if name.partition("-")[0] == "failure" and name not in names:  # an earlier attempt's
                 self._store.delete(info.path)
 
     def _send_parts(self, trees: Mapping[str, Path]) -> None:

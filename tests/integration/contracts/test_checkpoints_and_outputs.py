@@ -1,0 +1,238 @@
+"""Jobs whose checkpoints are kept at a URL and whose outputs are uploaded, on a real S3 server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.data.storage import open_store
+from headrace.launch.uploads.lease import Lease
+from jobs import attempts_of, clean_environment, eventually, headrace, run, started
+
+COUNTS = """
+import os, pathlib, sys
+folder = pathlib.Path(os.environ["HEADRACE_CHECKPOINT_DIR"])
+done = sorted(folder.glob("*.pt"))
+start = int(done[-1].stem) + 1 if done else 0
+print("from", start, flush=True)
+for step in range(start, start + 3):
+    draft = folder / "draft"
+    draft.write_text(f"state {step}")
+    draft.rename(folder / f"{step}.pt")
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+SAVES_WHEN_ASKED = """
+import os, pathlib, signal, sys, time
+folder = pathlib.Path(os.environ["HEADRACE_CHECKPOINT_DIR"])
+def save(number, frame):
+    (folder / "last.pt").write_text("saved in the grace")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("found", sorted(path.name for path in folder.iterdir()), flush=True)
+pathlib.Path("ready").touch()
+while not pathlib.Path("enough").exists():
+    time.sleep(0.01)
+"""
+RANKS = """
+import os, pathlib, torch.distributed as dist
+dist.init_process_group("gloo")
+folder = pathlib.Path(os.environ.get("SM_CHANNEL", "/opt/ml/checkpoints"))
+print("rank", dist.get_rank(), "found", sorted(path.name for path in folder.iterdir()), flush=True)
+dist.barrier()
+(folder / f"of-rank-{dist.get_rank()}").write_text("state")
+model = pathlib.Path(os.environ["SM_MODEL_DIR"])
+(model / f"part-{dist.get_rank()}").write_text("weights")
+dist.destroy_process_group()
+"""
+VERTEX = """
+import os, pathlib
+pathlib.Path(os.environ["AIP_MODEL_DIR"], "model.pth").write_text("weights")
+pathlib.Path(os.environ["AIP_TENSORBOARD_LOG_DIR"], "events").write_text("log")
+folder = pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"])
+print("found", sorted(path.name for path in folder.iterdir()))
+(folder / "1.pt").write_text("state")
+"""
+WAITS = """
+import pathlib, time
+pathlib.Path("ready").touch()
+while not pathlib.Path("enough").exists():
+    time.sleep(0.01)
+"""
+QUIET = ("--profile", "off")
+
+
+def test_a_run_goes_on_from_its_url_where_its_folder_is_lost(tmp_path: Path, s3_url: str) -> None:
+    (tmp_path / "train.py").write_text(COUNTS)
+    for name, code in (("a", 0), ("b", 3), ("c", 0)):
+        ended = run(tmp_path, "--name", name, *QUIET, "--checkpoint-uri", s3_url, "train.py",
+                    str(code))  # fmt: skip
+        assert ended.returncode == code, ended.stderr
+        assert ended.stdout == {"a": "from 0\n", "b": "from 3\n", "c": "from 6\n"}[name]
+    assert "6 files of checkpoints" in ended.stderr
+    assert "draft" not in " ".join(info.path for info in open_store(s3_url).list("files"))
+
+
+def test_a_script_that_is_asked_to_stop_saves_and_that_is_kept(tmp_path: Path, s3_url: str) -> None:
+    (tmp_path / "train.py").write_text(SAVES_WHEN_ASKED)
+    flags = ["--name", "a", *QUIET, "--checkpoint-uri", s3_url]
+    with started(tmp_path, *flags, "train.py") as job:
+        eventually((tmp_path / "ready").exists, "the script runs")
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(timeout=100) == 0
+    (tmp_path / "enough").touch()
+    ended = run(tmp_path, "--name", "b", *flags[2:], "train.py")
+    assert ended.stdout == "found ['last.pt']\n", ended.stderr
+
+
+def test_ranks_under_torchrun_are_asked_to_stop_and_what_they_save_is_kept(
+    tmp_path: Path, s3_url: str
+) -> None:
+    (tmp_path / "train.py").write_text(SAVES_WHEN_ASKED)
+    flags = [*QUIET, "--checkpoint-uri", s3_url, "--nproc-per-node", "1"]
+    with started(tmp_path, "--name", "a", *flags, "train.py") as job:
+        eventually((tmp_path / "ready").exists, "the script runs")
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(timeout=100) == 128 + signal.SIGTERM
+    (tmp_path / "enough").touch()
+    ended = run(tmp_path, "--name", "b", *flags, "train.py")
+    assert "found ['last.pt']\n" in ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_every_host_finds_the_files_of_all_and_their_models_are_one(
+    tmp_path: Path, s3_url: str, engine: str
+) -> None:
+    if Path("/opt/ml").exists():
+        pytest.skip("this machine has an /opt/ml")
+    (tmp_path / "train.py").write_text(RANKS)
+    flags = [
+        "--engine", engine, "--contract", "sagemaker", "--distribution", "torch_distributed",
+        "--group", "gpu=2", *QUIET, "--checkpoint-uri", f"{s3_url}/kept",
+        "--output-path", f"{s3_url}/out",
+    ]  # fmt: skip
+    for name, files in (("a", []), ("b", ["of-rank-0", "of-rank-1"])):
+        ended = run(tmp_path, "--name", name, *flags, "train.py")
+        assert ended.returncode == 0, ended.stderr
+        for rank in (0, 1):
+            assert f"rank {rank} found {files}\n" in ended.stdout
+    store = open_store(f"{s3_url}/out")
+    with tarfile.open(fileobj=BytesIO(bytes(store.get("b/output/model.tar.gz")))) as archive:
+        assert archive.getnames() == ["part-0", "part-1"]
+        assert {member.mtime for member in archive} == {0}
+    first, second = (bytes(store.get(f"{name}/output/model.tar.gz")) for name in "ab")
+    assert first == second
+    assert not list(store.list("headrace-lease"))
+
+
+def test_vertex_folders_are_uploaded_and_its_checkpoints_come_back(
+    tmp_path: Path, s3_url: str
+) -> None:
+    (tmp_path / "train.py").write_text(VERTEX)
+    flags = ["--contract", "vertex", *QUIET, "--output-path", f"{s3_url}/out"]
+    flags += ["--checkpoint-uri", f"{s3_url}/kept"]
+    for name, files in (("a", []), ("b", ["1.pt"])):
+        ended = run(tmp_path, "--name", name, *flags, "train.py")
+        assert ended.stdout == f"found {files}\n", ended.stderr
+    names = {info.path for info in open_store(f"{s3_url}/out").list()}
+    assert names == {"model/model.pth", "logs/events", "checkpoints/1.pt"}
+
+
+def test_two_jobs_that_write_one_output_path_are_refused_at_the_start(
+    tmp_path: Path, s3_url: str
+) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    flags = ["--contract", "sagemaker", *QUIET, "--output-path", s3_url, "train.py"]
+    with started(tmp_path, "--name", "a", *flags) as job:
+        eventually((tmp_path / "ready").exists, "the script runs")
+        refused = run(tmp_path, "--name", "b", *flags)
+        assert refused.returncode == 2
+        assert "job a (process " in refused.stderr
+        assert "Give this job a path of its own" in refused.stderr
+        (tmp_path / "enough").touch()
+        assert job.wait(timeout=100) == 0
+    assert run(tmp_path, "--name", "b", *flags).returncode == 0
+
+
+def test_a_lease_whose_process_has_ended_is_taken_over(s3_url: str) -> None:
+    store = open_store(s3_url)
+    subprocess.run(
+        [sys.executable, "-c", TAKES, s3_url], env=clean_environment(), check=True, timeout=60
+    )
+    lease = Lease(store, "b")
+    lease.take()
+    with pytest.raises(UsageError, match="job b"):
+        Lease(store, "c").take()
+    lease.release()
+    Lease(store, "c").take()
+
+
+TAKES = """
+import os, sys
+from headrace.data.storage import declare_leaf, open_store
+from headrace.launch.uploads.lease import Lease
+declare_leaf()
+Lease(open_store(sys.argv[1]), "a").take()
+os._exit(0)
+"""
+
+
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, s3_url: str) -> None:
+    (tmp_path / "train.py").write_text("print('ran')")
+    (tmp_path / "file").touch()
+    for flags, told in (
+        (["--checkpoint-uri", "ftp://b/x"], "no store is known for ftp://"),
+        (["--checkpoint-uri", "memory://x"], "memory:// ends with the process"),
+        (["--checkpoint-uri", "https://host/x"], "a web server tells neither"),
+        (["--checkpoint-uri", ""], "--checkpoint-uri is empty"),
+        (["--checkpoint-uri", "r/checkpoints/kept"], "kept inside of themselves"),
+        (["--checkpoint-uri", "r"], "kept inside of themselves"),
+        (["--checkpoint-uri", "file/below"], "cannot be written to"),
+        (["--checkpoint-uri", f"s3://no-such-{Path(s3_url).name}/x"], "cannot be written to"),
+        (["--output-path", s3_url], "no contract tells the script"),
+    ):  # fmt: skip
+        ended = run(tmp_path, "--run-dir", "r", *QUIET, *flags, "train.py")
+        assert (ended.returncode, ended.stdout) == (2, ""), (flags, ended.stderr)
+        assert told in ended.stderr, (flags, ended.stderr)
+
+
+def test_resume_starts_the_last_command_again_from_where_it_was_typed(
+    tmp_path: Path, s3_url: str
+) -> None:
+    (tmp_path / "train.py").write_text(COUNTS)
+    (tmp_path / "elsewhere").mkdir()
+    run(tmp_path, "--name", "a", *QUIET, "--checkpoint-uri", s3_url, "train.py")
+    again = subprocess.run(
+        headrace("resume", "a", "--runs-dir", str(tmp_path / "runs")),
+        cwd=tmp_path / "elsewhere", env=clean_environment(), capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert (again.returncode, again.stdout) == (0, "from 3\n"), again.stderr
+    first, second = attempts_of(tmp_path / "runs" / "a")
+    assert first["command"] == second["command"]
+    assert second["folder"] == str(tmp_path)
+
+
+def test_resume_refuses_a_command_whose_secret_was_not_written_down(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    run(tmp_path, "--name", "a", *QUIET, "train.py", "--api-key", "s3cr3t")
+    run(tmp_path, "--name", "b", *QUIET, "train.py", "https://host/x?signature=s3cr3t")
+    for name in ("a", "b"):
+        refused = subprocess.run(
+            headrace("resume", name), cwd=tmp_path, env=clean_environment(), capture_output=True,
+            text=True, timeout=100, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 2
+        assert "held a secret, which was not written down" in refused.stderr
+        assert "s3cr3t" not in refused.stderr
+    missing = subprocess.run(
+        headrace("resume", "aa"), cwd=tmp_path, env=clean_environment(), capture_output=True,
+        text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "Did you mean a?" in missing.stderr

@@ -1,0 +1,298 @@
+"""What of a folder is kept at a URL, on a real S3 server: complete files, and all that go together.
+
+The clock is the test's, so that what settles does so without anybody waiting.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import CheckpointError
+from headrace.launch.uploads.keeping import Keeping
+from headrace.launch.uploads.kept import FencedError, Kept
+from headrace.launch.uploads.restoring import restore
+
+
+class Host:
+    """A host of a job, whose script writes to `folder`."""
+
+    def __init__(
+        self, url: str, folder: Path, name: str = "host", others: tuple[str, ...] = ()
+    ) -> None:
+        self.url, self.folder, self.told, self.now_s = url, folder, list[str](), 0.0
+        folder.mkdir(exist_ok=True)
+        self.kept = Kept(url, self.told.append)
+        self.keeping = Keeping(
+            self.kept, folder, name, others, self.told.append, lambda: self.now_s
+        )
+        self.keeping.begin()
+
+    def passes(self, *after_s: float) -> None:
+        for seconds in (0.0, *after_s):
+            self.now_s += seconds
+            self.keeping.one_pass()
+
+
+@pytest.fixture
+def host(s3_url: str, tmp_path: Path) -> Host:
+    return Host(s3_url, tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def found(s3_url: str, tmp_path: Path) -> Callable[[], dict[str, str]]:
+    """What a job that starts elsewhere finds."""
+
+    def look() -> dict[str, str]:
+        folder = tmp_path / "elsewhere"
+        shutil.rmtree(folder, ignore_errors=True)
+        restore(Kept(s3_url, print), folder, print)
+        return {
+            path.relative_to(folder).as_posix(): path.read_text()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+
+    return look
+
+
+Found = Callable[[], dict[str, str]]
+
+
+def test_a_file_is_kept_once_it_is_closed_and_has_settled(host: Host, found: Found) -> None:
+    with (host.folder / "a").open("w") as file:
+        file.write("half")
+        file.flush()
+        host.passes(100.0, 100.0)
+        assert found() == {}
+        file.write(" and half")
+    host.passes(0.5)
+    assert found() == {}
+    host.passes(2.0, 2.0)
+    assert found() == {"a": "half and half"}
+
+
+def test_a_file_that_is_written_anew_in_place_stays_as_it_was_until_that_is_whole(
+    host: Host, found: Found
+) -> None:
+    (host.folder / "latest").write_text("one")
+    host.passes(2.0)
+    with (host.folder / "latest").open("w") as file:
+        file.write("tw")
+        file.flush()
+        host.passes(2.0, 2.0)
+        assert found() == {"latest": "one"}
+        file.write("o")
+    host.passes(2.0, 2.0)
+    assert found() == {"latest": "two"}
+
+
+def test_a_file_renamed_into_place_is_kept_and_its_draft_is_not_left(
+    host: Host, found: Found
+) -> None:
+    (host.folder / "draft").write_text("one")
+    host.passes()
+    (host.folder / "draft").rename(host.folder / "1.pt")
+    host.passes(2.0)
+    assert found() == {"1.pt": "one"}
+
+
+def test_files_of_one_checkpoint_are_listed_all_at_once(host: Host, found: Found) -> None:
+    step = host.folder / "checkpoint-500"
+    step.mkdir()
+    (step / "model").write_text("m")
+    host.passes(2.0)
+    (step / "optimizer").write_text("o")
+    host.passes(2.0)
+    assert found() == {}
+    host.passes(6.0)
+    assert found() == {"checkpoint-500/model": "m", "checkpoint-500/optimizer": "o"}
+
+
+def test_a_step_of_the_checkpointer_waits_for_its_commit_file(host: Host, found: Found) -> None:
+    step = host.folder / "step-000000000008"
+    step.mkdir()
+    (step / "part").write_text("p")
+    host.passes(60.0, 60.0)
+    assert found() == {}
+    (step / "commit.json").write_text("{}")
+    host.passes(2.0)
+    assert len(found()) == 2
+
+
+def test_what_was_written_last_is_never_listed_without_what_came_before(
+    host: Host, found: Found
+) -> None:
+    step = host.folder / "epoch-3"
+    step.mkdir()
+    (step / "weights").write_text("w")
+    (host.folder / "latest").write_text("epoch-3")
+    host.passes(2.0, 1.0)  # a file settles sooner than a folder
+    assert found() == {}
+    host.passes(6.0)
+    assert found() == {"epoch-3/weights": "w", "latest": "epoch-3"}
+
+
+def test_a_log_that_never_rests_keeps_no_checkpoint_back(host: Host, found: Found) -> None:
+    (host.folder / "1.pt").write_text("one")
+    for line in range(8):
+        with (host.folder / "log").open("a") as log:
+            log.write(f"{line}\n")
+        host.passes(0.5)
+    assert "1.pt" in found()
+
+
+def test_what_the_script_removes_goes_once_a_later_manifest_has_the_new_one(
+    host: Host, found: Found
+) -> None:
+    (host.folder / "1.pt").write_text("one")
+    host.passes(2.0)
+    (host.folder / "1.pt").unlink()
+    (host.folder / "2.pt").write_text("two")
+    host.passes(0.5)
+    assert found() == {"1.pt": "one"}
+    host.passes(2.0)
+    assert "2.pt" in found()
+    host.passes(10.0)
+    assert found() == {"2.pt": "two"}
+    (host.folder / "3.pt").write_text("three")
+    host.passes(2.0)
+    objects = [info.path for info in host.kept.store.list("files")]
+    assert not any("1.pt" in path for path in objects)
+    assert len(list(host.kept.store.list("manifests"))) == 2
+
+
+def test_a_folder_that_is_gone_is_not_taken_for_an_empty_one(host: Host, found: Found) -> None:
+    (host.folder / "1.pt").write_text("one")
+    host.passes(2.0)
+    shutil.rmtree(host.folder)
+    with pytest.raises(CheckpointError, match="is gone"):
+        host.passes()
+    assert found() == {"1.pt": "one"}
+
+
+def test_what_its_own_format_says_is_cut_short_is_told_and_not_kept(
+    host: Host, found: Found
+) -> None:
+    with zipfile.ZipFile(host.folder / "a.pt", "w") as archive:
+        archive.writestr("data", "x" * 10_000)
+    whole = (host.folder / "a.pt").read_bytes()
+    (host.folder / "a.pt").write_bytes(whole[:5_000])
+    (host.folder / "b.safetensors").write_bytes((100).to_bytes(8, "little") + b"{}")
+    host.passes(2.0, 2.0)
+    assert found() == {}
+    assert any("a.pt: its end is missing" in line for line in host.told)
+    assert any("b.safetensors: its end is missing" in line for line in host.told)
+
+
+def test_links_inside_the_folder_are_kept_and_others_are_told(
+    host: Host, tmp_path: Path, s3_url: str
+) -> None:
+    (host.folder / "1.pt").write_text("one")
+    (host.folder / "last.pt").symlink_to("1.pt")
+    (host.folder / "out").symlink_to("/etc/hostname")
+    host.passes(2.0)
+    restore(Kept(s3_url, print), tmp_path / "there", print)
+    assert (tmp_path / "there" / "last.pt").readlink() == Path("1.pt")
+    assert not (tmp_path / "there" / "out").exists()
+    assert any("leads out" in line for line in host.told)
+
+
+def test_a_damaged_manifest_is_told_and_the_one_before_it_taken(host: Host, s3_url: str) -> None:
+    (host.folder / "1.pt").write_text("one")
+    host.passes(2.0)
+    (host.folder / "2.pt").write_text("two")
+    host.passes(2.0)
+    *_, newest = host.kept.store.list("manifests")
+    host.kept.store.put(newest.path, bytes(host.kept.store.get(newest.path))[:-40])
+    told: list[str] = []
+    assert set(Kept(s3_url, told.append).newest().files) == {"1.pt"}
+    assert newest.path in told[0]
+    assert "The manifest before it is taken" in told[0]
+
+
+def test_an_object_that_is_not_what_was_kept_starts_no_job(host: Host, found: Found) -> None:
+    (host.folder / "1.pt").write_text("one")
+    host.passes(2.0)
+    (stored,) = host.kept.store.list("files")
+    host.kept.store.put(stored.path, b"two")
+    with pytest.raises(CheckpointError, match=r"its checksum is not that of 1\.pt"):
+        found()
+
+
+def test_what_is_there_and_equal_is_not_fetched_again(host: Host, tmp_path: Path) -> None:
+    (host.folder / "1.pt").write_text("one")
+    host.passes(2.0)
+    before = (host.folder / "1.pt").stat()
+    told: list[str] = []
+    restore(host.kept, host.folder, told.append)
+    assert told == []
+    assert (host.folder / "1.pt").stat() == before
+
+
+def test_hosts_of_one_job_get_the_files_of_all_and_each_removes_its_own(
+    s3_url: str, tmp_path: Path, found: Found
+) -> None:
+    one = Host(s3_url, tmp_path / "1", "host-1", ("host-2",))
+    two = Host(s3_url, tmp_path / "2", "host-2", ("host-1",))
+    (one.folder / "rank-0").write_text("0")
+    (two.folder / "rank-1").write_text("1")
+    one.passes(2.0)
+    two.passes(2.0)
+    assert found() == {"rank-0": "0", "rank-1": "1"}
+    restore(one.kept, one.folder, print)
+    restore(two.kept, two.folder, print)
+    one, two = (
+        Host(s3_url, tmp_path / "1", "host-1", ("host-2",)),
+        Host(s3_url, tmp_path / "2", "host-2", ("host-1",)),
+    )
+    (one.folder / "rank-0").unlink()
+    one.passes(2.0, 10.0)
+    two.passes(2.0, 10.0)  # it has that file too, but does not keep it
+    assert found() == {"rank-1": "1"}
+
+
+def test_of_two_hosts_files_with_one_name_the_newest_wins_and_that_is_told_once(
+    s3_url: str, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        names = ("host-1", "host-2")
+        host = Host(s3_url, tmp_path / str(number), names[number - 1], (names[2 - number],))
+        (host.folder / "same").write_text(f"of {number}")
+        host.passes(2.0)
+    told: list[str] = []
+    kept = Kept(s3_url, told.append)
+    for _ in range(2):
+        restore(kept, tmp_path / "there", lambda _: None)
+    assert (tmp_path / "there" / "same").read_text() == "of 2"
+    assert told == ["same was kept by host-1 and by host-2; the one that was written last is taken"]
+
+
+def test_a_job_of_fewer_hosts_takes_over_what_the_others_have_left(
+    s3_url: str, tmp_path: Path, found: Found
+) -> None:
+    two = Host(s3_url, tmp_path / "2", "host-2", ("host-1",))
+    (two.folder / "rank-1").write_text("1")
+    two.passes(2.0)
+    restore(two.kept, tmp_path / "1", print)
+    one = Host(s3_url, tmp_path / "1", "host-1")
+    assert found() == {"rank-1": "1"}
+    (one.folder / "rank-1").unlink()
+    one.passes(10.0)
+    assert found() == {}
+
+
+def test_a_process_of_an_earlier_start_can_write_nothing_more(
+    host: Host, tmp_path: Path, found: Found
+) -> None:
+    later = Host(host.url, tmp_path / "later")
+    (later.folder / "2.pt").write_text("two")
+    later.passes(2.0)
+    (host.folder / "1.pt").write_text("one")
+    with pytest.raises(FencedError, match="started again elsewhere"):
+        host.passes(2.0)
+    assert found() == {"2.pt": "two"}
