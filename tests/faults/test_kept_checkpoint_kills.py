@@ -1,0 +1,93 @@
+"""kill -9 at random instants: what is at the URL is always a state that the script had made."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.launch.uploads.kept import Kept
+from headrace.launch.uploads.restoring import restore
+from jobs import alive, descendants, eventually, started
+
+# A checkpoint is a folder of three files that are written slowly, and a file that names it.
+WRITES = """
+import os, pathlib, shutil, sys, time
+folder = pathlib.Path(os.environ["HEADRACE_CHECKPOINT_DIR"])
+latest = folder / "latest"
+step = int(latest.read_text()) if latest.exists() else 0
+while True:
+    step += 1
+    place = folder / f"step-{step:012}"
+    (place / "save").mkdir(parents=True, exist_ok=True)
+    for name in "abc":
+        with (place / "save" / name).open("w") as file:
+            for _ in range(20):
+                file.write(f"{step}\\n")
+                file.flush()
+                time.sleep(0.002)
+    (place / "commit.json").write_text(str(step))
+    (folder / "draft").write_text(str(step))
+    (folder / "draft").rename(latest)
+    for old in sorted(folder.glob("step-*"))[:-2]:
+        shutil.rmtree(old)
+    pathlib.Path("step").write_text(f"{step}\\n")
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, seed: int) -> None:
+    chosen = random.Random(seed)
+    (tmp_path / "train.py").write_text(WRITES)
+    flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
+    with started(tmp_path, *flags, "train.py", "1.2") as job:
+        kept = Kept(s3_url, print)
+        _steps(tmp_path, chosen.randint(1, 2))
+        keepers = [pid for pid in descendants(job.pid) if b"uploads.keeper" in _command(pid)]
+        for pid in keepers:  # another takes over
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: kept.newest().files, "something is kept")
+        # Some time within a step, a manifest, or an upload.
+        threading.Event().wait(chosen.uniform(0.0, 1.5))
+        everything = [job.pid, *descendants(job.pid)]
+        chosen.shuffle(everything)
+        for pid in everything:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(map(alive, everything[1:])), "all are dead")
+    told: list[str] = []
+    restore(Kept(s3_url, told.append), tmp_path / "there", print)
+    _check(tmp_path / "there")
+
+
+def _check(folder: Path) -> None:
+    for step in folder.glob("step-*"):
+        number = int(step.name.removeprefix("step-"))
+        assert (step / "commit.json").read_text() == str(number)
+        for name in "abc":
+            assert (step / "save" / name).read_text() == f"{number}\n" * 20
+    latest = folder / "latest"
+    if latest.exists():
+        assert (folder / f"step-{int(latest.read_text()):012}" / "commit.json").exists()
+    assert any(folder.glob("step-*"))
+
+
+def _steps(folder: Path, count: int) -> None:
+    def enough() -> bool:
+        told = folder / "step"
+        text = told.read_text() if told.exists() else ""
+        return text.endswith("\n") and int(text) >= count
+
+    eventually(enough, f"{count} steps")
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
