@@ -27,10 +27,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
 from s3_server import S3Server, s3_server  # noqa: E402 - likewise
 
+from headrace.launch.uploads.keeper import LOOK_EVERY_S  # noqa: E402 - likewise
 from headrace.launch.uploads.units import SETTLING_S  # noqa: E402 - likewise
 from jobs import alive, descendants, headrace  # noqa: E402 - after the path
 
-_LOOKS_S = 0.5  # two looks at the folder: at its change, and once it has settled
+_LOOKS_S = 2 * LOOK_EVERY_S  # at the change, and once it has settled
 _TRANSFER_S = 1.0  # files, then the manifest: requests that share two cores with the training
 _LONGEST_S = 240.0
 _WAYS = ("saved", "checkpointer")
@@ -86,7 +87,7 @@ def main(rounds: int, seed: int) -> int:
             folder.mkdir()
             end = _ENDS[number // len(_WAYS) % len(_ENDS)]
             way = _WAYS[number % len(_WAYS)]
-            done.append(_round(server, folder, way, end, chosen.uniform(0.2, 6.0)))
+            done.append(_round(server, folder, way, end, chosen.uniform(0.2, 9.0)))
             print(done[-1].line(), flush=True)
     well = sum(each.is_well for each in done)
     print(f"\n{well} of {len(done)}")
