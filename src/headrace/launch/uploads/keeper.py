@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> int:
     try:
         if arguments == ["fetch"]:
             die_with_parent(task.parent)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C ends it without a traceback
             return _fetch(task)
         leave_signals_to_the_parent()
         os.nice(_NICE)

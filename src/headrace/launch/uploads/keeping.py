@@ -24,6 +24,7 @@ _AT_ONCE = 4
 _REMOVALS_WAIT_S = 5.0
 """So long what was removed stays listed: the whole folder may be about to go."""
 _REMOVALS_WAIT_LONGEST_S = 60.0
+_LOOK_AT_LEAST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,8 +253,9 @@ def keep_until(
     failing = False
     wait_s = look_every_s
     while not is_over(wait_s):
+        begun_s = time.monotonic()
         try:
-            keeping.one_pass()
+            done = keeping.one_pass()
         except CheckpointError:
             raise
         except OSError as error:  # a StorageError is one
@@ -264,4 +266,6 @@ def keep_until(
         else:
             if failing:
                 told("checkpoints are kept again")
-            failing, wait_s = False, look_every_s
+            # A folder of very many files is looked at less often, for a tenth of a core.
+            took_s = 0.0 if done.uploaded else time.monotonic() - begun_s
+            failing, wait_s = False, min(_LOOK_AT_LEAST_S, max(look_every_s, 9 * took_s))
