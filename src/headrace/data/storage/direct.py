@@ -81,6 +81,15 @@ class DirectClient:
         """Read an object: its first part, then, where there are more, the others in parallel."""
         return submit(self._read_whole(key, target))
 
+    async def request(self, target: str, make: Callable[[ObjectStore], Awaitable[_T]]) -> _T:
+        """Make a request of the caller's own, on the background loop; retried like all others.
+
+        Args:
+            target: URL and range, for the error.
+            make: Makes one attempt.
+        """
+        return await self._in_turn(target, lambda: make(self._connections.reader))
+
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
         """Return what is known of an object."""
 

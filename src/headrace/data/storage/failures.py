@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from obstore.exceptions import InvalidPathError
+
 from headrace.core import env
 from headrace.core.errors import (
     CorruptError,
@@ -72,6 +74,10 @@ class Failure:
     detail: str
 
 
+NO_FILES_NAME = "an object's key has an empty, '.' or '..' part, or a control character in it"
+"""What the client refuses to list, because no file could have such a name."""
+
+
 class WrongAnswerError(Exception):
     """An answer that is not what was asked for; its text is safe to print."""
 
@@ -125,6 +131,8 @@ def describe_failure(error: BaseException) -> Failure:
         return Failure(fault=Fault.CORRUPT, detail=str(error))
     if isinstance(error, TimeoutError):
         return Failure(fault=Fault.TIMED_OUT, detail="no answer in time")
+    if isinstance(error, InvalidPathError):
+        return Failure(fault=Fault.REFUSED, detail=NO_FILES_NAME)
     told = str(error)
     text = _URL.sub("", told)  # it holds the object's name, whose words mean nothing
     status = _STATUS.search(text)
