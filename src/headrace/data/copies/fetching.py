@@ -1,0 +1,222 @@
+"""Fetches the objects of a channel: many small ones at a time, large ones in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import obstore
+
+from headrace.core.errors import CorruptError, NotFoundError, StorageError
+from headrace.data.copies.draft import Draft
+from headrace.data.copies.folders import CacheFolders, told_of_disk
+from headrace.data.copies.known import KnownContents
+from headrace.data.copies.listing import Listing
+from headrace.data.copies.objects import PART_BYTES, Objects, content_of
+from headrace.data.copies.progress import Progress
+from headrace.data.storage import ObjectInfo, StorageConfig
+from headrace.data.storage.direct import DirectClient
+from headrace.data.storage.fetch import all_or_none, checked_range, info_of, part_of
+from headrace.data.storage.store import Part
+from headrace.data.storage.urls import parse_url
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+FOLDER = "folder"
+"""The content of an empty object whose key ends in "/": consoles write it to show a folder."""
+_SMALL_AT_ONCE = 64
+_PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
+_WRITING_THREADS = 4
+_Parts: TypeAlias = "asyncio.Queue[tuple[Draft, int] | None]"
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+class Fetcher:
+    """Fetches objects into a tree. All its coroutines run on one loop.
+
+    Args:
+        listing: What the channel has.
+        tree: The folder of the tree; its folders are there.
+        folders: The cache's.
+        known: Where contents are noted.
+        progress: Counts what comes.
+        config: How requests are made.
+    """
+
+    def __init__(
+        self, listing: Listing, tree: str, folders: CacheFolders, known: KnownContents,
+        progress: Progress, config: StorageConfig,
+    ) -> None:  # fmt: skip
+        self._location = parse_url(listing.base)
+        self._base = listing.base
+        self._client = DirectClient(self._location, config)
+        self._tree = tree
+        self._folders = folders
+        self._objects = Objects(folders)
+        self._known = known
+        self._progress = progress
+        self._writers = ThreadPoolExecutor(_WRITING_THREADS, thread_name_prefix="headrace-write")
+        self._tags_are_md5 = True
+
+    async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
+        """Fetch objects.
+
+        Raises:
+            StorageError: One that cannot be had, is another now, or cannot be written.
+        """
+        small = iter([info for info in infos if info.size_bytes <= PART_BYTES])
+        large = [info for info in infos if info.size_bytes > PART_BYTES]
+        parts: _Parts = asyncio.Queue(_PARTS_AT_ONCE)
+        try:
+            await all_or_none(
+                [
+                    *(self._fetch_small(small) for _ in range(_SMALL_AT_ONCE)),
+                    self._plan_parts(large, parts),
+                    *(self._fetch_parts(parts) for _ in range(_PARTS_AT_ONCE)),
+                ]
+            )
+        finally:
+            self._writers.shutdown(wait=False, cancel_futures=True)
+
+    async def _fetch_small(self, infos: Iterable[ObjectInfo]) -> None:
+        for info in infos:
+            try:
+                data = await self._whole(info)
+            except NotFoundError:
+                if info.size_bytes:
+                    raise
+                self._note_folder(info)
+                continue
+            content = hashlib.sha256(data).hexdigest()
+            await self._check_md5(info, data, content)
+            try:
+                self._objects.place(content, data, self._place(info))
+                self._known.add(info, content)
+            except OSError as error:
+                raise told_of_disk(error, self._place(info)) from error
+            self._progress.fetched += 1
+            self._progress.objects += 1
+            self._progress.fetched_bytes += info.size_bytes
+            self._progress.size_bytes += info.size_bytes
+
+    async def _whole(self, info: ObjectInfo) -> memoryview:
+        key, target = self._named(info)
+
+        async def get(store: ObjectStore) -> Part:
+            result = await obstore.get_async(store, key)
+            data = memoryview(await result.bytes_async())
+            return Part(data=checked_range(data, result.meta["size"]), info=info_of(result.meta))
+
+        part = await self._client.request(target, get)
+        self._check_same(info, part.info)
+        return part.data
+
+    async def _check_md5(self, info: ObjectInfo, data: memoryview, content: str) -> None:
+        """Compare with an ETag that looks like an MD5; encrypted objects may have others such."""
+        if not self._tags_are_md5 or not _MD5.fullmatch(info.etag):
+            return
+        if hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag:
+            return
+        again = await self._whole(info)
+        if hashlib.sha256(again).hexdigest() != content:
+            _, target = self._named(info)
+            raise CorruptError(
+                f"{target}: two reads of it differ, and its ETag says which MD5 it has. Something "
+                "between the store and this host changes bytes: check the network's proxies."
+            )
+        self._tags_are_md5 = False
+
+    def _note_folder(self, info: ObjectInfo) -> None:
+        Path(self._place(info)).mkdir(exist_ok=True)
+        self._known.add(info, FOLDER)
+        self._progress.fetched += 1
+        self._progress.objects += 1
+
+    async def _plan_parts(self, infos: Sequence[ObjectInfo], parts: _Parts) -> None:
+        """Hand out the parts that are still to come; a draft is opened when its turn is near."""
+        loop = asyncio.get_running_loop()
+        for info in infos:
+            try:
+                draft = Draft(self._folders, self._base, info)
+                self._progress.size_bytes += await loop.run_in_executor(self._writers, draft.resume)
+            except OSError as error:
+                raise told_of_disk(error, self._place(info)) from error
+            missing = draft.missing()
+            draft.left = len(missing)
+            if not missing:
+                self._place_draft(draft)
+            for number in missing:
+                await parts.put((draft, number))
+        for _ in range(_PARTS_AT_ONCE):
+            await parts.put(None)
+
+    async def _fetch_parts(self, parts: _Parts) -> None:
+        loop = asyncio.get_running_loop()
+        while (part := await parts.get()) is not None:
+            draft, number = part
+            start, length = draft.span(number)
+            data = await self._part(draft.info, start, length)
+            try:
+                await loop.run_in_executor(self._writers, draft.write, number, data)
+            except OSError as error:
+                raise told_of_disk(error, draft.file) from error
+            self._progress.fetched_bytes += length
+            self._progress.size_bytes += length
+            draft.left -= 1
+            if not draft.left:
+                self._place_draft(draft)
+
+    async def _part(self, info: ObjectInfo, start: int, length: int) -> memoryview:
+        key, target = self._named(info)
+        part = await self._client.request(
+            f"{target} (bytes {start}-{start + length - 1})",
+            lambda store: part_of(store, key, start, length),
+        )
+        self._check_same(info, part.info)
+        return part.data
+
+    def _place_draft(self, draft: Draft) -> None:
+        content = content_of(draft.digests(), draft.info.size_bytes)
+        place = self._place(draft.info)
+        try:
+            self._objects.place_draft(draft.file, draft.descriptor, content, place)
+            draft.close()
+            self._known.add(draft.info, content)
+        except OSError as error:
+            raise told_of_disk(error, place) from error
+        self._progress.fetched += 1
+        self._progress.objects += 1
+
+    def _check_same(self, listed: ObjectInfo, came: ObjectInfo) -> None:
+        if is_same(listed, came):
+            return
+        _, target = self._named(listed)
+        raise StorageError(
+            f"{target}: it was replaced after the channel was listed ({_told(listed)} became "
+            f"{_told(came)}). Start again once nobody writes there."
+        )
+
+    def _named(self, info: ObjectInfo) -> tuple[str, str]:
+        return self._location.key(info.path), self._location.object_url(info.path)
+
+    def _place(self, info: ObjectInfo) -> str:
+        return f"{self._tree}/{info.path}"
+
+
+def is_same(listed: ObjectInfo, came: ObjectInfo) -> bool:
+    """Whether what came is the object that was listed."""
+    if listed.size_bytes != came.size_bytes:
+        return False
+    if listed.etag and came.etag:
+        return listed.etag == came.etag
+    return int(listed.modified_s) == int(came.modified_s)  # headers tell whole seconds
+
+
+def _told(info: ObjectInfo) -> str:
+    return f"{info.size_bytes:,} bytes, ETag {info.etag or 'unknown'}"

@@ -1,0 +1,59 @@
+"""Which content the objects of a URL have, as far as they were ever fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from headrace.core.hashes import sha256
+from headrace.data.copies.folders import CacheFolders
+from headrace.data.copies.listing import version_of
+from headrace.data.storage import ObjectInfo, safe_url
+
+
+class KnownContents:
+    """A file to which any process adds lines; one that a killed process left half is passed over.
+
+    Args:
+        folders: The cache's.
+        url: The URL below which the objects lie; its secrets are left out.
+    """
+
+    def __init__(self, folders: CacheFolders, url: str) -> None:
+        state = sha256()
+        state.update(safe_url(url).rstrip("/").encode())
+        self._file: Path = folders.folder / "known" / state.hexdigest()[:32]
+        self._contents = self._read()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(self._file, flags, 0o644)
+
+    def get(self, info: ObjectInfo) -> str | None:
+        """Return the content of an object; None: it was never fetched."""
+        return self._contents.get((info.path, version_of(info), info.size_bytes))
+
+    def add(self, info: ObjectInfo, content: str) -> None:
+        """Note the content of an object that is on disk; raises OSError."""
+        key = (info.path, version_of(info), info.size_bytes)
+        if self._contents.get(key) != content:
+            self._contents[key] = content
+            # Its own newline comes first, so that half a line of another spoils no whole one.
+            os.write(self._descriptor, f"\n{json.dumps([*key, content])}".encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _read(self) -> dict[tuple[str, str, int], str]:
+        contents = {}
+        try:
+            lines = self._file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return {}
+        for line in lines:
+            try:
+                path, version, size_bytes, content = json.loads(line)
+            except ValueError:
+                continue
+            contents[path, version, size_bytes] = content
+        return contents

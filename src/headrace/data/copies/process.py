@@ -1,0 +1,76 @@
+"""The process that copies channels, and holds them while a job runs.
+
+`python -m headrace.data.copies.process --parent PID` ends with whoever started it. It reads a
+request, one line, and answers with one; then it waits. Told "end" it looks whether objects have
+changed since, and says so on stderr; where its input ends it goes at once. It forks nothing: the
+object-store client does not survive that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from headrace.core.errors import HeadraceError
+from headrace.core.lifetime import die_with_parent
+from headrace.data.copies.folders import CacheFolders
+from headrace.data.copies.listing import list_channel, named_few
+from headrace.data.copies.progress import say
+from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
+from headrace.data.copies.trees import HeldTree, Trees
+from headrace.data.storage import StorageConfig, declare_leaf
+
+_AT_ONCE = 96
+
+
+def main() -> None:
+    """Copy, answer, hold, and look once more."""
+    # Ctrl-C is for the launcher: when it goes, this process does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    die_with_parent(int(sys.argv[2]))
+    declare_leaf()
+    request = CopyRequest.from_json(sys.stdin.readline())
+    config = StorageConfig(in_flight=_AT_ONCE)
+    held: dict[str, tuple[Wanted, HeldTree]] = {}
+    try:
+        for wanted in request.channels:
+            folders = CacheFolders(Path(wanted.folder))
+            trees = Trees(folders, request.limit_bytes, config)
+            listing = list_channel(wanted, config)
+            held[wanted.name] = wanted, trees.hold(wanted.name, listing)
+        answer = CopyAnswer(folders={name: str(tree.folder) for name, (_, tree) in held.items()})
+    except HeadraceError as error:
+        answer = CopyAnswer(folders={}, kind=type(error).__name__, message=str(error))
+    sys.stdout.write(f"{answer.to_json()}\n")
+    sys.stdout.flush()
+    told = sys.stdin.readline().strip() if answer.kind is None else ""
+    for wanted, tree in held.values():
+        if told == END:
+            _tell_changes(wanted, tree, config)
+        tree.let_go()
+    # At once: leaving in order would take the interpreter apart under the client's threads.
+    os._exit(0 if answer.kind is None else 1)
+
+
+def _tell_changes(wanted: Wanted, tree: HeldTree, config: StorageConfig) -> None:
+    try:
+        changed = list_channel(wanted, config).changes_since(tree.listing)
+    except HeadraceError as error:
+        say(
+            f"headrace: channel {wanted.name}: whether it changed meanwhile is not known: {error}\n"
+        )
+        return
+    if changed:
+        these = "object was" if len(changed) == 1 else "objects were"
+        say(
+            f"headrace: warning: channel {wanted.name}: {len(changed):,} {these} replaced or "
+            f"removed at {tree.listing.url} while the job ran, which has read them as they were "
+            f"before: {named_few(changed)}\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""How far a copy is, on stderr: a line that refreshes on a terminal, else one now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+
+from headrace.core.units import format_bytes, format_seconds
+
+_SILENT_S = 2.0  # nothing is shown of a copy that takes no longer
+_LINE_EVERY_S = 5.0
+_REFRESH_EVERY_S = 0.2
+
+
+class Progress:
+    """Counts what a channel's copy has, and shows it.
+
+    Args:
+        name: The channel's.
+        objects: How many it will have.
+        size_bytes: How long they are together.
+
+    Attributes:
+        objects: How many are there.
+        size_bytes: How long these are, and the parts of others.
+        fetched: How many of the objects came from the store.
+        fetched_bytes: How many bytes did.
+    """
+
+    def __init__(self, name: str, objects: int, size_bytes: int) -> None:
+        self._name = name
+        self._of_objects = objects
+        self._of_bytes = size_bytes
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + _SILENT_S
+        self._on_terminal = sys.stderr.isatty()
+        self._line_shown = False
+        self.objects = 0
+        self.size_bytes = 0
+        self.fetched = 0
+        self.fetched_bytes = 0
+
+    def show(self) -> None:
+        """Show how far the copy is, where it is time to."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (_REFRESH_EVERY_S if self._on_terminal else _LINE_EVERY_S)
+        self._write(self._line(now))
+
+    def end(self, source: str) -> None:
+        """Show what was copied, and how fast."""
+        elapsed_s = time.monotonic() - self._began_s
+        size = format_bytes(self._of_bytes)
+        text = f"headrace: channel {self._name}: {self._of_objects:,} objects, {size}, of {source}"
+        if not self.fetched:
+            self._last(f"{text} are here already\n")
+            return
+        rate = format_bytes(self.fetched_bytes / max(elapsed_s, 1e-3))
+        kept = self._of_objects - self.fetched
+        before = f"; {kept:,} were here already" if kept else ""
+        self._last(f"{text} copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
+
+    def _line(self, now: float) -> str:
+        elapsed_s = now - self._began_s
+        rate = self.fetched_bytes / elapsed_s
+        left = (self._of_bytes - self.size_bytes) / rate if rate else 0.0
+        numbers = [
+            f"{self.objects:,}/{self._of_objects:,} objects",
+            f"{format_bytes(self.size_bytes)}/{format_bytes(self._of_bytes)}",
+            f"{format_bytes(rate)}/s",
+            f"{format_seconds(round(left))} left" if rate else "nothing has come yet",
+        ]
+        return f"headrace: channel {self._name}: {', '.join(numbers)}"
+
+    def _write(self, line: str) -> None:
+        if self._on_terminal:
+            self._line_shown = True
+            say(f"\r{line}\x1b[K")
+        else:
+            say(f"{line}\n")
+
+    def _last(self, line: str) -> None:
+        say(f"\r\x1b[K{line}" if self._line_shown else line)
+
+
+def say(text: str) -> None:
+    """Write text to stderr; where nobody reads that any more, go on."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,88 @@
+"""What a launcher asks the copying process for, and what it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.core import errors
+from headrace.core.errors import HeadraceError, StorageError
+
+END = "end"
+"""What the copying process is told when the job has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A channel that is to lie on this host.
+
+    Attributes:
+        name: What it is called.
+        url: Where its objects are; never printed as it is.
+        folder: The folder of the cache in which its copy lies.
+        number: Which share of them this host gets, from 0 on.
+        of: How many shares there are.
+    """
+
+    name: str
+    url: str
+    folder: str
+    number: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRequest:
+    """Channels, and how much they may take.
+
+    Attributes:
+        channels: All of them.
+        limit_bytes: How much each cache may hold; None: what the disk does.
+    """
+
+    channels: tuple[Wanted, ...]
+    limit_bytes: int | None = None
+
+    def to_json(self) -> str:
+        """Return one line that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CopyRequest:
+        """Return the request that `to_json` told."""
+        told: dict[str, Any] = json.loads(text)
+        channels = tuple(Wanted(**each) for each in told["channels"])
+        return cls(**{**told, "channels": channels})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyAnswer:
+    """What came of a request.
+
+    Attributes:
+        folders: Where each channel lies, by its name.
+        kind: The error's class where it failed; None: it did not.
+        message: What the error says.
+    """
+
+    folders: Mapping[str, str]
+    kind: str | None = None
+    message: str = ""
+
+    def to_json(self) -> str:
+        """Return one line that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CopyAnswer:
+        """Return the answer that `to_json` told."""
+        return cls(**json.loads(text))
+
+    def error(self) -> HeadraceError | None:
+        """Return the error that it tells; None: it did not fail."""
+        if self.kind is None:
+            return None
+        kind = getattr(errors, self.kind, StorageError)
+        return kind(self.message) if issubclass(kind, HeadraceError) else StorageError(self.message)
