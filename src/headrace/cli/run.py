@@ -21,6 +21,21 @@ the script, a job file (.toml, .yaml) has the arguments of headrace.Estimator.
 Example: headrace run --nproc-per-node auto train.py --epochs 3
 """
 
+_RunDir = Annotated[
+    str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
+]
+_Profile = Annotated[
+    str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
+]
+_ProfileInterval = Annotated[
+    str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
+]
+_Engine = Annotated[
+    str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
+]
+_HostsTimeout = Annotated[
+    str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")
+]
 _Address = Annotated[
     str | None,
     typer.Option(
@@ -34,12 +49,6 @@ _Groups = Annotated[
         help="An instance group: NAME=HOSTS, emulated NAME=HOSTS:cpus=8,gpus=1 or, by a type of "
         "AWS or Google, NAME=HOSTSxml.g5.xlarge. The first one trains."
     ),
-]
-_ProfileInterval = Annotated[
-    str | None, typer.Option(help="Time between samples of the system: 100ms to 60s.")
-]
-_Engine = Annotated[
-    str | None, typer.Option(help="local (the default), or ray: on the hosts of a Ray cluster.")
 ]
 _Apply = Annotated[
     str | None,
@@ -84,7 +93,25 @@ _Contract = Annotated[
 ]
 _Channels = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=URL: an input; the contract tells the script where it is."),
+    typer.Option(
+        help="NAME=URL, or NAME=JSON with uri, mode, distribution, groups and content_type: an "
+        "input; the contract tells the script where it is."
+    ),
+]
+_InputModes = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="MODE for all channels, or NAME=MODE: File (the default) copies a channel to this "
+        "host's disk first, Cache to --cache-dir."
+    ),
+]
+_CacheDir = Annotated[
+    str | None,
+    typer.Option(help="The folder of channels in mode Cache: of this host, or on a network."),
+]
+_CacheLimit = Annotated[
+    str | None,
+    typer.Option(help="How much a cache of channels may hold, such as 100GB; else the disk does."),
 ]
 _Hyperparameters = Annotated[
     list[str] | None,
@@ -150,28 +177,25 @@ def register(app: typer.Typer) -> None:
 def _run(
     context: typer.Context,
     *,
-    run_dir: Annotated[
-        str | None, typer.Option(help="The run's folder. One that holds a run goes on with it.")
-    ] = None,
+    run_dir: _RunDir = None,
     runs_dir: Annotated[str | None, typer.Option(help="Where runs lie; ./runs by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Instead: the run's name there.")] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="on (the default), deep or off: how the run is recorded.")
-    ] = None,
+    profile: _Profile = None,
     profile_interval: _ProfileInterval = None,
     apply: _Apply = None,
     engine: _Engine = None,
     address: _Address = None,
     group: _Groups = None,
     offload: _Offload = None,
-    hosts_timeout: Annotated[
-        str | None, typer.Option(help="Longest wait for the cluster's hosts; 10m by default.")
-    ] = None,
+    hosts_timeout: _HostsTimeout = None,
     max_preemptions: _MaxPreemptions = None,
     driver: _Driver = False,
     requirements: _Requirements = None,
     contract: _Contract = None,
     channel: _Channels = None,
+    input_mode: _InputModes = None,
+    cache_dir: _CacheDir = None,
+    cache_limit: _CacheLimit = None,
     hyperparameter: _Hyperparameters = None,
     source_dir: _Source = None,
     distribution: _Distribution = None,

@@ -1,29 +1,80 @@
-"""Where the data of a job's channels are on this host."""
+"""Brings the channels of a job to this host: local ones as they lie, remote ones as copies."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
 
-from headrace.core.errors import UsageError
+from headrace.contracts.training_job import Channel, TrainingJob
+from headrace.core.errors import LaunchError, UsageError
+from headrace.data.copies.folders import usual_folder
+from headrace.data.copies.request import CopyRequest, Wanted
+from headrace.launch.channel_flags import ChannelSpec, limit_of, read_channels
+from headrace.launch.contract_flags import ContractOptions
+from headrace.launch.copies import Copies
 
 
-def find_channels(sources: Mapping[str, str]) -> dict[str, Path]:
-    """Return where each channel's data are, as absolute paths.
+def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
+    """Return the channels as scripts are told of them; raises UsageError."""
+    specs = read_channels(options.channels, options.input_modes)
+    return tuple(specs[name].told() for name in sorted(specs))
+
+
+def bring_channels(
+    options: ContractOptions, job: TrainingJob, host: str, folder: Path
+) -> tuple[dict[str, Path], Copies | None]:
+    """Return where each channel of a host lies, and what holds those that were copied.
 
     Args:
-        sources: URLs or paths, by the channels' names.
+        options: Where the data are.
+        job: Which hosts get which channels.
+        host: This one.
+        folder: Where what belongs to this host lies.
 
     Raises:
-        UsageError: There is nothing, or nothing that may be read.
+        UsageError: A channel has nothing, or nothing that may be read.
+        StorageError: One cannot be copied.
+        LaunchError: A share of one cannot be made.
     """
-    return {name: _local(name, source) for name, source in sources.items()}
+    specs = read_channels(options.channels, options.input_modes)
+    found: dict[str, Path] = {}
+    wanted: list[Wanted] = []
+    for channel in job.channels_of(host):
+        spec = specs[channel.name]
+        number, of = _share(job, channel, host)
+        if spec.is_local:
+            path = _local(spec)
+            share = folder / "shares" / spec.name
+            found[spec.name] = _linked_share(spec, path, share, number, of) if of > 1 else path
+        else:
+            wanted.append(_wanted(options, spec, number, of))
+    if not wanted:
+        return found, None
+    limit = options.cache_limit
+    copies = Copies(
+        CopyRequest(channels=tuple(wanted), limit_bytes=limit_of(limit) if limit else None)
+    )
+    return {**found, **copies.make()}, copies
 
 
-def _local(name: str, source: str) -> Path:
-    path = Path(source.removeprefix("file://")).expanduser().absolute()
-    said = f"--channel {name}={source}"
+def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
+    """Return which share of a channel a host gets, and how many there are."""
+    if channel.distribution == "FullyReplicated":
+        return 0, 1
+    hosts = [each for each in job.hosts if channel.is_for(job.group_of(each).name)]
+    return hosts.index(host), len(hosts)
+
+
+def _wanted(options: ContractOptions, spec: ChannelSpec, number: int, of: int) -> Wanted:
+    in_cache = spec.mode == "Cache" and options.cache_dir is not None
+    folder = Path(options.cache_dir or "").expanduser().absolute() if in_cache else usual_folder()
+    return Wanted(name=spec.name, url=spec.uri, folder=str(folder), number=number, of=of)
+
+
+def _local(spec: ChannelSpec) -> Path:
+    path = Path(spec.uri.removeprefix("file://")).expanduser().absolute()
+    said = f"--channel {spec.name}={spec.uri}"
     if not path.exists():
         raise UsageError(f"{said}: there is no {path}. Name a folder, a file, or a URL.")
     if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
@@ -31,3 +82,34 @@ def _local(name: str, source: str) -> Path:
     if path.is_dir() and not any(path.iterdir()):
         raise UsageError(f"{said}: the folder {path} is empty. Name one that holds data.")
     return path
+
+
+def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: int) -> Path:
+    """Make a folder of links to every file whose number in the order of their paths is ours."""
+    files = sorted(_files(path)) if path.is_dir() else [path.name]
+    ours = files[number::of]
+    if not ours:
+        raise UsageError(
+            f"--channel {spec.name}={spec.uri}: {len(files)} files cannot be shared by {of} hosts, "
+            "each of which wants one. Use fewer hosts, or FullyReplicated."
+        )
+    root = path if path.is_dir() else path.parent
+    try:
+        shutil.rmtree(share, ignore_errors=True)  # of an earlier attempt
+        for file in ours:
+            link = share / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(root / file)
+    except OSError as error:
+        raise LaunchError(
+            f"--channel {spec.name}: links to this host's share cannot be made in {share}: "
+            f"{error.strerror}. Make room, or take another folder with --run-dir."
+        ) from error
+    return share
+
+
+def _files(folder: Path) -> list[str]:
+    found = []
+    for below, _, names in os.walk(folder):
+        found += [os.path.relpath(os.path.join(below, name), folder) for name in names]  # noqa: PTH118
+    return found

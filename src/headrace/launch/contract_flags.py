@@ -17,12 +17,16 @@ from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
+from headrace.launch.channel_flags import check_channels, read_modes
 
 FLAGS = {
     "--contract": "sagemaker, sagemaker-v3 or vertex: what the script is told, and how.",
-    "--channel": "NAME=URL: an input; where it is, the contract tells the script.",
+    "--channel": "NAME=URL or NAME=JSON: an input; where it is, the contract tells the script.",
     "--hyperparameter": "NAME=VALUE: an argument of the script, in the contract's dialect.",
     "--source-dir": "The folder of the code; by default the script's own.",
+    "--input-mode": "MODE or NAME=MODE: how a channel's data get to the script: File or Cache.",
+    "--cache-dir": "The folder of channels in mode Cache.",
+    "--cache-limit": "How much a cache of channels may hold: 100GB.",
     "--distribution": "What starts a rank for each device: torch_distributed, smdistributed, ...",
 }
 """Each flag, and its help."""
@@ -43,10 +47,13 @@ class ContractOptions:
 
     Attributes:
         contracts: By which contracts; empty: by none but torchrun's.
-        channels: URLs or paths of the inputs, by their names.
+        channels: URLs or paths of the inputs, or JSON that says more, by their names.
         hyperparameters: By their names.
         source_dir: The folder of the code; None: the script's own.
         distribution: What starts the ranks; None: the script runs once on each host.
+        input_modes: How channels' data get to the script, by their names; "": all others'.
+        cache_dir: The folder of channels in mode Cache.
+        cache_limit: How much a cache of channels may hold; None: what the disk does.
     """
 
     contracts: tuple[ContractName, ...] = ()
@@ -54,6 +61,9 @@ class ContractOptions:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     source_dir: str | None = None
     distribution: Distribution | None = None
+    input_modes: Mapping[str, str] = field(default_factory=dict)
+    cache_dir: str | None = None
+    cache_limit: str | None = None
 
     @property
     def is_any(self) -> bool:
@@ -85,7 +95,13 @@ class ContractOptions:
                 f"--channel {next(iter(channels))}=...: {_BY_CONTRACT_ALONE}. Add --contract "
                 "sagemaker (SM_CHANNEL_...) or --contract vertex (AIP_..._DATA_URI)."
             )
+        modes = read_modes(told.get("input_mode", ()))
+        cache_dir, cache_limit = _last(told, "cache_dir"), _last(told, "cache_limit")
+        check_channels(channels, modes, cache_dir, cache_limit)
         return cls(
+            input_modes=modes,
+            cache_dir=cache_dir,
+            cache_limit=cache_limit,
             contracts=contracts,
             channels=channels,
             hyperparameters=hyperparameters,

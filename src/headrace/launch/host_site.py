@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -12,11 +12,12 @@ import psutil
 
 from headrace.contracts.sagemaker_folders import USUAL_BASE
 from headrace.contracts.script import Script, script_arguments
-from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
+from headrace.contracts.training_job import Distribution, Machine, TrainingJob
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.core.placed import may_place
-from headrace.launch.channels import find_channels
+from headrace.launch.channel_flags import read_channels
+from headrace.launch.channels import bring_channels, told_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.outer_job import check_variables, find_outer_job
 from headrace.launch.site_plan import SitePlan, plan_only_host, port_here
@@ -113,9 +114,12 @@ def host_site(
 
     Raises:
         UsageError: A channel is not there, say.
+        StorageError: One cannot be copied.
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
+    channels, copies = bring_channels(options, request.script.job, host, request.folder)
+    request = replace(request, channels=channels)
     machine = Machine(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
@@ -123,7 +127,7 @@ def host_site(
         torch=_torch_version(),
     )
     try:
-        site = make_site(request, machine, may_place=plan.may_place)
+        site = replace(make_site(request, machine, may_place=plan.may_place), copies=copies)
     except OSError as error:
         raise LaunchError(
             f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
@@ -140,7 +144,9 @@ def host_site(
 
 def lies_in_usual_base(options: ContractOptions, script: str) -> bool:
     """Whether code or data lie below a real /opt/ml, where nothing else must be seen then."""
-    own = [options.source_dir or str(Path(script).parent), *options.channels.values()]
+    specs = read_channels(options.channels, options.input_modes).values()
+    local = [each.uri for each in specs if each.is_local]
+    own = [options.source_dir or str(Path(script).parent), *local]
     return any(Path(each).resolve().is_relative_to(USUAL_BASE) for each in own)
 
 
@@ -153,13 +159,12 @@ def _request(
     *,
     is_module: bool,
 ) -> SiteRequest:
-    channels = find_channels(options.channels)
     code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
     entry_point = script if is_module else _from(code, script)
     return SiteRequest(
         script=Script(
             contracts=options.contracts,
-            job=_job(options, plan, entry_point, channels, code),
+            job=_job(options, plan, entry_point, code),
             host=host,
         ),
         addresses=plan.addresses,
@@ -167,7 +172,7 @@ def _request(
         output=folder / "output",
         code=code,
         is_code_named=options.source_dir is not None,
-        channels=channels,
+        channels={},
     )
 
 
@@ -175,7 +180,6 @@ def _job(
     options: ContractOptions,
     plan: SitePlan,
     entry_point: str,
-    channels: Mapping[str, Path],
     code: Path,
 ) -> TrainingJob:
     return TrainingJob(
@@ -184,7 +188,7 @@ def _job(
         entry_point=entry_point,
         distribution=plan.distribution,
         distributed=plan.distributed,
-        channels=tuple(Channel(name=name) for name in sorted(channels)),
+        channels=told_channels(options),
         hyperparameters=options.hyperparameters,
         submitted=str(code),
         region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",

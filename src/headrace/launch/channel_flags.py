@@ -1,0 +1,175 @@
+"""What `--channel`, `--input-mode` and their kin say: where data are, and how they come."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.contracts.training_job import Channel, ChannelMode, DataDistribution
+from headrace.core.errors import UsageError
+from headrace.core.units import parse_bytes
+
+TOLD_MODES: dict[str, ChannelMode] = {"File": "File", "Cache": "File"}
+"""The input modes, and what SageMaker calls each: it mounts a cache's files as if copied."""
+_DISTRIBUTIONS: dict[str, DataDistribution] = {
+    "FullyReplicated": "FullyReplicated",
+    "ShardedByS3Key": "ShardedByS3Key",
+    "ShardedByKey": "ShardedByS3Key",
+}
+_KEYS = ("uri", "mode", "distribution", "groups", "content_type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec:
+    """A channel, as a command line names it.
+
+    Attributes:
+        name: What it is called.
+        uri: The URL or path of its data; never printed as it is.
+        mode: How they get to the script: one of `TOLD_MODES`.
+        distribution: Whether each host has all of them.
+        groups: The instance groups whose hosts have it; empty: all.
+        content_type: Of its objects; None: not told.
+    """
+
+    name: str
+    uri: str
+    mode: str = "File"
+    distribution: DataDistribution = "FullyReplicated"
+    groups: tuple[str, ...] = ()
+    content_type: str | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a path of this host."""
+        return "://" not in self.uri or self.uri.lower().startswith("file://")
+
+    def told(self) -> Channel:
+        """Return it as a script is told of it."""
+        return Channel(
+            name=self.name,
+            mode=TOLD_MODES[self.mode],
+            distribution=self.distribution,
+            groups=self.groups,
+            content_type=self.content_type,
+        )
+
+
+def read_modes(texts: Sequence[str]) -> dict[str, str]:
+    """Return the input modes by channel, "" for all others; raises UsageError."""
+    modes: dict[str, str] = {}
+    for text in texts:
+        name, equals, mode = text.rpartition("=")
+        if equals and not name:
+            raise UsageError(f"--input-mode {text}: write it as MODE, or as NAME=MODE.")
+        if name in modes:
+            which = f"{name}=..." if name else "for all channels"
+            raise UsageError(f"--input-mode {which} is given twice: say it once.")
+        modes[name] = one_of(TOLD_MODES, mode, f"--input-mode {text}")
+    return modes
+
+
+def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict[str, ChannelSpec]:
+    """Return what is said of each channel; raises UsageError."""
+    for name in filter(None, modes):
+        if name not in channels:
+            raise UsageError(
+                f"--input-mode {name}={modes[name]}: there is no channel {name}."
+                f"{_meant(name, channels)} Name it by --channel {name}=URL."
+            )
+    specs = {}
+    for name, text in channels.items():
+        _check_name(name)
+        told = _read_json(name, text) if text.lstrip().startswith("{") else {"uri": text}
+        mode = modes.get(name) or told.pop("mode", None) or modes.get("") or "File"
+        told.pop("mode", None)
+        specs[name] = ChannelSpec(name=name, mode=mode, **told)
+    return specs
+
+
+def check_channels(
+    channels: Mapping[str, str],
+    modes: Mapping[str, str],
+    cache_dir: str | None,
+    cache_limit: str | None,
+) -> None:
+    """Raise UsageError for what flags say of channels and cannot be."""
+    for spec in read_channels(channels, modes).values():
+        if spec.mode == "Cache" and cache_dir is None:
+            raise UsageError(
+                f"--channel {spec.name}: in mode Cache it lies in a folder of your choice. Name "
+                "one: --cache-dir FOLDER."
+            )
+    if cache_limit is not None:
+        limit_of(cache_limit)
+
+
+def limit_of(text: str) -> int:
+    """Return what `--cache-limit` says, in bytes; raises UsageError."""
+    try:
+        found = parse_bytes(text)
+    except UsageError as error:
+        raise UsageError(f"--cache-limit: {error}") from None
+    if not found:
+        raise UsageError(f"--cache-limit {text}: a cache that holds nothing holds no channel.")
+    return found
+
+
+def one_of(known: Iterable[str], text: str, said: str) -> str:
+    """Return a text that is one of those known; raises UsageError with the nearest spelling."""
+    known = list(known)
+    if text in known:
+        return text
+    near = {each.lower(): each for each in known}.get(text.lower())
+    meant = f" Did you mean {near}?" if near else _meant(text, known)
+    raise UsageError(f"{said}: it is one of {', '.join(known)}.{meant}")
+
+
+def _meant(text: str, known: Iterable[str]) -> str:
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(text.lower(), lower, n=1)
+    return f" Did you mean {lower[near[0]]}?" if near else ""
+
+
+def _check_name(name: str) -> None:
+    # It is the name of a folder, and of a variable.
+    if name in {".", ".."} or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise UsageError(
+            f"--channel {name}=...: a channel's name has letters, digits, '-', '_' and '.'."
+        )
+
+
+def _read_json(name: str, text: str) -> dict[str, Any]:
+    said = f"--channel {name}"
+    try:
+        told = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{said}: what begins with '{{' is JSON, and this is none ({error}). Write it as "
+            f'\'{{"uri": "s3://bucket/folder"}}\'.'
+        ) from None
+    for key in told:
+        one_of(_KEYS, key, f"{said}: {key}")
+    for key, value in told.items():
+        _check_value(said, key, value)
+    if not told.get("uri"):
+        raise UsageError(f'{said}: where are its data? Add "uri": "s3://bucket/folder".')
+    if "mode" in told:
+        one_of(TOLD_MODES, told["mode"], f"{said}: mode {told['mode']}")
+    if "distribution" in told:
+        spelled = told["distribution"]
+        one_of(_DISTRIBUTIONS, spelled, f"{said}: distribution {spelled}")
+        told["distribution"] = _DISTRIBUTIONS[spelled]
+    told["groups"] = tuple(told.get("groups", ()))
+    return dict(told)
+
+
+def _check_value(said: str, key: str, value: object) -> None:
+    if key == "groups":
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise UsageError(f'{said}: groups is a list of names: "groups": ["gpu"].')
+    elif not isinstance(value, str):
+        raise UsageError(f"{said}: {key} is a text, in double quotes.")
