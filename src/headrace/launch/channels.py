@@ -10,6 +10,7 @@ from headrace.contracts.training_job import Channel, TrainingJob
 from headrace.core.errors import LaunchError, UsageError
 from headrace.data.copies.folders import usual_folder
 from headrace.data.copies.request import CopyRequest, Wanted
+from headrace.data.storage import open_store
 from headrace.launch.channel_flags import ChannelSpec, limit_of, read_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.copies import Copies
@@ -86,7 +87,7 @@ def _local(spec: ChannelSpec) -> Path:
 
 def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: int) -> Path:
     """Make a folder of links to every file whose number in the order of their paths is ours."""
-    files = sorted(_files(path)) if path.is_dir() else [path.name]
+    files = [info.path for info in open_store(str(path)).list()] if path.is_dir() else [path.name]
     ours = files[number::of]
     if not ours:
         raise UsageError(
@@ -106,10 +107,3 @@ def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: i
             f"{error.strerror}. Make room, or take another folder with --run-dir."
         ) from error
     return share
-
-
-def _files(folder: Path) -> list[str]:
-    found = []
-    for below, _, names in os.walk(folder):
-        found += [os.path.relpath(os.path.join(below, name), folder) for name in names]  # noqa: PTH118
-    return found

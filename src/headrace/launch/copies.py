@@ -17,6 +17,13 @@ from headrace.launch.told import tell
 
 _LISTING_S = 120.0  # to look whether anything has changed, at the end
 
+_HOLDERS: set[int] = set()
+
+
+def holders() -> set[int]:
+    """Return this process's children that hold channels until it ends."""
+    return set(_HOLDERS)
+
 
 class Copies:
     """Channels that lie on this host until the job ends.
@@ -47,6 +54,7 @@ class Copies:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             env=env.child_environment(),
         )  # fmt: skip
+        _HOLDERS.add(self._process.pid)
         try:
             line = self._ask(self._request.to_json())
         except KeyboardInterrupt:
@@ -71,6 +79,7 @@ class Copies:
         if process is None or process.stdin is None:
             return
         self._process = None
+        _HOLDERS.discard(process.pid)
         with suppress(OSError):  # it is gone already
             if exit_code < 128:
                 process.stdin.write(f"{END}\n")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from headrace.launch.copies import holders
 from headrace.launch.supervise import STOPPING, exit_code_of
 
 _LOOK_EVERY_S = 0.05
@@ -23,6 +24,8 @@ def leave_when_asked(
     besides: Callable[[], frozenset[int]] = frozenset, first: Callable[[], object] = lambda: None
 ) -> None:
     """End this process by a signal that asks it to, once none of its children is left.
+
+    Those that hold channels do not count either: they end with it.
 
     Args:
         besides: Returns the children that do not count.
@@ -51,7 +54,7 @@ def _watch(asked: int, besides: Callable[[], frozenset[int]], first: Callable[[]
 def _has_children(besides: frozenset[int]) -> bool:
     try:
         tasks = Path("/proc/self/task").iterdir()
-        pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-        return bool(pids - besides)
+        children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
     except OSError:  # a thread that ends meanwhile, or a system without: torchrun decides
         return True
+    return bool(children - besides - holders())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +34,8 @@ FOLDER = "folder"
 _SMALL_AT_ONCE = 64
 _PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
 _WRITING_THREADS = 4
+_PLACED_TOGETHER = 16  # objects that one turn of a writing thread takes
+_Came: TypeAlias = tuple[ObjectInfo, memoryview]
 _Parts: TypeAlias = "asyncio.Queue[tuple[Draft, int] | None]"
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
@@ -62,6 +65,8 @@ class Fetcher:
         self._known = known
         self._progress = progress
         self._writers = ThreadPoolExecutor(_WRITING_THREADS, thread_name_prefix="headrace-write")
+        self._counting = threading.Lock()
+        self._come: list[_Came] = []
         self._tags_are_md5 = True
 
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
@@ -76,7 +81,7 @@ class Fetcher:
         try:
             await all_or_none(
                 [
-                    *(self._fetch_small(small) for _ in range(_SMALL_AT_ONCE)),
+                    self._fetch_all_small(small),
                     self._plan_parts(large, parts),
                     *(self._fetch_parts(parts) for _ in range(_PARTS_AT_ONCE)),
                 ]
@@ -84,26 +89,63 @@ class Fetcher:
         finally:
             self._writers.shutdown(wait=False, cancel_futures=True)
 
+    async def _fetch_all_small(self, infos: Iterable[ObjectInfo]) -> None:
+        await all_or_none([self._fetch_small(infos) for _ in range(_SMALL_AT_ONCE)])
+        await self._place_small(self._come)
+
     async def _fetch_small(self, infos: Iterable[ObjectInfo]) -> None:
         for info in infos:
             try:
                 data = await self._whole(info)
+                self._come.append((info, data))
             except NotFoundError:
                 if info.size_bytes:
                     raise
                 self._note_folder(info)
+            if len(self._come) >= _PLACED_TOGETHER:
+                come, self._come = self._come, []
+                await self._place_small(come)
+
+    async def _place_small(self, come: Sequence[_Came]) -> None:
+        """Write objects in another thread: a file may cost more time there than its GET here."""
+        loop = asyncio.get_running_loop()
+        doubtful = await loop.run_in_executor(self._writers, self._write_small, come)
+        for info, data in doubtful:
+            await self._read_again(info, data)
+
+    def _write_small(self, come: Sequence[_Came]) -> list[_Came]:
+        """Place objects, but return those whose ETag looks like an MD5 and is another."""
+        doubtful = []
+        for info, data in come:
+            if self._tags_are_md5 and not _fits(info, data):
+                doubtful.append((info, data))
                 continue
             content = hashlib.sha256(data).hexdigest()
-            await self._check_md5(info, data, content)
             try:
                 self._objects.place(content, data, self._place(info))
                 self._known.add(info, content)
             except OSError as error:
                 raise told_of_disk(error, self._place(info)) from error
-            self._progress.fetched += 1
-            self._progress.objects += 1
-            self._progress.fetched_bytes += info.size_bytes
-            self._progress.size_bytes += info.size_bytes
+            with self._counting:
+                self._progress.add(info.size_bytes)
+        return doubtful
+
+    async def _read_again(self, info: ObjectInfo, data: memoryview) -> None:
+        """Take an object whose second read has the ETag's MD5, or equals the first.
+
+        In the second case ETags are something else there, as those of encrypted objects.
+        """
+        again = await self._whole(info)
+        if not _fits(info, again):
+            if again != data:
+                _, target = self._named(info)
+                raise CorruptError(
+                    f"{target}: two reads of it differ, and neither has the MD5 that its ETag "
+                    "says. Something between the store and this host changes bytes: check the "
+                    "network's proxies."
+                )
+            self._tags_are_md5 = False
+        self._write_small([(info, again)])
 
     async def _whole(self, info: ObjectInfo) -> memoryview:
         key, target = self._named(info)
@@ -117,26 +159,11 @@ class Fetcher:
         self._check_same(info, part.info)
         return part.data
 
-    async def _check_md5(self, info: ObjectInfo, data: memoryview, content: str) -> None:
-        """Compare with an ETag that looks like an MD5; encrypted objects may have others such."""
-        if not self._tags_are_md5 or not _MD5.fullmatch(info.etag):
-            return
-        if hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag:
-            return
-        again = await self._whole(info)
-        if hashlib.sha256(again).hexdigest() != content:
-            _, target = self._named(info)
-            raise CorruptError(
-                f"{target}: two reads of it differ, and its ETag says which MD5 it has. Something "
-                "between the store and this host changes bytes: check the network's proxies."
-            )
-        self._tags_are_md5 = False
-
     def _note_folder(self, info: ObjectInfo) -> None:
         Path(self._place(info)).mkdir(exist_ok=True)
         self._known.add(info, FOLDER)
-        self._progress.fetched += 1
-        self._progress.objects += 1
+        with self._counting:
+            self._progress.add(0)
 
     async def _plan_parts(self, infos: Sequence[ObjectInfo], parts: _Parts) -> None:
         """Hand out the parts that are still to come; a draft is opened when its turn is near."""
@@ -207,6 +234,13 @@ class Fetcher:
 
     def _place(self, info: ObjectInfo) -> str:
         return f"{self._tree}/{info.path}"
+
+
+def _fits(info: ObjectInfo, data: memoryview) -> bool:
+    """Whether data have the MD5 that an object's ETag says, where that may be one."""
+    if not _MD5.fullmatch(info.etag):
+        return True
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag
 
 
 def is_same(listed: ObjectInfo, came: ObjectInfo) -> bool:

@@ -14,9 +14,11 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.core import env
@@ -29,13 +31,25 @@ _ASK_EVERY_S = 0.1
 
 
 def usual_folder() -> Path:
-    """Return where copies lie unless a folder is named."""
+    """Return where copies lie unless a folder is named.
+
+    Raises:
+        UsageError: Below the system's temporary folder, where another user has made it.
+    """
     chosen = env.CACHE_DIR.get()
     if chosen:
         return Path(chosen).absolute() / "channels"
-    cache = env.XDG_CACHE_HOME.get()
-    home = Path(cache) if cache else Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
-    return home.absolute() / ("headrace/channels" if cache else "channels")
+    own = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+    with suppress(FileExistsError):
+        own.mkdir(mode=0o700)
+    status = own.lstat()
+    # Someone else may have made one of this name, to serve us their files.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UsageError(
+            f"{own} is not this user's own, so channels cannot be copied there. Name another "
+            "folder: HEADRACE_CACHE_DIR."
+        )
+    return own / "channels"
 
 
 class CacheFolders:

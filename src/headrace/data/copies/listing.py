@@ -91,11 +91,14 @@ def _found(wanted: Wanted, config: StorageConfig) -> tuple[str, list[ObjectInfo]
     """Return the URL below which objects lie, and them: of a folder, or one by its name."""
     url = wanted.url
     location = parse_url(url)
+    if location.kind == "memory":
+        raise UsageError(
+            f"{location.url}: what lies in a process's memory is no channel of another. Name a "
+            "URL of a bucket, or a path."
+        )
     unlisted: StorageError | None = None
     try:
         found = list(open_store(url, config=config, client="direct").list())
-    except NotFoundError:
-        found = []
     except StorageError as error:
         if NO_FILES_NAME in str(error):
             raise UsageError(

@@ -41,6 +41,13 @@ class Progress:
         self.fetched = 0
         self.fetched_bytes = 0
 
+    def add(self, size_bytes: int) -> None:
+        """Count an object that has come."""
+        self.fetched += 1
+        self.objects += 1
+        self.fetched_bytes += size_bytes
+        self.size_bytes += size_bytes
+
     def show(self) -> None:
         """Show how far the copy is, where it is time to."""
         now = time.monotonic()
@@ -53,14 +60,15 @@ class Progress:
         """Show what was copied, and how fast."""
         elapsed_s = time.monotonic() - self._began_s
         size = format_bytes(self._of_bytes)
-        text = f"headrace: channel {self._name}: {self._of_objects:,} objects, {size}, of {source}"
+        count = "1 object" if self._of_objects == 1 else f"{self._of_objects:,} objects"
+        text = f"headrace: channel {self._name}: {count}, {size}, of {source}"
         if not self.fetched:
-            self._last(f"{text} are here already\n")
+            self._last(f"{text}: here already\n")
             return
         rate = format_bytes(self.fetched_bytes / max(elapsed_s, 1e-3))
         kept = self._of_objects - self.fetched
         before = f"; {kept:,} were here already" if kept else ""
-        self._last(f"{text} copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
+        self._last(f"{text}: copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
 
     def _line(self, now: float) -> str:
         elapsed_s = now - self._began_s

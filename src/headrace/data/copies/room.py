@@ -66,7 +66,7 @@ def make_room(folders: CacheFolders, need: Need, limit_bytes: int | None) -> Non
             lock, alone=True, first=lambda _: None, alive=lambda: 0.0, patience_s=_PATIENCE_S
         )
         _clear_drafts(folders)
-        if _short(folders, need, limit_bytes) > 0:
+        if _short(folders, need, limit_bytes) > 0 or _lacks_files(folders, need):
             _make(folders, need, limit_bytes)
     finally:
         lock.close()
@@ -75,10 +75,15 @@ def make_room(folders: CacheFolders, need: Need, limit_bytes: int | None) -> Non
 def _make(folders: CacheFolders, need: Need, limit_bytes: int | None) -> None:
     sweep(folders)
     for identity in _by_last_use(folders):
-        if _short(folders, need, limit_bytes) <= 0:
+        if _short(folders, need, limit_bytes) <= 0 and not _lacks_files(folders, need):
             return
         if remove_tree(folders, identity):
             sweep(folders)
+    if _lacks_files(folders, need):
+        raise NoSpaceError(
+            f"{need.channel}: {need.missing_files:,} files are to be fetched, and the disk of "
+            f"{folders.folder} has no room for so many. Name another folder: --cache-dir FOLDER."
+        )
     short = _short(folders, need, limit_bytes)
     if short <= 0:
         return
@@ -131,6 +136,11 @@ def _short(folders: CacheFolders, need: Need, limit_bytes: int | None) -> int:
     if limit_bytes is not None:
         short = max(short, used_bytes(folders) + need.missing_bytes - limit_bytes)
     return short
+
+
+def _lacks_files(folders: CacheFolders, need: Need) -> bool:
+    status = os.statvfs(folders.folder)  # some file systems count no files, and say 0
+    return status.f_files > 0 and status.f_favail < need.missing_files
 
 
 def _by_last_use(folders: CacheFolders) -> list[str]:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.copies.fetching import FOLDER, Fetcher
 from headrace.data.copies.folders import CacheFolders, Lock, told_of_disk, wait_for_lock
 from headrace.data.copies.known import KnownContents
-from headrace.data.copies.listing import Listing
+from headrace.data.copies.listing import Listing, named_few
 from headrace.data.copies.objects import Objects, is_untouched
 from headrace.data.copies.progress import Progress, say
 from headrace.data.copies.room import Need, make_room
@@ -151,6 +151,12 @@ class Trees:
             if missing:
                 fetcher = Fetcher(listing, str(data), self._folders, known, progress, self._config)
                 _show_until(submit(fetcher.fetch(missing)), progress, tree / "beat")
+            lost = [info.path for info in listing.objects if _lacks(f"{data}/{info.path}", info)]
+            if lost:
+                raise StorageError(
+                    f"{need.channel}: {named_few(lost)}: gone from {data} while the channel was "
+                    "copied. Does another program tidy there? Name another folder: --cache-dir."
+                )
             self._folders.complete(identity).touch()
         except HeadraceError:
             raise

@@ -1,0 +1,199 @@
+"""Scripts whose channels lie in object storage: each finds a folder of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from s3_server import S3Server
+from slow_proxy import slow_proxy
+
+from headrace.data.storage import open_store
+from jobs import alive, descendants, eventually, run, started
+
+LISTS = """
+import hashlib, json, os, pathlib
+print("here", os.environ["SM_CURRENT_HOST"], flush=True)
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+for path in sorted(folder.rglob("*")):
+    if path.is_file():
+        data = path.read_bytes()
+        print("file", path.relative_to(folder), hashlib.sha256(data).hexdigest()[:8], flush=True)
+config = pathlib.Path("/opt/ml/input/config/inputdataconfig.json")
+if config.exists():
+    print("told", json.dumps(json.loads(config.read_text())), flush=True)
+"""
+REPLACES = """
+import os
+from headrace.data.storage import open_store
+open_store(os.environ["TRAIN_URL"]).put("a.txt", b"another one")
+print(open(os.environ["SM_CHANNEL_TRAIN"] + "/a.txt").read(), flush=True)
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(LISTS)
+    return tmp_path
+
+
+@pytest.fixture
+def train_url(s3_url: str) -> str:
+    for name in ("a.txt", "deep/b.txt", "deep/ü c.txt"):
+        open_store(s3_url).put(name, name.encode())
+    return s3_url
+
+
+SAGEMAKER = ("--profile", "off", "--contract", "sagemaker")
+FILES = ["a.txt", "deep/b.txt", "deep/ü c.txt"]
+
+
+def files_in(stdout: str) -> list[str]:
+    """The files that one or more scripts saw, in the order of their names."""
+    lines = [line.partition("file ")[2] for line in stdout.splitlines() if "file " in line]
+    return sorted(line.rpartition(" ")[0] for line in lines)
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
+def test_a_channel_in_object_storage_is_a_folder_of_files(
+    flags: list[str], job: Path, train_url: str
+) -> None:
+    ended = run(job, *SAGEMAKER, *flags, "--channel", f"train={train_url}", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert files_in(ended.stdout) == FILES
+    assert f"headrace: channel train: 3 objects, 28 B, of {train_url}: copied in" in ended.stderr
+    again = run(job, *SAGEMAKER, *flags, "--channel", f"train={train_url}", "train.py")
+    assert again.stdout == ended.stdout
+    assert "28 B, of " in again.stderr
+    assert ": here already\n" in again.stderr
+
+
+def test_json_says_more_of_a_channel_and_the_script_is_told(job: Path, train_url: str) -> None:
+    told = {
+        "uri": train_url, "mode": "Cache", "distribution": "ShardedByKey",
+        "content_type": "text/plain",
+    }  # fmt: skip
+    ended = run(
+        job, *SAGEMAKER, "--channel", f"train={json.dumps(told)}", "--cache-dir", "shared",
+        "--cache-limit", "1GB", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert files_in(ended.stdout) == FILES
+    if "told" in ended.stdout:
+        (line,) = [line for line in ended.stdout.splitlines() if line.startswith("told")]
+        assert json.loads(line.removeprefix("told "))["train"] == {
+            "TrainingInputMode": "File", "S3DistributionType": "ShardedByS3Key",
+            "RecordWrapperType": "None", "ContentType": "text/plain",
+        }  # fmt: skip
+    assert list((job / "shared").glob("trees/*/complete"))
+    assert not (job / "cache").exists()
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_hosts_of_the_channels_groups_share_its_objects(
+    remote: bool, job: Path, train_url: str
+) -> None:
+    for name in FILES:
+        (job / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (job / "data" / name).write_text(name)
+    told = {
+        "uri": train_url if remote else "data", "distribution": "ShardedByS3Key", "groups": ["gpu"],
+    }  # fmt: skip
+    (job / "train.py").write_text(
+        "import os\nassert ('SM_CHANNEL_TRAIN' in os.environ) == "
+        "(os.environ['SM_CURRENT_INSTANCE_GROUP'] == 'gpu')\n"
+        f"if 'SM_CHANNEL_TRAIN' in os.environ:\n    exec({LISTS!r})\n"
+    )
+    ended = run(
+        job, *SAGEMAKER, "--engine", "local", "--group", "gpu=2:cpus=1", "--group", "cpu=1:cpus=1",
+        "--channel", f"train={json.dumps(told)}", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert files_in(ended.stdout) == FILES
+    shares = {
+        host: files_in("\n".join(x for x in ended.stdout.splitlines() if f"/gpu-{host}" in x))
+        for host in (0, 1)
+    }
+    assert sorted(map(len, shares.values())) == [1, 2], ended.stdout
+
+
+def test_an_object_replaced_while_the_job_ran_is_named_at_its_end(
+    job: Path, train_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAIN_URL", train_url)
+    (job / "train.py").write_text(REPLACES)
+    ended = run(job, *SAGEMAKER, "--channel", f"train={train_url}", "train.py")
+    assert (ended.returncode, ended.stdout) == (0, "a.txt\n"), ended.stderr
+    said = "headrace: warning: channel train: 1 object was replaced or removed at"
+    assert said in ended.stderr
+    assert "before: a.txt\n" in ended.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
+def test_ctrl_c_ends_the_copying_at_once_and_leaves_nothing_running(
+    flags: list[str],
+    job: Path,
+    s3_server: S3Server,
+    s3_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(s3_url)
+    for number in range(300):
+        store.put(f"{number}.bin", os.urandom(1000))
+    with slow_proxy(s3_server.endpoint, latency_ms=500) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        command = [*SAGEMAKER, *flags, "--channel", f"train={s3_url}", "train.py"]
+        with started(job, *command) as process:
+            eventually(lambda: list(job.glob("cache/channels/objects/*/*")), "an object")
+            below = descendants(process.pid)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            eventually(lambda: not any(map(alive, below)), "everything has ended")
+    terminal = (job / "terminal").read_text()
+    assert "interrupted while channels were copied; what is whole stays" in terminal
+    assert "Traceback" not in terminal
+    assert "here " not in terminal
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--channel=train={url}/none"], "there is no object there, nor any below it"),
+        (["--channel=train=s3://no-such-bucket/a"], "the bucket does not exist"),
+        (["--channel=train={url}", "--input-mode=file"], "Did you mean File?"),
+        (["--channel=train={url}", "--input-mode=train=Cach"], "Did you mean Cache?"),
+        (["--channel=train={url}", "--input-mode=tran=File"], "Did you mean train?"),
+        (["--channel=train={url}", "--input-mode=Cache"], "Name one: --cache-dir FOLDER"),
+        (["--channel=train={url}", "--cache-limit=10XB"], "--cache-limit: '10XB' is not a size"),
+        (["--channel=train={url}", "--cache-limit=10B"], "are more than the cache may hold (10 B)"),
+        (['--channel=train={"uri": "{url}"'], "what begins with '{' is JSON, and this is none"),
+        (['--channel=train={"url": "{url}"}'], "Did you mean uri?"),
+        (['--channel=train={"mode": "File"}'], "where are its data?"),
+        (['--channel=train={"uri": "{url}", "distribution": "ShardedByS3key"}'], "ShardedByS3Key?"),
+        (['--channel=train={"uri": "{url}", "groups": "gpu"}'], "groups is a list of names"),
+        (['--channel=train={"uri": "{url}", "groups": ["gpus"]}'], "instance group gpus, and"),
+        (["--channel=../x={url}"], "a channel's name has letters"),
+    ],
+)
+def test_a_channel_that_cannot_be_is_refused_before_the_script_starts(
+    flags: list[str], said: str, job: Path, train_url: str
+) -> None:
+    told = [flag.replace("{url}", train_url) for flag in flags]
+    ended = run(job, *SAGEMAKER, *told, "train.py")
+    assert ended.returncode in {1, 2}
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "here" not in ended.stdout
+
+
+def test_secrets_of_a_url_are_not_told(job: Path) -> None:
+    url = "http://user:s3cret@127.0.0.1:9/data/x.bin?X-Amz-Signature=s3cret"
+    ended = run(job, *SAGEMAKER, "--name", "a", "--channel", f"train={url}", "train.py")
+    assert ended.returncode == 1
+    assert "http://127.0.0.1:9/data/x.bin: nothing listens at the endpoint" in ended.stderr
+    assert "s3cret" not in ended.stderr
+    assert "s3cret" not in (job / "runs" / "a" / "run.json").read_text()
