@@ -115,7 +115,7 @@ class Fetcher:
 
     def _write_small(self, come: Sequence[_Came]) -> list[_Came]:
         """Place objects, but return those whose ETag looks like an MD5 and is another."""
-        doubtful = []
+        doubtful, placed = [], []
         for info, data in come:
             if self._tags_are_md5 and not _fits(info, data):
                 doubtful.append((info, data))
@@ -123,11 +123,12 @@ class Fetcher:
             content = hashlib.sha256(data).hexdigest()
             try:
                 self._objects.place(content, data, self._place(info))
-                self._known.add(info, content)
             except OSError as error:
                 raise told_of_disk(error, self._place(info)) from error
+            placed.append((info, content))
             with self._counting:
                 self._progress.add(info.size_bytes)
+        self._known.add(placed)
         return doubtful
 
     async def _read_again(self, info: ObjectInfo, data: memoryview) -> None:
@@ -161,7 +162,7 @@ class Fetcher:
 
     def _note_folder(self, info: ObjectInfo) -> None:
         Path(self._place(info)).mkdir(exist_ok=True)
-        self._known.add(info, FOLDER)
+        self._known.add([(info, FOLDER)])
         with self._counting:
             self._progress.add(0)
 
@@ -214,7 +215,7 @@ class Fetcher:
         try:
             self._objects.place_draft(draft.file, draft.descriptor, content, place)
             draft.close()
-            self._known.add(draft.info, content)
+            self._known.add([(draft.info, content)])
         except OSError as error:
             raise told_of_disk(error, place) from error
         self._progress.fetched += 1

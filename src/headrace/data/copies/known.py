@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.core.hashes import sha256
@@ -32,13 +33,15 @@ class KnownContents:
         """Return the content of an object; None: it was never fetched."""
         return self._contents.get((info.path, version_of(info), info.size_bytes))
 
-    def add(self, info: ObjectInfo, content: str) -> None:
-        """Note the content of an object that is on disk; raises OSError."""
-        key = (info.path, version_of(info), info.size_bytes)
-        if self._contents.get(key) != content:
+    def add(self, contents: Sequence[tuple[ObjectInfo, str]]) -> None:
+        """Note the contents of objects that are on disk; raises OSError."""
+        lines = []
+        for info, content in contents:
+            key = (info.path, version_of(info), info.size_bytes)
             self._contents[key] = content
             # Its own newline comes first, so that half a line of another spoils no whole one.
-            os.write(self._descriptor, f"\n{json.dumps([*key, content])}".encode())
+            lines.append(f"\n{json.dumps([*key, content])}")
+        os.write(self._descriptor, "".join(lines).encode())
 
     def close(self) -> None:
         """Close the file."""

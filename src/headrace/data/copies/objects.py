@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import os
 import shutil
 import stat
 from contextlib import suppress
+from uuid import uuid4
 
 from headrace.core.hashes import sha256
 from headrace.data.copies.folders import UNTOUCHED_NS, CacheFolders
@@ -49,8 +49,6 @@ class Objects:
 
     def __init__(self, folders: CacheFolders) -> None:
         self._folders = folders
-        self._drafts = f"{folders.folder}/drafts"
-        self._numbers = itertools.count()
         self._made: set[str] = set()
 
     def link(self, content: str, size_bytes: int, place: str) -> bool:
@@ -65,67 +63,73 @@ class Objects:
         return True
 
     def place(self, content: str, data: memoryview, place: str) -> None:
-        """Have a content that is at hand at a place; raises OSError."""
-        if self.link(content, len(data), place):
-            return
-        draft = self.draft_name()
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _READ_ONLY)
+        """Write a content that is at hand to a place; raises OSError.
+
+        It is written where it is to be. Until it is whole it lacks the time that says so, and no
+        tree with it is complete.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            try:
-                while len(data):
-                    data = data[os.write(descriptor, data) :]
-                os.utime(descriptor, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
-            finally:
-                os.close(descriptor)
-            self._keep(draft, content, place)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(draft)  # noqa: PTH108
-            raise
+            descriptor = os.open(place, flags, _READ_ONLY)
+        except FileExistsError:  # half of it, or what somebody has written to
+            os.unlink(place)  # noqa: PTH108
+            descriptor = os.open(place, flags, _READ_ONLY)
+        try:
+            size_bytes = len(data)
+            while len(data):
+                data = data[os.write(descriptor, data) :]
+            os.utime(descriptor, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
+        finally:
+            os.close(descriptor)
+        self._share(content, size_bytes, place)
 
     def place_draft(self, draft: str, descriptor: int, content: str, place: str) -> None:
         """Have what was written to a draft at a place; the draft is gone then."""
         os.fchmod(descriptor, _READ_ONLY)
         os.utime(descriptor, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
-        size_bytes = os.fstat(descriptor).st_size
-        if self.link(content, size_bytes, place):
-            os.unlink(draft)  # noqa: PTH108
-        else:
-            self._keep(draft, content, place)
+        os.rename(draft, place)  # noqa: PTH104
+        self._share(content, os.fstat(descriptor).st_size, place)
 
-    def draft_name(self) -> str:
-        """Return a path that no other file being written has."""
-        return f"{self._drafts}/small-{os.uname().nodename}-{os.getpid()}-{next(self._numbers)}"
-
-    def _keep(self, draft: str, content: str, place: str) -> None:
-        # First into the tree: an object that no tree links may be removed at any time.
-        self._link(draft, place)
+    def _share(self, content: str, size_bytes: int, place: str) -> None:
+        """Have a file of a tree be an object of the cache, or the object that there is."""
         file = self._folders.object_file(content)
-        folder = content[:2]
-        if folder not in self._made:
+        if content[:2] not in self._made:
             os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120
-            self._made.add(folder)
-        os.rename(draft, file)  # noqa: PTH104
+            self._made.add(content[:2])
+        try:
+            os.link(place, file)
+        except FileExistsError:
+            if not self.link(content, size_bytes, place):  # somebody has written to it
+                os.unlink(file)  # noqa: PTH108
+                os.link(place, file)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:  # without links the tree has it to itself
+                raise
 
     def _link(self, file: str, place: str) -> None:
+        """Link a file to a place, or where a disk can have no more links of it, copy it there."""
+        # Elsewhere: what a killed process leaves must not be found among a channel's files.
+        beside = f"{self._folders.folder}/drafts/link-{uuid4().hex}"
         try:
             os.link(file, place)
-        except FileExistsError:  # what lies there is not what is to be there
-            os.unlink(place)  # noqa: PTH108
-            self._link(file, place)
+        except FileExistsError:  # whoever reads there finds one or the other
+            os.link(file, beside)
+            os.replace(beside, place)  # noqa: PTH105
+            with suppress(FileNotFoundError):  # one file under both names: rename leaves both
+                os.unlink(beside)  # noqa: PTH108
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            self._copy(file, place)
+            _copy(file, beside)
+            os.replace(beside, place)  # noqa: PTH105
 
-    def _copy(self, file: str, place: str) -> None:
-        """Copy where a disk has no links, or no more for this file; shared blocks if it can."""
-        beside = self.draft_name()
-        with open(file, "rb") as source, open(beside, "xb") as copy:  # noqa: PTH123
-            try:
-                fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
-            except OSError:
-                shutil.copyfileobj(source, copy, PART_BYTES)
-        os.chmod(beside, _READ_ONLY)  # noqa: PTH101
-        os.utime(beside, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
-        os.rename(beside, place)  # noqa: PTH104
+
+def _copy(file: str, place: str) -> None:
+    """Copy a file; the copy shares the disk's blocks where it can."""
+    with open(file, "rb") as source, open(place, "wb") as copy:  # noqa: PTH123
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
+        except OSError:
+            shutil.copyfileobj(source, copy, PART_BYTES)
+    os.chmod(place, _READ_ONLY)  # noqa: PTH101
+    os.utime(place, ns=(UNTOUCHED_NS, UNTOUCHED_NS))
