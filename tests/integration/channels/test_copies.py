@@ -38,10 +38,12 @@ LARGE_BYTES = 20 * 2**20 + 17  # three parts
 class Copier:
     """A copying process, as the launcher starts it."""
 
-    def __init__(self, wanted: list[Wanted], limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, wanted: list[Wanted], limit_bytes: int | None = None, stderr: int = subprocess.PIPE
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "headrace.data.copies.process", "--parent", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
         )  # fmt: skip
         assert self.process.stdin is not None
         request = CopyRequest(channels=tuple(wanted), limit_bytes=limit_bytes)
@@ -78,8 +80,10 @@ class Copier:
 
 
 @contextmanager
-def copying(wanted: list[Wanted], limit_bytes: int | None = None) -> Iterator[Copier]:
-    copier = Copier(wanted, limit_bytes)
+def copying(
+    wanted: list[Wanted], limit_bytes: int | None = None, stderr: int = subprocess.PIPE
+) -> Iterator[Copier]:
+    copier = Copier(wanted, limit_bytes, stderr)
     try:
         yield copier
     finally:
@@ -490,3 +494,24 @@ def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -
         assert alive(pid)
         process.send_signal(signal.SIGKILL)
     eventually(lambda: not alive(pid), "the copying process has ended")
+
+
+def test_a_terminal_sees_one_line_that_tells_rate_and_time_left(
+    s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(s3_url, {"large.tar": os.urandom(LARGE_BYTES), "a": b"a"})
+    ours, theirs = os.openpty()
+    with slow_proxy(s3_server.endpoint, rate_mb=2) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with copying(
+            [Wanted(name="train", url=s3_url, folder=str(tmp_path))], stderr=theirs
+        ) as one:
+            os.close(theirs)
+            one.folder()
+            shown = os.read(ours, 2**16).decode()
+    os.close(ours)
+    first, *_, last = shown.split("\r\x1b[K" if "\r\x1b[K" in shown else "\r")
+    assert "headrace: channel train: " in first
+    assert "/2 objects, " in first
+    assert first.count("\n") == 0
+    assert ": copied in" in last
