@@ -18,7 +18,7 @@ from headrace.data.copies.draft import Draft
 from headrace.data.copies.folders import CacheFolders, told_of_disk
 from headrace.data.copies.known import KnownContents
 from headrace.data.copies.listing import Listing
-from headrace.data.copies.objects import PART_BYTES, Objects, content_of
+from headrace.data.copies.objects import Objects, content_of
 from headrace.data.copies.progress import Progress
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.direct import DirectClient
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 """The content of an empty object whose key ends in "/": consoles write it to show a folder."""
+_SMALL_BYTES = 2**20  # so that what is in memory of all of them stays below 128 MiB
 _SMALL_AT_ONCE = 64
 _PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
 _WRITING_THREADS = 4
@@ -75,8 +76,8 @@ class Fetcher:
         Raises:
             StorageError: One that cannot be had, is another now, or cannot be written.
         """
-        small = iter([info for info in infos if info.size_bytes <= PART_BYTES])
-        large = [info for info in infos if info.size_bytes > PART_BYTES]
+        small = iter([info for info in infos if info.size_bytes <= _SMALL_BYTES])
+        large = [info for info in infos if info.size_bytes > _SMALL_BYTES]
         parts: _Parts = asyncio.Queue(_PARTS_AT_ONCE)
         try:
             await all_or_none(
