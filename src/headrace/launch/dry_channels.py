@@ -49,7 +49,7 @@ def dry_channels(options: ContractOptions) -> list[DryChannel]:
     """Return the channels that flags name; raises UsageError and StorageError."""
     told = {name: _fields(name, text) for name, text in options.channels.items()}
     weights = weigh({name: fields["uri"] for name, fields in told.items()})
-    modes: Mapping[str, str] = getattr(options, "input_modes", {})
+    modes: Mapping[str, str] = options.input_modes
     return [
         DryChannel(
             name=name,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from headrace.cluster.agent import Program
 from headrace.cluster.placement import PlacedAgent
-from headrace.core.errors import LaunchError
+from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.failure import first_failure
 from headrace.launch.gang import Calls, Gang, HostEnd, StopRequest
 from headrace.launch.showing import Shown
@@ -153,6 +153,9 @@ class Starts:
         first = _first_failure(ends)
         if first is not None:
             tell(first.message)
+        refused = [end for end in ends if end.returncode == UsageError.exit_code]
+        if any(end.failure is None for end in refused):  # it would be told the same again
+            return False
         if not self._restarts_left:
             return False
         self._restarts_left -= 1
