@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,18 @@ from headrace.contracts.training_job import Channel, ChannelMode, DataDistributi
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_bytes
 
-TOLD_MODES: dict[str, ChannelMode] = {"File": "File", "Cache": "File"}
+TOLD_MODES: dict[str, ChannelMode] = {
+    "File": "File", "Cache": "File", "FastFile": "FastFile", "Mount": "FastFile",
+}  # fmt: skip
 """The input modes, and what SageMaker calls each: it mounts a cache's files as if copied."""
 _DISTRIBUTIONS: dict[str, DataDistribution] = {
     "FullyReplicated": "FullyReplicated",
     "ShardedByS3Key": "ShardedByS3Key",
     "ShardedByKey": "ShardedByS3Key",
 }
+# As SageMaker takes it (docs.aws.amazon.com, API_Channel), and what is another's place there.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_TAKEN = (".", "..", "code", "sm_drivers")
 _KEYS = ("uri", "mode", "distribution", "groups", "content_type")
 
 
@@ -46,6 +52,11 @@ class ChannelSpec:
     def is_local(self) -> bool:
         """Whether it is a path of this host."""
         return "://" not in self.uri or self.uri.lower().startswith("file://")
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it is shown as a folder whose files are fetched as they are wanted."""
+        return TOLD_MODES[self.mode] == "FastFile"
 
     def told(self) -> Channel:
         """Return it as a script is told of it."""
@@ -80,9 +91,9 @@ def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict
                 f"--input-mode {name}={modes[name]}: there is no channel {name}."
                 f"{_meant(name, channels)} Name it by --channel {name}=URL."
             )
+    _check_names(channels)
     specs = {}
     for name, text in channels.items():
-        _check_name(name)
         told = _read_json(name, text) if text.lstrip().startswith("{") else {"uri": text}
         mode = modes.get(name) or told.pop("mode", None) or modes.get("") or "File"
         told.pop("mode", None)
@@ -134,12 +145,20 @@ def _meant(text: str, known: Iterable[str]) -> str:
     return f" Did you mean {lower[near[0]]}?" if near else ""
 
 
-def _check_name(name: str) -> None:
-    # It is the name of a folder, and of a variable.
-    if name in {".", ".."} or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise UsageError(
-            f"--channel {name}=...: a channel's name has letters, digits, '-', '_' and '.'."
-        )
+def _check_names(names: Iterable[str]) -> None:
+    known: dict[str, str] = {}
+    for name in names:  # each is the name of a folder, and of a variable
+        if not _NAME.fullmatch(name) or name in _TAKEN:
+            raise UsageError(
+                f"--channel {name}=...: a channel's name has letters, digits, '.', '-' and '_', 64 "
+                f"at most, and is none of {', '.join(_TAKEN)}."
+            )
+        twin = known.setdefault(name.upper(), name)
+        if twin != name:
+            raise UsageError(
+                f"--channel {name}=... and --channel {twin}=...: scripts are told of both as "
+                f"SM_CHANNEL_{name.upper()}. Rename one."
+            )
 
 
 def _read_json(name: str, text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Brings the channels of a job to this host: local ones as they lie, remote ones as copies."""
+"""Brings the channels of a job to this host: as they lie there, as mounts, or as copies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from headrace.data.storage import open_store
 from headrace.launch.channel_flags import ChannelSpec, limit_of, read_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.copies import Copies
+from headrace.launch.holding import Held
+from headrace.launch.mounted import Mounts
 
 
 def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
@@ -24,8 +26,8 @@ def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
 
 def bring_channels(
     options: ContractOptions, job: TrainingJob, host: str, folder: Path
-) -> tuple[dict[str, Path], Copies | None]:
-    """Return where each channel of a host lies, and what holds those that were copied.
+) -> tuple[dict[str, Path], tuple[Held, ...]]:
+    """Return where each channel of a host lies, and what holds those that came from elsewhere.
 
     Args:
         options: Where the data are.
@@ -39,24 +41,29 @@ def bring_channels(
         LaunchError: A share of one cannot be made.
     """
     specs = read_channels(options.channels, options.input_modes)
+    limit = limit_of(options.cache_limit) if options.cache_limit else None
     found: dict[str, Path] = {}
     wanted: list[Wanted] = []
-    for channel in job.channels_of(host):
-        spec = specs[channel.name]
-        number, of = _share(job, channel, host)
-        if spec.is_local:
-            path = _local(spec)
-            share = folder / "shares" / spec.name
-            found[spec.name] = _linked_share(spec, path, share, number, of) if of > 1 else path
-        else:
-            wanted.append(_wanted(options, spec, number, of))
-    if not wanted:
-        return found, None
-    limit = options.cache_limit
-    copies = Copies(
-        CopyRequest(channels=tuple(wanted), limit_bytes=limit_of(limit) if limit else None)
-    )
-    return {**found, **copies.make()}, copies
+    mounts = Mounts(folder / "mounts", limit)
+    try:
+        for channel in job.channels_of(host):
+            spec = specs[channel.name]
+            number, of = _share(job, channel, host)
+            path = _local(spec) if spec.is_local else None
+            if path is None and spec.is_mounted:
+                path = mounts.show(spec)
+            if path is None:
+                wanted.append(_wanted(options, spec, number, of))
+            else:
+                share = folder / "shares" / spec.name
+                found[spec.name] = _linked_share(spec, path, share, number, of) if of > 1 else path
+        if not wanted:
+            return found, (mounts,)
+        copies = Copies(CopyRequest(channels=tuple(wanted), limit_bytes=limit))
+        return {**found, **copies.make()}, (mounts, copies)
+    except BaseException:
+        mounts.end(1)
+        raise
 
 
 def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -35,9 +34,6 @@ SPELLINGS = {flag: flag.removeprefix("--").replace("-", "_") for flag in FLAGS} 
     for flag in FLAGS
 }
 """Each spelling of a flag, and its name among parsed ones."""
-# As SageMaker takes it (docs.aws.amazon.com, API_Channel), and what is another's place there.
-_CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_TAKEN = (".", "..", "code", "sm_drivers")
 _BY_CONTRACT_ALONE = "a script is told by its contract where its channels are"
 
 
@@ -82,7 +78,6 @@ class ContractOptions:
         """
         contracts = _contracts(told.get("contract", ()))
         channels = _named("--channel", told.get("channel", ()), "URL")
-        _check_channel_names(channels)
         hyperparameters = {
             name: _value(text)
             for name, text in _named(
@@ -151,22 +146,6 @@ def _named(flag: str, texts: Sequence[str], what: str) -> dict[str, str]:
             raise UsageError(f"{flag} {name}=... is given twice: name each once.")
         found[name] = value
     return found
-
-
-def _check_channel_names(channels: Iterable[str]) -> None:
-    known: dict[str, str] = {}
-    for name in channels:
-        if not _CHANNEL_NAME.fullmatch(name) or name in _TAKEN:
-            raise UsageError(
-                f"--channel {name}=...: a channel's name has letters, digits, '.', '-' and '_', 64 "
-                f"at most, and is none of {', '.join(_TAKEN)}."
-            )
-        twin = known.setdefault(name.upper(), name)
-        if twin != name:
-            raise UsageError(
-                f"--channel {name}=... and --channel {twin}=...: scripts are told of both as "
-                f"SM_CHANNEL_{name.upper()}. Rename one."
-            )
 
 
 def _value(text: str) -> Any:

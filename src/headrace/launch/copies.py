@@ -13,16 +13,10 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.data.copies.request import END, CopyAnswer, CopyRequest
+from headrace.launch.holding import holds, holds_no_more
 from headrace.launch.told import tell
 
 _LISTING_S = 120.0  # to look whether anything has changed, at the end
-
-_HOLDERS: set[int] = set()
-
-
-def holders() -> set[int]:
-    """Return this process's children that hold channels until it ends."""
-    return set(_HOLDERS)
 
 
 class Copies:
@@ -54,7 +48,7 @@ class Copies:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             env=env.child_environment(),
         )  # fmt: skip
-        _HOLDERS.add(self._process.pid)
+        holds(self._process.pid)
         try:
             line = self._ask(self._request.to_json())
         except KeyboardInterrupt:
@@ -79,7 +73,7 @@ class Copies:
         if process is None or process.stdin is None:
             return
         self._process = None
-        _HOLDERS.discard(process.pid)
+        holds_no_more(process.pid)
         with suppress(OSError):  # it is gone already
             if exit_code < 128:
                 process.stdin.write(f"{END}\n")

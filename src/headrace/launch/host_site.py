@@ -118,7 +118,7 @@ def host_site(
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
-    channels, copies = bring_channels(options, request.script.job, host, request.folder)
+    channels, held = bring_channels(options, request.script.job, host, request.folder)
     request = replace(request, channels=channels)
     machine = Machine(
         cpus=cores or len(os.sched_getaffinity(0)),
@@ -127,7 +127,7 @@ def host_site(
         torch=_torch_version(),
     )
     try:
-        site = replace(make_site(request, machine, may_place=plan.may_place), copies=copies)
+        site = replace(make_site(request, machine, may_place=plan.may_place), held=held)
     except OSError as error:
         raise LaunchError(
             f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "

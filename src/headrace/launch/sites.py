@@ -17,7 +17,7 @@ from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.placed import placed_command
 from headrace.core.places import SITE
-from headrace.launch.copies import Copies
+from headrace.launch.holding import Held
 from headrace.launch.sagemaker_tree import SageMakerTree
 from headrace.launch.told import tell
 
@@ -36,7 +36,7 @@ class Site:
         places: Folders and files that it sees elsewhere, by the place where it does.
         tree: SageMaker's folders, where they are part of it.
         runs_once: The script is no rank here, though torchrun starts it.
-        copies: What holds its channels while the job runs, where these were copied.
+        held: What holds its channels while the job runs.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Site:
     places: Mapping[str, str] = field(default_factory=dict)
     tree: SageMakerTree | None = None
     runs_once: bool = False
-    copies: Copies | None = None
+    held: tuple[Held, ...] = ()
 
     def placed(self, command: Sequence[str]) -> list[str]:
         """Return the command line by which a command sees what it is to see."""
@@ -55,8 +55,8 @@ class Site:
 
     def note_end(self, exit_code: int, command: Sequence[str], told: str) -> None:
         """Leave a note of how the script ended, where the contract has one; let channels go."""
-        if self.copies is not None:
-            self.copies.end(exit_code)
+        for each in self.held:
+            each.end(exit_code)
         if self.tree is not None:
             try:
                 self.tree.note_end(exit_code, shlex.join(command), told)

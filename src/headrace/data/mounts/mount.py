@@ -72,6 +72,12 @@ class Mount:
             self._end()
             raise
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes beside it that are children of this one."""
+        ahead = () if self._ahead is None else (self._ahead.pid,)
+        return (self._process.pid, *ahead)
+
     def close(self) -> None:
         """Take the folder away, whoever still uses it."""
         self._end()

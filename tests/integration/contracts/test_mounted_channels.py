@@ -1,0 +1,101 @@
+"""Channels in modes FastFile and Mount: folders at once, whose files come as they are wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.data.mounts.programs import is_mounted
+from headrace.data.storage import open_store
+from jobs import alive, descendants, eventually, run, started
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("fusermount3") is None or not Path("/dev/fuse").exists(),
+    reason="needs FUSE and fusermount3 (package fuse3)",
+)
+READS = """
+import os, pathlib
+folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
+files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*")
+         if path.is_file()}
+print("read", os.environ["SM_CURRENT_HOST"], sorted(files.items()), flush=True)
+"""
+SAGEMAKER = ("--profile", "off", "--run-dir", "r", "--contract", "sagemaker")
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(READS)
+    return tmp_path
+
+
+@pytest.fixture
+def train(s3_url: str) -> str:
+    for name in ("a.txt", "deep/b.txt"):
+        open_store(s3_url).put(name, name.encode())
+    return f"--channel=train={s3_url}"
+
+
+@pytest.mark.parametrize("flags", [["--input-mode=FastFile"], ["--input-mode=train=Mount"]])
+@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=2"]])
+def test_files_of_a_bucket_are_read_through_a_mount_that_ends_with_the_job(
+    job: Path, train: str, flags: list[str], ranks: list[str]
+) -> None:
+    ended = run(job, *SAGEMAKER, *flags, *ranks, train, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    said = "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n"
+    assert ended.stdout.count(said) == max(1, 2 * len(ranks))
+    mounts = job / "r" / "hosts" / "algo-1" / "mounts"
+    assert json.loads((mounts / "train.json").read_text())["program"] == "rclone"
+    assert not is_mounted(mounts / "train")
+    config = job / "r" / "hosts" / "algo-1" / "ml" / "input" / "config" / "inputdataconfig.json"
+    assert json.loads(config.read_text())["train"]["TrainingInputMode"] == "FastFile"
+
+
+def test_hosts_share_a_mounted_channel(job: Path, train: str) -> None:
+    url = train.partition("=train=")[2]
+    told = json.dumps({"uri": url, "mode": "FastFile", "distribution": "ShardedByS3Key"})
+    ended = run(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "read algo-1 [('a.txt', 'a.txt')]\n" in ended.stdout
+    assert "read algo-2 [('deep/b.txt', 'deep/b.txt')]\n" in ended.stdout
+
+
+def test_where_nothing_can_be_mounted_the_channel_is_copied_and_that_is_told(
+    job: Path, train: str
+) -> None:
+    (job / "bin").mkdir()
+    for name in ("sh", "env", "true"):
+        (job / "bin" / name).symlink_to(shutil.which(name) or "")
+    ended = run(job, *SAGEMAKER, "--input-mode=FastFile", train, "train.py", PATH=str(job / "bin"))
+    assert ended.returncode == 0, ended.stderr
+    assert "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n" in ended.stdout
+    assert "channel train is copied (mode File), as it cannot be mounted here: " in ended.stderr
+
+
+def test_a_url_with_nothing_below_it_is_refused(job: Path, train: str) -> None:
+    ended = run(job, *SAGEMAKER, "--input-mode=Mount", f"{train}/none", "train.py")
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert "it has nothing below it. Name a URL that holds data" in ended.stderr
+
+
+def test_kill_9_of_a_job_leaves_no_mount(job: Path, train: str) -> None:
+    (job / "train.py").write_text(
+        "import os, pathlib, signal\n"
+        "file = open(os.environ['SM_CHANNEL_TRAIN'] + '/a.txt')\n"
+        "pathlib.Path(os.environ['SM_OUTPUT_DATA_DIR'], 'begun').touch()\n"
+        "signal.pause()\n"
+    )
+    host = job / "r" / "hosts" / "algo-1"
+    with started(job, *SAGEMAKER, "--input-mode=Mount", train, "train.py") as launched:
+        eventually((host / "ml" / "output" / "data" / "begun").exists, "a script that reads")
+        everyone = descendants(launched.pid)
+        os.kill(launched.pid, signal.SIGKILL)
+        eventually(lambda: not any(map(alive, everyone)), "the end of all")
+        eventually(lambda: not is_mounted(host / "mounts" / "train"), "the end of the mount")
