@@ -44,7 +44,7 @@ def _env(
     script: Annotated[str, typer.Option(help="The script.")] = "train.py",
     json: Annotated[bool, typer.Option("--json", help="Variables and arguments as JSON.")] = False,
 ) -> None:
-    from headrace.contracts.groups import USUAL_GROUP, Group, parse_groups
+    from headrace.contracts.groups import parse_groups
     from headrace.launch.contract_flags import ContractOptions
     from headrace.launch.shown_environment import show_environment
 
@@ -54,7 +54,7 @@ def _env(
         "hyperparameter": hyperparameter or [],
         "distribution": [distribution] if distribution else [],
     }
-    groups = parse_groups(group or []) or (Group(name=USUAL_GROUP, hosts=1),)
+    groups = parse_groups(group or [])
     cores = len(os.sched_getaffinity(0))
     options = ContractOptions.parse(told)
     if set(options.contracts) == {"torchrun"}:

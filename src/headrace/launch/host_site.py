@@ -124,7 +124,7 @@ def host_site(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
         interface=_interface(plan.addresses[host]),
-        torch=_torch_version(),
+        torch=torch_version(),
     )
     try:
         site = replace(make_site(request, machine, may_place=plan.may_place), held=held)
@@ -196,7 +196,8 @@ def _job(
     )
 
 
-def _torch_version() -> str:
+def torch_version() -> str:
+    """Return the version of PyTorch here, without importing it; "": it is not installed."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:

@@ -9,10 +9,12 @@ from pathlib import Path
 from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.script import Script
-from headrace.contracts.training_job import Channel, Machine, TrainingJob
+from headrace.contracts.training_job import Machine, TrainingJob
 from headrace.contracts.vertex_variables import VertexPlaces
+from headrace.core import env
+from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
-from headrace.launch.site_plan import plan_sites
+from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
 
 _ADDRESS = "127.0.0.{}"
 
@@ -47,7 +49,7 @@ def show_environment(
 
     Args:
         options: What it is to be told.
-        groups: The job's instance groups, the one that trains first.
+        groups: The job's instance groups, the one that trains first; none: it has one host.
         host: The host; None: the first one.
         job: The job's name.
         script: Its path.
@@ -56,18 +58,22 @@ def show_environment(
     Raises:
         UsageError: There is no such host.
     """
-    plan = plan_sites(
-        job,
-        {
-            group.name: (
-                "local_gpu" if group.gpus else "local",
-                [_ADDRESS.format(number + 2) for number in range(group.hosts)],
-            )
-            for group in groups
-        },
-        distribution=options.distribution,
-        distributed=groups[0].name,
-        may_place=True,
+    plan = (
+        _only_host(job, options)
+        if not groups
+        else plan_sites(
+            job,
+            {
+                group.name: (
+                    "local_gpu" if group.gpus else "local",
+                    [_ADDRESS.format(number + 2) for number in range(group.hosts)],
+                )
+                for group in groups
+            },
+            distribution=options.distribution,
+            distributed=groups[0].name,
+            may_place=True,
+        )
     )
     told = TrainingJob(
         name=plan.job,
@@ -75,12 +81,14 @@ def show_environment(
         entry_point=Path(script).name,
         distribution=plan.distribution,
         distributed=plan.distributed,
-        channels=tuple(Channel(name=name) for name in sorted(options.channels)),
+        channels=told_channels(options),
         hyperparameters=options.hyperparameters,
-        submitted=options.source_dir or str(Path(script).parent),
+        submitted=str(Path(options.source_dir or Path(script).parent).resolve()),
+        region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
     )
     here = host or told.hosts[0]
-    group = next(each for each in groups if each.name == told.group_of(here).name)
+    named = {each.name: each for each in groups}
+    group = named.get(told.group_of(here).name, Group(name="only", hosts=1))
     folders = SageMakerFolders()
     shown = Script(contracts=options.contracts, job=told, host=here)
     data = {name: folders.channel(name) for name in options.channels}
@@ -93,3 +101,7 @@ def show_environment(
         ),
         arguments=shown.arguments(),
     )
+
+
+def _only_host(job: str, options: ContractOptions) -> SitePlan:
+    return plan_only_host(job, distribution=options.distribution, devices=0, may_place=True)
