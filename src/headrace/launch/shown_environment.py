@@ -12,8 +12,10 @@ from headrace.contracts.script import Script
 from headrace.contracts.training_job import Machine, TrainingJob
 from headrace.contracts.vertex_variables import VertexPlaces
 from headrace.core import env
+from headrace.launch.channel_flags import read_channels
 from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
+from headrace.launch.host_site import torch_version
 from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
 
 _ADDRESS = "127.0.0.{}"
@@ -58,23 +60,7 @@ def show_environment(
     Raises:
         UsageError: There is no such host.
     """
-    plan = (
-        _only_host(job, options)
-        if not groups
-        else plan_sites(
-            job,
-            {
-                group.name: (
-                    "local_gpu" if group.gpus else "local",
-                    [_ADDRESS.format(number + 2) for number in range(group.hosts)],
-                )
-                for group in groups
-            },
-            distribution=options.distribution,
-            distributed=groups[0].name,
-            may_place=True,
-        )
-    )
+    plan = _plan(job, options, groups)
     told = TrainingJob(
         name=plan.job,
         groups=plan.groups,
@@ -91,17 +77,39 @@ def show_environment(
     group = named.get(told.group_of(here).name, Group(name="only", hosts=1))
     folders = SageMakerFolders()
     shown = Script(contracts=options.contracts, job=told, host=here)
-    data = {name: folders.channel(name) for name in options.channels}
-    machine = Machine(cpus=group.cpus or cores, gpus=group.gpus or 0, interface="lo")
+    specs = read_channels(options.channels, options.input_modes)
+    places = VertexPlaces(
+        output=str(Path("runs", job, "output").resolve()),
+        data={name: spec.uri for name, spec in specs.items()},
+    )
+    machine = Machine(
+        cpus=group.cpus or cores, gpus=group.gpus or 0, interface="lo", torch=torch_version()
+    )
     return ShownEnvironment(
         host=here,
         hosts=told.hosts,
-        variables=shown.variables(
-            folders, VertexPlaces(output=f"runs/{job}/output", data=data), machine
-        ),
+        variables=shown.variables(folders, places, machine),
         arguments=shown.arguments(),
     )
 
 
-def _only_host(job: str, options: ContractOptions) -> SitePlan:
-    return plan_only_host(job, distribution=options.distribution, devices=0, may_place=True)
+def _plan(job: str, options: ContractOptions, groups: Sequence[Group]) -> SitePlan:
+    if not groups:
+        return plan_only_host(job, distribution=options.distribution, devices=0, may_place=True)
+    addresses = {
+        group.name: [_ADDRESS.format(number + 2) for number in range(group.hosts)]
+        for group in groups
+    }
+    return plan_sites(
+        job,
+        {
+            group.name: (
+                group.instance_type or ("local_gpu" if group.gpus else "local"),
+                addresses[group.name],
+            )
+            for group in groups
+        },
+        distribution=options.distribution,
+        distributed=groups[0].name,
+        may_place=True,
+    )
