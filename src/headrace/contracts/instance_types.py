@@ -1,8 +1,10 @@
 """Machine types by their names on AWS, SageMaker and Google Cloud: how many cores and devices.
 
 instance_types.csv has AWS's by the names of EC2 (SageMaker puts `ml.` before them) and Google's.
-Its numbers are those of the public pages: aws.amazon.com/ec2/instance-types, and "Machine families"
-of docs.cloud.google.com/compute. A NeuronCore of Trainium counts as a device, as its scripts count.
+What they have is told by aws.amazon.com/ec2/instance-types and "Machine families" of
+docs.cloud.google.com/compute; the rows of p2, g4dn, g5 and the smaller g6 were compared with "GPU
+jobs" of the AWS Batch User Guide, the others not one by one. A NeuronCore of Trainium counts as a
+device, as its scripts count.
 """
 
 from __future__ import annotations
