@@ -168,6 +168,7 @@ def test_without_a_program_it_is_told_which_ones_would_do(
 ) -> None:
     (tmp_path / "fusermount3").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # beside which rclone is
     if not Path("/dev/fuse").exists():
         pytest.skip("no FUSE")
     where = parse_url("s3://bucket/train")

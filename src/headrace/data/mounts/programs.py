@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,11 +80,16 @@ def choose_programs(
     found = [
         way(program, location, folder, cache, cache_bytes)
         for name, way in ways.items()
-        if (program := shutil.which(name)) is not None
+        if (program := _found(name)) is not None
     ]
     if not found:
         raise NoMountError(f"none of {', '.join(ways)} is on this host")
     return found
+
+
+def _found(name: str) -> str | None:
+    """Return a program of the user's path, or one that is installed beside this Python."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def is_mounted(folder: Path) -> bool:
