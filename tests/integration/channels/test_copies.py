@@ -479,10 +479,10 @@ def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -
     launcher = (
         "import sys, time\n"
         "from headrace.data.copies.request import CopyRequest\n"
-        "from headrace.launch import copies\n"
+        "from headrace.launch import copies, holding\n"
         "made = copies.Copies(CopyRequest.from_json(sys.argv[1]))\n"
         "made.make()\n"
-        "print(*copies.holders(), flush=True)\n"
+        "print(*holding.holders(), flush=True)\n"
         "time.sleep(600)\n"
     )
     request = CopyRequest(channels=(wanted,)).to_json()
