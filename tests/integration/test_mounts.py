@@ -38,6 +38,7 @@ def url(s3_url: str) -> str:
         "declare_leaf()\nstore = open_store(sys.argv[1])\n"
         "for name, data in json.loads(sys.stdin.read()).items():\n"
         "    store.put(name, bytes.fromhex(data))\n"
+        "import os\nos._exit(0)\n"  # with the client's threads an exit may be an abort
     )
     told = json.dumps({name: data.hex() for name, data in OBJECTS.items()})
     subprocess.run([sys.executable, "-c", script, s3_url], input=told, text=True, check=True)
@@ -143,7 +144,7 @@ def test_what_a_killed_program_left_is_taken_away_first(url: str, tmp_path: Path
     os.kill(first._process.pid, signal.SIGKILL)
     first._process.wait()
     eventually(lambda: not alive(program), "the end of the program, which is tied to that")
-    with pytest.raises(OSError, match="not connected"):
+    with pytest.raises(OSError, match="not connected|connection abort"):
         list((tmp_path / "mnt").iterdir())
     second = mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
     try:
