@@ -53,5 +53,5 @@ bench-cluster: $(STAMP)  ## Measure what docs/offload.md reports (two hours; fou
 	$(BIN)/python benchmarks/cluster/faults.py
 	$(BIN)/python benchmarks/cluster/case_b.py
 
-bench-strategies: $(STAMP)  ## Measure what docs/strategies.md reports (a quarter of an hour; needs FUSE)
+bench-strategies: $(STAMP)  ## Measure what docs/strategies.md reports (ten minutes; needs FUSE)
 	$(BIN)/python benchmarks/strategies/run.py

@@ -52,7 +52,7 @@ def main() -> None:
     """Run all cells and write the section of docs/strategies.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--images", type=int, default=640)
     parser.add_argument("--devices", type=int, default=2)
     parser.add_argument("--rate", type=float, default=100, help="images/s of one device")
     parser.add_argument("--workers", type=int, default=2, help="of each process")
