@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from headrace.data.storage.urls import parse_url
 from headrace.launch.failure import describe_end
 from headrace.launch.sites import Site
 from headrace.launch.told import tell
+from headrace.launch.uploads.ending import finished
 from headrace.launch.uploads.flags import UploadOptions
 from headrace.launch.uploads.keep_task import KeepTask
 
@@ -111,15 +111,7 @@ class HostUploads:
         with self._turn:
             self._is_over = True
             process = self._process
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(_line(clean=clean, deadline_s=DEADLINE_S))
-            process.stdin.close()
-        try:
-            code = process.wait(timeout=DEADLINE_S + 10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        code = finished(process, clean=clean, deadline_s=DEADLINE_S)
         if code != 0:
             tell(f"headrace: the last checkpoints may not be kept: {describe_end(code)}\n")
 
@@ -161,10 +153,6 @@ class HostUploads:
                 f"headrace: the process that keeps checkpoints was {describe_end(code)}; another "
                 "takes over\n"
             )
-
-
-def _line(*, clean: bool, deadline_s: float) -> bytes:
-    return json.dumps({"clean": clean, "deadline_s": deadline_s}).encode() + b"\n"
 
 
 def _checkpoints_of(site: Site, run: Path) -> Path:

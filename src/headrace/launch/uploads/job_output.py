@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,6 +14,7 @@ from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.failure import describe_end
 from headrace.launch.site_plan import SitePlan
 from headrace.launch.told import tell
+from headrace.launch.uploads.ending import finished
 from headrace.launch.uploads.flags import UploadOptions
 from headrace.launch.uploads.host_uploads import DEADLINE_S
 from headrace.launch.uploads.keep_task import OutputTask
@@ -104,16 +104,7 @@ class JobOutput:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):
-            told = {"clean": True, "deadline_s": DEADLINE_S}
-            process.stdin.write(json.dumps(told).encode() + b"\n")
-            process.stdin.close()
-        try:
-            code = process.wait(timeout=DEADLINE_S + 10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        code = finished(process, clean=True, deadline_s=DEADLINE_S)
         if code != 0:
             tell(f"headrace: what the job made is not all uploaded: {describe_end(code)}\n")
 
