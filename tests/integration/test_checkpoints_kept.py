@@ -215,6 +215,15 @@ def test_a_damaged_manifest_is_told_and_the_one_before_it_taken(host: Host, s3_u
     assert "The manifest before it is taken" in told[0]
 
 
+def test_what_is_no_manifest_is_none(host: Host, found: Found) -> None:
+    (host.folder / "a").write_text("1")
+    host.passes(2.0, 2.0)
+    store = host.kept.store
+    store.put("manifests/other", b"")  # as some stores list a folder that is being made
+    store.put("manifests/host/000000000009.json~", b"")
+    assert found() == {"a": "1"}
+
+
 def test_an_object_that_is_not_what_was_kept_starts_no_job(host: Host, found: Found) -> None:
     (host.folder / "1.pt").write_text("one")
     host.passes(2.0)

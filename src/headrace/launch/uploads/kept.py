@@ -19,6 +19,7 @@ from headrace.launch.uploads.manifest import KeptFile, Manifest
 _MANIFESTS = "manifests"
 _FILES = "files"
 _GENERATIONS = 2  # one more than needed: the newest may turn out to be damaged
+_MANIFEST = re.compile(rf"{_MANIFESTS}/(?P<host>[^/]+)/(?P<generation>[0-9]+)\.json")
 _ODD = re.compile(r"[^A-Za-z0-9._=,+/-]")
 _LITTER_AGE_S = 3600.0
 
@@ -160,10 +161,9 @@ class Kept:
         found: dict[str, list[int]] = {}
         folder = _MANIFESTS if host is None else f"{_MANIFESTS}/{_plain(host)}"
         for info in self.store.list(folder):
-            _, owner, name = info.path.split("/", 2)
-            stem, _, suffix = name.partition(".")
-            if suffix == "json" and stem.isdecimal():
-                found.setdefault(owner, []).append(int(stem))
+            # Some stores list a folder's marker, too: a name of no manifest.
+            if manifest := _MANIFEST.fullmatch(info.path):
+                found.setdefault(manifest["host"], []).append(int(manifest["generation"]))
         return found
 
     def _newest_whole(self, host: str, generations: list[int]) -> Manifest:
