@@ -57,7 +57,7 @@ JOBS = st.builds(
         entry_point="train.py",
         distribution="torch_distributed",
         distributed=(NAMES[trains % len(sizes)],),
-        channels=(Channel(name="train"), Channel(name="validation", mode="FastFile")),
+        channels=(Channel(name="train"), Channel(name="validation", mode="Pipe")),
         hyperparameters=hyperparameters,
     ),
     st.lists(st.integers(1, 12), min_size=1, max_size=4),

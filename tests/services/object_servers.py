@@ -84,15 +84,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(404, "<Error><Code>NoSuchKey</Code></Error>")
             return
         described = {"ETag": stored.etag, "Last_Modified": stored.modified}
-        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if self.command == "HEAD" or wanted is None:
             self.answer(200, stored.data, Content_Length=str(len(stored.data)), **described)
             return
-        start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(stored.data))
+        start, size = int(wanted[1]), len(stored.data)
+        end = min(int(wanted[2]) + 1, size) if wanted[2] else size
         if start >= len(stored.data):
             self.answer(416, "<Error><Code>InvalidRange</Code></Error>")
             return
-        came = f"bytes {start}-{end - 1}/{len(stored.data)}"
+        came = f"bytes {start}-{end - 1}/{size}"
         self.answer(206, stored.data[start:end], Content_Range=came, **described)
 
     def below(self, folder: str) -> list[tuple[str, StoredObject]]:
@@ -109,11 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(404 if found is None else 204)
 
 
+_JSON_API = "storage/v1/b/"
+
+
 class GoogleHandler(_Handler):
     page = 1000
 
     def do_GET(self) -> None:
-        if "list-type" in self.query:
+        if self.key.startswith(_JSON_API):
+            self._answer_json(*self.key.removeprefix(_JSON_API).split("/", 2))
+        elif "list-type" in self.query:
             self._list()
         else:
             self.answer_object()
@@ -147,6 +153,32 @@ class GoogleHandler(_Handler):
             f"<ETag>{escape(stored.etag)}</ETag></CompleteMultipartUploadResult>",
             x_goog_generation="1",
         )
+
+    def _answer_json(self, bucket: str, _: str, name: str = "") -> None:
+        """Answer as the JSON API, which rclone speaks: with an object, or those in one folder."""
+        if name:
+            stored = self.state.objects.get(f"{bucket}/{name}")
+            if stored is None:
+                self.answer(404, json.dumps({"error": {"code": 404}}))
+            else:
+                self.answer(200, json.dumps(self._described(bucket, name, stored)))
+            return
+        prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
+        items, folders = [], set()
+        for key, stored in self.below(f"{bucket}/{prefix}"):
+            below, inner, _ = key.removeprefix(f"{bucket}/{prefix}").partition(delimiter or "\0")
+            if inner:
+                folders.add(f"{prefix}{below}/")
+            else:
+                items.append(self._described(bucket, f"{prefix}{below}", stored))
+        self.answer(200, json.dumps({"items": items, "prefixes": sorted(folders)}))
+
+    def _described(self, bucket: str, name: str, stored: StoredObject) -> dict[str, str]:
+        return {
+            "bucket": bucket, "name": name, "size": str(len(stored.data)), "generation": "1",
+            "updated": "2026-01-02T03:04:05.000Z", "etag": stored.etag,
+            "mediaLink": f"{self.state.endpoint}/{quote(bucket)}/{quote(name)}",
+        }  # fmt: skip
 
     def _list(self) -> None:
         bucket = self.key

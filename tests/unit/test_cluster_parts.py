@@ -20,7 +20,8 @@ from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
 from headrace.launch.member import Member
 from headrace.launch.ray_scripts import tell_unrecorded
-from headrace.launch.requirements import Requirements, find_requirements
+from headrace.launch.requirements import Requirements
+from headrace.launch.requirements_file import code_folder, find_requirements
 from headrace.launch.travelling import pack_luggage
 from headrace.records.run_folder import open_run_folder
 
@@ -165,8 +166,8 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
     monkeypatch.chdir(tmp_path)
 
     def found(*argv: str) -> Path | None:
-        args = parse_torchrun_flags(["--engine", "ray", *argv]).args
-        return find_requirements(args.requirements, args)
+        job = parse_torchrun_flags(["--engine", "ray", *argv])
+        return find_requirements(job.around.requirements, code_folder(job))
 
     assert found("src/train.py") == tmp_path / "src" / "requirements.txt"
     assert found("plain/train.py") is None

@@ -103,7 +103,6 @@ GROUPS = ["--engine", "ray", "--group", "gpu=1", "--group", "cpu=1"]
     [
         (["--engine", "slurm"], "--engine slurm: it is one of local, ray"),
         (["--offload", "cpu"], "--offload is about a cluster: add --engine ray"),
-        (["--requirements", "r.txt"], "--requirements is about a cluster: add --engine ray"),
         (["--engine", "ray", "--nnodes", "2"], "--nnodes and --engine ray: the cluster decides"),
         (["--engine", "ray", "--group", "gpu"], "how many hosts"),
         (["--engine", "ray", "--max-preemptions", "-2"], "a number, or -1"),

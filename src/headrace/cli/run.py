@@ -80,8 +80,8 @@ _Driver = Annotated[
 _Requirements = Annotated[
     str | None,
     typer.Option(
-        help="What every host of the cluster installs by pip: a file, or none; by default the "
-        "requirements.txt beside the script, where there is one."
+        help="What every host installs by pip first: a file, or none; by default the "
+        "requirements.txt beside the script on a cluster, or that of --source-dir."
     ),
 ]
 _Contract = Annotated[

@@ -11,7 +11,7 @@ from headrace.core.errors import UsageError
 
 Distribution = Literal["torch_distributed", "pytorchddp", "smdistributed", "mpi"]
 DataDistribution = Literal["FullyReplicated", "ShardedByS3Key"]
-ChannelMode = Literal["File", "FastFile", "Pipe"]
+ChannelMode = Literal["File", "Pipe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,7 @@ CHECKPOINT_DIR = Variable(
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
+STREAMED = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are, by their folders")
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
 ASKED = Variable("HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone")

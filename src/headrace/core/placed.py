@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,6 +27,9 @@ NOT_PLACED = 125
 """The exit code where the places cannot be had."""
 # <linux/sched.h> and <linux/mount.h>
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
+_DETACH = 0x2
+_ROOT = Path("/")
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}  # <asm/unistd.h>: glibc has no function for it
 _LONGEST_S = 30.0
 _BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x20, 0x1
 
@@ -58,12 +62,18 @@ def become(arguments: Sequence[str]) -> NoReturn:
     places = {arguments[at + 1]: arguments[at + 2] for at in range(0, end, 3)}
     command = list(arguments[end + 1 :])
     parent = os.getppid()
+    here = _ROOT
+    with suppress(OSError):  # the working folder was removed
+        here = Path.cwd()
     try:
         _make_namespaces()
         die_with_parent(parent)  # which a new user namespace makes forgotten
         # Before anything is bound: a source may lie where something else is seen then.
         sources = {place: _Kept(Path(source).resolve()) for place, source in places.items()}
-        made = [_bind(source, Path(place)) for place, source in sources.items()]
+        made = {_bind(source, Path(place)) for place, source in sources.items()}
+        if _ROOT in made:
+            _let_old_root_go()
+            os.chdir(here)
         for above in filter(None, made):
             _mount(None, str(above), None, _REMOUNT | _READ_ONLY)
     except (OSError, LaunchError) as error:
@@ -105,20 +115,47 @@ def _make_room(place: Path, *, is_folder: bool) -> Path:
     above = place.parent
     while not above.exists():
         above = above.parent
-    if above == Path("/"):
-        raise LaunchError(f"there is no folder {place.parents[-2]}")
     kept = {entry.name: _Kept(entry) for entry in above.iterdir()}
     mode = stat.S_IMODE(above.stat().st_mode)
-    _mount("tmpfs", str(above), "tmpfs", 0)
+    is_root = above == _ROOT
+    # Nothing can be mounted over the root: another one is made anywhere, and takes its place.
+    made = next(filter(_is_plain_folder, above.iterdir())) if is_root else above
+    _mount("tmpfs", str(made), "tmpfs", 0)
     for name, entry in kept.items():
-        entry.put_back(above / name)
-    above.chmod(mode)
+        entry.put_back(made / name)
+    made.chmod(mode)
+    if is_root:
+        _become_root(made)
     if is_folder:
         place.mkdir(parents=True)
     else:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch()
     return above
+
+
+def _is_plain_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and path.name != "proc"  # which binding needs
+
+
+def _become_root(folder: Path) -> None:
+    """Make a folder that is a mount the root; see pivot_root(2), 'pivot_root(".", ".")'.
+
+    The old one stays above it until `_let_old_root_go`: what lies there can still be bound.
+    """
+    os.chdir(folder)
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _PIVOT_ROOT.get(os.uname().machine)
+    if number is None:
+        raise LaunchError(f"pivot_root has no known number on {os.uname().machine}")
+    if libc.syscall(number, b".", b".") != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/")
+
+
+def _let_old_root_go() -> None:
+    os.chdir("/")
+    if ctypes.CDLL(None, use_errno=True).umount2(b".", _DETACH) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), "/")
 
 
 class _Kept:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.contracts.training_job import Channel, ChannelMode, DataDistribution
@@ -14,9 +15,14 @@ from headrace.core.errors import UsageError
 from headrace.core.units import parse_bytes
 
 TOLD_MODES: dict[str, ChannelMode] = {
-    "File": "File", "Cache": "File", "FastFile": "FastFile", "Mount": "FastFile",
+    "File": "File", "Cache": "File", "FastFile": "File", "Mount": "File",
+    "Pipe": "Pipe", "Stream": "Pipe",
 }  # fmt: skip
-"""The input modes, and what SageMaker calls each: it mounts a cache's files as if copied."""
+"""The input modes, and what a script is told of each: folders are folders, whatever shows them.
+
+SageMaker writes "File" for its FastFile, too (your-algorithms-training-algo-running-container.html
+in docs.aws.amazon.com).
+"""
 _DISTRIBUTIONS: dict[str, DataDistribution] = {
     "FullyReplicated": "FullyReplicated",
     "ShardedByS3Key": "ShardedByS3Key",
@@ -56,7 +62,17 @@ class ChannelSpec:
     @property
     def is_mounted(self) -> bool:
         """Whether it is shown as a folder whose files are fetched as they are wanted."""
-        return TOLD_MODES[self.mode] == "FastFile"
+        return self.mode in {"FastFile", "Mount"}
+
+    @property
+    def is_piped(self) -> bool:
+        """Whether it is streamed, and nothing of it lies on this host."""
+        return TOLD_MODES[self.mode] == "Pipe"
+
+    @property
+    def path(self) -> Path:
+        """Where it is on this host, if it is local."""
+        return Path(self.uri.removeprefix("file://")).expanduser().absolute()
 
     def told(self) -> Channel:
         """Return it as a script is told of it."""
@@ -98,6 +114,7 @@ def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict
         mode = modes.get(name) or told.pop("mode", None) or modes.get("") or "File"
         told.pop("mode", None)
         specs[name] = ChannelSpec(name=name, mode=mode, **told)
+    _check_pipes(specs)
     return specs
 
 
@@ -158,6 +175,16 @@ def _check_names(names: Iterable[str]) -> None:
             raise UsageError(
                 f"--channel {name}=... and --channel {twin}=...: scripts are told of both as "
                 f"SM_CHANNEL_{name.upper()}. Rename one."
+            )
+
+
+def _check_pipes(specs: Mapping[str, ChannelSpec]) -> None:
+    for name in specs:
+        piped, _, number = name.rpartition("_")
+        if number.isdecimal() and piped in specs and specs[piped].is_piped:
+            raise UsageError(
+                f"--channel {name}=...: in mode {specs[piped].mode} that is a pipe of channel "
+                f"{piped}. Rename one of them."
             )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.contracts.training_job import Channel, TrainingJob
-from headrace.core.errors import LaunchError, UsageError
+from headrace.core.errors import LaunchError, StorageError, UsageError
 from headrace.data.copies.folders import usual_folder
 from headrace.data.copies.request import CopyRequest, Wanted
 from headrace.data.storage import open_store
@@ -16,6 +19,8 @@ from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.copies import Copies
 from headrace.launch.holding import Held
 from headrace.launch.mounted import Mounts
+from headrace.launch.piped import Piped
+from headrace.launch.weigh import weigh
 
 
 def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
@@ -24,16 +29,49 @@ def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
     return tuple(specs[name].told() for name in sorted(specs))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """The channels of a host.
+
+    Attributes:
+        places: Where each one lies: a path, or, of one in pipes, where it is read from.
+        held: What holds those that came from elsewhere.
+        piped: Those in pipes; None: there are none.
+    """
+
+    places: Mapping[str, str]
+    held: tuple[Held, ...]
+    piped: Piped | None
+
+
+def look_for_channels(options: ContractOptions, *, is_same_machine: bool) -> None:
+    """Look once for channels that each of several hosts is going to look for; raises UsageError.
+
+    Args:
+        options: Where the data are.
+        is_same_machine: Those are emulated on this one.
+    """
+    if not is_same_machine:  # they may have other files and other credentials
+        return
+    specs = read_channels(options.channels, options.input_modes).values()
+    for spec in specs:
+        if spec.is_local:
+            _local(spec)
+    with suppress(StorageError, LaunchError):  # each of them tells by itself
+        weigh({spec.name: spec.uri for spec in specs if not spec.is_local}, first_alone=True)
+
+
 def bring_channels(
-    options: ContractOptions, job: TrainingJob, host: str, folder: Path
-) -> tuple[dict[str, Path], tuple[Held, ...]]:
-    """Return where each channel of a host lies, and what holds those that came from elsewhere.
+    options: ContractOptions, job: TrainingJob, host: str, folder: Path, pipes: Path
+) -> Brought:
+    """Bring the channels of a host to it.
 
     Args:
         options: Where the data are.
         job: Which hosts get which channels.
         host: This one.
         folder: Where what belongs to this host lies.
+        pipes: Where pipes are to lie, once there is such a folder.
 
     Raises:
         UsageError: A channel has nothing, or nothing that may be read.
@@ -42,28 +80,42 @@ def bring_channels(
     """
     specs = read_channels(options.channels, options.input_modes)
     limit = limit_of(options.cache_limit) if options.cache_limit else None
-    found: dict[str, Path] = {}
-    wanted: list[Wanted] = []
+    found: dict[str, str] = {}
+    copied: list[Wanted] = []
+    streamed: list[Wanted] = []
     mounts = Mounts(folder / "mounts", limit)
+    held: list[Held] = [mounts]
     try:
         for channel in job.channels_of(host):
             spec = specs[channel.name]
             number, of = _share(job, channel, host)
             path = _local(spec) if spec.is_local else None
+            if spec.is_piped:
+                found[spec.name] = spec.uri if path is None else str(path)
+                streamed.append(Wanted(name=spec.name, url=found[spec.name], folder=str(pipes),
+                                       number=number, of=of))  # fmt: skip
+                continue
             if path is None and spec.is_mounted:
                 path = mounts.show(spec)
             if path is None:
-                wanted.append(_wanted(options, spec, number, of))
+                copied.append(_wanted(options, spec, number, of))
             else:
                 share = folder / "shares" / spec.name
-                found[spec.name] = _linked_share(spec, path, share, number, of) if of > 1 else path
-        if not wanted:
-            return found, (mounts,)
-        copies = Copies(CopyRequest(channels=tuple(wanted), limit_bytes=limit))
-        return {**found, **copies.make()}, (mounts, copies)
+                path = _linked_share(spec, path, share, number, of) if of > 1 else path
+                found[spec.name] = str(path)
+        piped = Piped(CopyRequest(channels=tuple(streamed))) if streamed else None
+        if piped is not None:
+            held.append(piped)
+            piped.look()
+        if copied:
+            copies = Copies(CopyRequest(channels=tuple(copied), limit_bytes=limit))
+            held.append(copies)
+            found |= {name: str(path) for name, path in copies.make().items()}
     except BaseException:
-        mounts.end(1)
+        for each in held:
+            each.end(1)
         raise
+    return Brought(places=found, held=tuple(held), piped=piped)
 
 
 def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
@@ -81,7 +133,7 @@ def _wanted(options: ContractOptions, spec: ChannelSpec, number: int, of: int) -
 
 
 def _local(spec: ChannelSpec) -> Path:
-    path = Path(spec.uri.removeprefix("file://")).expanduser().absolute()
+    path = spec.path
     said = f"--channel {spec.name}={spec.uri}"
     if not path.exists():
         raise UsageError(f"{said}: there is no {path}. Name a folder, a file, or a URL.")

@@ -14,7 +14,7 @@ _ENGINES = ("local", "ray")
 AUTO = "auto"
 _HOSTS_S = 600.0
 _OF_CLUSTERS = (
-    "address", "offload", "hosts_timeout", "max_preemptions", "driver", "requirements",
+    "address", "offload", "hosts_timeout", "max_preemptions", "driver",
 )  # fmt: skip
 # The cluster says how many hosts there are, which is which, and where they meet.
 _THE_CLUSTERS_OWN = {
@@ -45,8 +45,6 @@ class ClusterOptions:
         hosts_s: Longest wait for the hosts, in seconds.
         max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
         driver: The script drives the cluster by Ray itself: it runs once, and Ray gives out all.
-        requirements: The file that every host installs, or `none`; None: the one beside the
-            script, where there is one.
     """
 
     address: str | None
@@ -58,7 +56,6 @@ class ClusterOptions:
     hosts_s: float
     max_preemptions: int
     driver: bool
-    requirements: str | None
 
     @property
     def ranks_hosts(self) -> int:
@@ -75,7 +72,6 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts-timeout", "--hosts_timeout", help="Longest wait for the hosts.")
     parser.add_argument("--max-preemptions", "--max_preemptions", type=int)
     parser.add_argument("--driver", action="store_true", help="The script uses Ray itself.")
-    parser.add_argument("--requirements", help="What every host installs: a file, or none.")
 
 
 def cluster_options(
@@ -125,7 +121,6 @@ def cluster_options(
         hosts_s=parse_seconds(args.hosts_timeout) if args.hosts_timeout else _HOSTS_S,
         max_preemptions=-1 if args.max_preemptions is None else args.max_preemptions,
         driver=args.driver,
-        requirements=args.requirements,
     )
 
 

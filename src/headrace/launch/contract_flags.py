@@ -23,7 +23,7 @@ FLAGS = {
     "--channel": "NAME=URL or NAME=JSON: an input; where it is, the contract tells the script.",
     "--hyperparameter": "NAME=VALUE: an argument of the script, in the contract's dialect.",
     "--source-dir": "The folder of the code; by default the script's own.",
-    "--input-mode": "MODE or NAME=MODE: how a channel's data get to the script: File or Cache.",
+    "--input-mode": "MODE or NAME=MODE: how it gets to the script: File, Cache, FastFile, Pipe.",
     "--cache-dir": "The folder of channels in mode Cache.",
     "--cache-limit": "How much a cache of channels may hold: 100GB.",
     "--distribution": "What starts a rank for each device: torch_distributed, smdistributed, ...",

@@ -15,21 +15,20 @@ from headrace.core.tied import tied_command
 from headrace.launch.ended import tell_how_it_went, write_down_end
 from headrace.launch.failure import describe_end, last_traceback
 from headrace.launch.host_site import only_host_site
+from headrace.launch.local_requirements import install_here
 from headrace.launch.own_flags import DirectJob
 from headrace.launch.recording import Recording
 from headrace.launch.run_limit import RunLimit
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.sites import Site
 from headrace.launch.streams import Stream, open_stream, resize
-from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads
 from headrace.launch.uploads.job_output import JobOutput
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
-
-_GRACE_S = 30.0  # once its time is over
 
 
 def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
@@ -70,6 +69,7 @@ class _Run:
         self._folder = folder
         self._attempt = attempt
         self._log = folder.logs(attempt.number) / "rank-0.stderr"
+        install_here(job.contract, job.around, folder, attempt)
         self._site = self._make_site(script)
         self._output = JobOutput(job.uploads, job.contract, folder.path)
         self._uploads = HostUploads(job.uploads, self._site, folder.path)
@@ -84,17 +84,18 @@ class _Run:
             recording = Recording(self._folder, self._attempt, self._job.options)
             self._uploads.start()
             returncode = self._run(recording, held)
-            write_down_end(self._folder, number, exit_code_of(returncode))
+            code = self._site.verdict(exit_code_of(returncode))
+            write_down_end(self._folder, number, code)
         # Signals are free again: whoever does not want to wait for this may leave.
         if returncode != 0:
             tell(f"headrace: {self._job.script}: {describe_end(returncode)}; log: {self._log}\n")
         told = last_traceback(self._log) if returncode else ""
-        self._site.note_end(exit_code_of(returncode), self._command, told)
+        self._site.note_end(code, self._command, told)
         recording.finish()
         self._uploads.finish(clean=returncode >= 0)
         self._output.finish()
         tell_how_it_went(self._folder, number)
-        return exit_code_of(returncode)
+        return code
 
     def _run(self, recording: Recording, held: frozenset[signal.Signals]) -> int:
         streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
@@ -110,7 +111,7 @@ class _Run:
         # A script may save for minutes once it was asked to stop; not once its time is over.
         returncode = wait_for(
             child, held, own_session=False, resized=lambda: resize(streams),
-            grace_s=lambda: _GRACE_S if limit.is_over else None,
+            grace_s=lambda: GRACE_S if limit.is_over or self._site.failure() else None,
         )  # fmt: skip
         limit.cancel()
         for tee in tees:
@@ -141,7 +142,7 @@ class _Run:
         job = self._job
         site = only_host_site(
             job.contract, script=script, is_module=job.module, folder=self._folder.path,
-            distribution=None, count_devices=_count_devices,
+            distribution=None, count_devices=_count_devices, arguments=job.arguments,
         )  # fmt: skip
         return with_surroundings(site, job.around, self._folder.path)
 

@@ -13,9 +13,10 @@ from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.contracts.script import script_arguments
-from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
+from headrace.contracts.training_job import Distribution, Machine, TrainingJob
 from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables
 from headrace.core.placed import may_place
+from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.dry_channels import DryChannel, dry_channels, lines_of
 from headrace.launch.script_flags import ScriptOptions
@@ -233,16 +234,13 @@ def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[s
         entry_point=Path(job.script).name,
         distribution=plan.distribution,
         distributed=plan.distributed,
-        channels=tuple(
-            Channel(name=each.name, groups=each.groups, content_type=each.content_type)
-            for each in channels
-        ),
+        channels=told_channels(job.contract),
         hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
         submitted=job.contract.source_dir or str(Path(job.script).parent),
     )
     found: dict[str, Any] = {}
     if "vertex" in job.contract.contracts:
-        data = {each.name: each.uri for each in channels}
+        data = {each.spec.name: each.spec.uri for each in channels}
         found |= vertex_variables(told, host, VertexPlaces(output=f"{_RUN}/output", data=data))
     base = USUAL_BASE if plan.may_place else f"{_RUN}/hosts/{host}/ml"
     for name, variables in (

@@ -10,6 +10,9 @@ _HOLDERS: set[int] = set()
 class Held(Protocol):
     """Channels that are there until they are let go."""
 
+    def failure(self) -> str | None:
+        """Return why the script did not get all of them; None: nothing is known of that."""
+
     def end(self, exit_code: int) -> None:
         """Let them go.
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
-from headrace.contracts.sagemaker_folders import USUAL_BASE
+from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
 from headrace.core import env
 from headrace.core.errors import LaunchError
 from headrace.core.placed import may_place
+from headrace.launch.bucket_folders import bucket_folders
 from headrace.launch.channel_flags import read_channels
 from headrace.launch.channels import bring_channels, told_channels
 from headrace.launch.contract_flags import ContractOptions
@@ -49,6 +50,7 @@ def only_host_site(
     distribution: Distribution | None,
     count_devices: Callable[[], int],
     training: str | None = None,
+    arguments: Sequence[str] = (),
 ) -> Site:
     """Make the site of a job on this host alone; see `host_site`.
 
@@ -60,6 +62,7 @@ def only_host_site(
         distribution: What starts the ranks; None: the script runs once.
         count_devices: Returns how many this host has; asked where a script is told of them.
         training: The group that trains, where the command line names one.
+        arguments: The script's own.
 
     Raises:
         UsageError: A channel is not there, say.
@@ -84,7 +87,7 @@ def only_host_site(
     )  # fmt: skip
     site = host_site(
         options, plan, plan.hosts[0], script=script, is_module=is_module, folder=folder,
-        devices=devices,
+        devices=devices, arguments=arguments,
     )  # fmt: skip
     return replace(site, runs_once=distribution is None)
 
@@ -99,6 +102,7 @@ def host_site(
     folder: Path,
     devices: int = 0,
     cores: int | None = None,
+    arguments: Sequence[str] = (),
 ) -> Site:
     """Make the site of this host.
 
@@ -111,6 +115,7 @@ def host_site(
         folder: The run's, on this host.
         devices: This host's.
         cores: Likewise; None: all that this process may use.
+        arguments: The script's own.
 
     Raises:
         UsageError: A channel is not there, say.
@@ -118,8 +123,10 @@ def host_site(
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
-    channels, held = bring_channels(options, request.script.job, host, request.folder)
-    request = replace(request, channels=channels)
+    pipes = Path(SageMakerFolders(str(request.base)).data)
+    brought = bring_channels(options, request.script.job, host, request.folder, pipes)
+    buckets = bucket_folders(options, script, arguments, request.folder / "buckets")
+    request = replace(request, channels=brought.places, places=buckets.places)
     machine = Machine(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
@@ -127,19 +134,21 @@ def host_site(
         torch=torch_version(),
     )
     try:
-        site = replace(make_site(request, machine, may_place=plan.may_place), held=held)
+        site = make_site(request, machine, may_place=plan.may_place)
     except OSError as error:
         raise LaunchError(
             f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
             "or take another folder with --run-dir."
         ) from error
     check_variables(site.environment)
+    if brought.piped is not None and site.tree is not None:
+        brought.piped.serve()
     if site.tree is not None and not plan.may_place:
         tell(
             f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
             f"{site.tree.folders.base}; SM_* variables name it\n"
         )
-    return site
+    return replace(site, held=(*brought.held, buckets.mounts))
 
 
 def lies_in_usual_base(options: ContractOptions, script: str) -> bool:

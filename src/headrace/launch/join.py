@@ -95,7 +95,7 @@ class _Head:
                 "A,B,C, or say how many of each group: --group gpu=2 --group cpu=1."
             )
         from headrace.launch.flags import parse_torchrun_flags  # imports torch
-        from headrace.launch.requirements import find_requirements
+        from headrace.launch.requirements_file import code_folder, find_requirements
 
         self._address = heads_address(contract.head, contract.hosts)
         self._ray_address = f"{self._address}:{options.port}"
@@ -103,7 +103,7 @@ class _Head:
         # What is wrong with the run's flags is told before anything starts.
         groups = self._wanted() or self._told() or {contract.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
-        find_requirements(job.args.requirements, job.args)
+        find_requirements(job.around.requirements, code_folder(job))
         self._token = _given_token(contract, options)
 
     def run(self) -> int:

@@ -21,7 +21,9 @@ _TIDY_S = 2.0  # in which torchrun, if it hears the signal, ends by itself
 
 
 def leave_when_asked(
-    besides: Callable[[], frozenset[int]] = frozenset, first: Callable[[], object] = lambda: None
+    besides: Callable[[], frozenset[int]],
+    first: Callable[[], object],
+    code: Callable[[int], int],
 ) -> None:
     """End this process by a signal that asks it to, once none of its children is left.
 
@@ -30,17 +32,23 @@ def leave_when_asked(
     Args:
         besides: Returns the children that do not count.
         first: Called before the end.
+        code: Returns the exit code for a signal's, as a shell tells it.
     """
     asked, wake = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(wake, False)
     # Written to by the signal's own handler, whatever the main thread is busy with.
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     threading.Thread(
-        target=_watch, args=[asked, besides, first], name="leaving", daemon=True
+        target=_watch, args=[asked, besides, first, code], name="leaving", daemon=True
     ).start()
 
 
-def _watch(asked: int, besides: Callable[[], frozenset[int]], first: Callable[[], object]) -> None:
+def _watch(
+    asked: int,
+    besides: Callable[[], frozenset[int]],
+    first: Callable[[], object],
+    code: Callable[[int], int],
+) -> None:
     while (number := os.read(asked, 1)[0]) not in STOPPING:
         pass
     alone_s = 0.0
@@ -48,7 +56,7 @@ def _watch(asked: int, besides: Callable[[], frozenset[int]], first: Callable[[]
         time.sleep(_LOOK_EVERY_S)
         alone_s = 0.0 if _has_children(besides()) else alone_s + _LOOK_EVERY_S
     first()
-    os._exit(exit_code_of(-number))
+    os._exit(code(exit_code_of(-number)))
 
 
 def _has_children(besides: frozenset[int]) -> bool:

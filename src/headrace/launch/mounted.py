@@ -35,22 +35,14 @@ class Mounts:
         Raises:
             UsageError: There is nothing below its URL.
         """
-        caches = usual_folder() / "mounts"
-        caches.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(caches).free
         try:
-            mount = mount_url(
-                spec.uri, self._folder / spec.name, caches,
-                cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK),
-            )  # fmt: skip
+            mount = self._show(spec.uri, spec.name)
         except NoMountError as error:
             tell(
                 f"headrace: channel {spec.name} is copied (mode File), as it cannot be mounted "
                 f"here: {error}\n"
             )
             return None
-        self._mounts.append(mount)
-        holds(*mount.pids)
         try:
             is_empty = not any(mount.folder.iterdir())
         except OSError as error:
@@ -60,6 +52,14 @@ class Mounts:
             raise UsageError(_cannot(spec, "has nothing below it"))
         return mount.folder
 
+    def show_bucket(self, bucket: str) -> Path:
+        """Show a whole bucket of Cloud Storage as a folder and return that; raises NoMountError."""
+        return self._show(f"gs://{bucket}", bucket, reads_ahead=False).folder
+
+    def failure(self) -> str | None:
+        """Return nothing: a read that fails is an error in the script itself."""
+        return None
+
     def end(self, exit_code: int) -> None:
         """Take all of them away, whoever still uses them."""
         del exit_code
@@ -67,6 +67,18 @@ class Mounts:
             mount.close()
             holds_no_more(*mount.pids)
         self._mounts.clear()
+
+    def _show(self, url: str, name: str, *, reads_ahead: bool = True) -> Mount:
+        caches = usual_folder() / "mounts"
+        caches.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(caches).free
+        mount = mount_url(
+            url, self._folder / name, caches,
+            cache_bytes=self._limit_bytes or int(free * _SHARE_OF_DISK), reads_ahead=reads_ahead,
+        )  # fmt: skip
+        self._mounts.append(mount)
+        holds(*mount.pids)
+        return mount
 
 
 def _cannot(spec: ChannelSpec, why: str) -> str:

@@ -19,17 +19,20 @@ from headrace.cluster.ray_import import import_ray
 from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import LaunchError
+from headrace.launch.channels import look_for_channels
 from headrace.launch.cluster_flags import ClusterOptions
 from headrace.launch.emulated_types import tell_of_emulated
 from headrace.launch.flags import TorchrunJob
 from headrace.launch.gang import StopRequest
 from headrace.launch.host_site import is_told
+from headrace.launch.local_requirements import install_here
 from headrace.launch.machine_hosts import MachineHosts
 from headrace.launch.offload_choice import OffloadChoice
 from headrace.launch.offloading import Offloading
 from headrace.launch.programs import Programs
 from headrace.launch.ray_hosts import RayHosts
-from headrace.launch.requirements import Requirements, find_requirements
+from headrace.launch.requirements import Requirements
+from headrace.launch.requirements_file import code_folder, find_requirements
 from headrace.launch.showing import Shown
 from headrace.launch.starts import JobHosts, Starts
 from headrace.launch.supervise import STOPPING
@@ -57,6 +60,8 @@ def run_on_cluster(
         UsageError: Ray is not installed.
         LaunchError: There is no such cluster, it lacks hosts, or no agent starts on them.
     """
+    if not options.is_ray:
+        install_here(job.contract, job.around, folder, attempt)
     stop = StopRequest()
     stop.heed(STOPPING)
     return _Job(job, options, argv, folder, attempt).run(stop)
@@ -79,6 +84,8 @@ class _Job:
         )
 
     def run(self, stop: StopRequest) -> int:
+        is_here = self._options.address is None
+        look_for_channels(self._job.contract, is_same_machine=is_here)
         output = JobOutput(self._job.uploads, self._job.contract, self._folder.path)
         output.begin()
         try:
@@ -141,11 +148,12 @@ class _Job:
         return starts.run(stop)
 
     def _requirements(self) -> Requirements | None:
-        file = find_requirements(self._options.requirements, self._job.args)
+        told = self._job.around.requirements
+        file = find_requirements(told, code_folder(self._job))
         if file is None:
             return None
         return Requirements(
-            file, self._luggage, is_named=self._options.requirements is not None,
+            file, self._luggage, is_named=told is not None,
             travels=self._options.address is not None, folder=self._folder, attempt=self._attempt,
         )  # fmt: skip
 

@@ -29,7 +29,7 @@ from headrace.launch.leftovers import Leftovers
 from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site, program_command
-from headrace.launch.supervise import exit_code_of, signals_held, wait_for
+from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import with_surroundings
 from headrace.launch.told import tell
 from headrace.launch.uploads.flags import UploadOptions
@@ -87,7 +87,7 @@ class OnceOnHost:
         site = host_site(
             self.contract_options(), SitePlan.from_json(self.plan), self.host,
             script=self.script, is_module=self.is_module, folder=folder,
-            devices=self.devices, cores=self.cores or None,
+            devices=self.devices, cores=self.cores or None, arguments=self.arguments,
         )  # fmt: skip
         around = {**self.around, "dependencies": tuple(self.around["dependencies"])}
         return with_surroundings(site, ScriptOptions(**around), folder)
@@ -158,14 +158,18 @@ def _run(once: OnceOnHost, site: Site, uploads: HostUploads, logs: Path) -> int:
         follower.follow(streams["stdout"], f"[{once.prefix}] ", sys.stdout.buffer)
         follower.follow(streams["stderr"], f"[{once.prefix}] ", sys.stderr.buffer)
         # The agent counts the grace, and kills.
-        code = wait_for(child, held, own_session=True)
+        code = wait_for(
+            child, held, own_session=True,
+            grace_s=lambda: GRACE_S if site.failure() else None,
+        )  # fmt: skip
         if code != 0:  # what a script that ended well leaves running, it means to
             leftovers.end()
         follower.close()
         told = last_traceback(streams["stderr"]) if code else ""
-        site.note_end(exit_code_of(code), command, told)
+        verdict = site.verdict(exit_code_of(code))
+        site.note_end(verdict, command, told)
         uploads.finish(clean=code >= 0)
-    return code
+    return code if verdict == exit_code_of(code) else verdict
 
 
 def _announce(descriptor: int, once: OnceOnHost, code: int, logs: Path) -> None:

@@ -32,15 +32,13 @@ OWN_FLAGS = {
     "--hosts_timeout": "hosts_timeout",
     "--max-preemptions": "max_preemptions",
     "--max_preemptions": "max_preemptions",
-    "--requirements": "requirements",
     **SPELLINGS,
     **OF_SCRIPTS,
     **UPLOAD_SPELLINGS,
 }
 # Those of clusters, and what has ranks started.
 _NOT_DIRECT = {
-    "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "requirements",
-    "distribution",
+    "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "distribution",
 }  # fmt: skip
 _TORCHRUN_PREFIX = "PET_"  # torchrun reads its flags from such variables too
 

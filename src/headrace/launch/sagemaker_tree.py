@@ -39,7 +39,7 @@ class SageMakerTree:
         machine: Machine,
         *,
         code: Path,
-        channels: Mapping[str, Path],
+        channels: Mapping[str, str],
     ) -> None:
         """Make all folders and files that a script finds as it begins.
 
@@ -50,7 +50,7 @@ class SageMakerTree:
             host: This one.
             machine: What it has.
             code: The folder of the script's code.
-            channels: Where the data of each channel are.
+            channels: Where the data of each channel are; those in pipes need no place.
         """
         folders = self.folders
         for folder in (
@@ -67,7 +67,8 @@ class SageMakerTree:
         _link(Path(folders.code), code)
         _link(Path(folders.channel("code")), code)  # where SDK 3 has it
         for channel in job.channels_of(host):
-            _link_channel(Path(folders.channel(channel.name)), channels[channel.name])
+            if channel.mode != "Pipe":
+                _link_channel(Path(folders.channel(channel.name)), Path(channels[channel.name]))
 
     def note_end(self, exit_code: int, command: str, told: str) -> None:
         """Leave the file that says how the script ended; what the script said of it stays.

@@ -19,6 +19,7 @@ FLAGS = {
     "--environment": "NAME=VALUE: a variable of the script; NAME alone: as it is set here.",
     "--dependency": "PATH: a module or package that the script may import.",
     "--metric": "NAME=REGEX: a number that ranks print; the group of the expression is the value.",
+    "--requirements": "What every host installs first: a file, or none.",
     "--max-run": "Longest time that the job may take: 3600 (seconds), 90s, 30min, 2h.",
 }
 """Each flag with a value, and its help."""
@@ -43,6 +44,8 @@ class ScriptOptions:
         environment: Variables of the script, by their names.
         dependencies: Paths of modules and packages that it may import.
         metrics: Regular expressions of what ranks print, by the metrics' names.
+        requirements: The file that is installed first, or `none`; None: the one beside the code,
+            where a cluster's hosts need it, or --source-dir names the code.
         max_run_s: Longest time that the job may take, in seconds; None: any.
         dry_run: The job is described, not started.
     """
@@ -50,6 +53,7 @@ class ScriptOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     dependencies: tuple[str, ...] = ()
     metrics: Mapping[str, str] = field(default_factory=dict)
+    requirements: str | None = None
     max_run_s: float | None = None
     dry_run: bool = False
 
@@ -63,8 +67,9 @@ class ScriptOptions:
         Raises:
             UsageError: A value that cannot be.
         """
-        limits = told.get("max_run", ())
+        limits, files = told.get("max_run", ()), told.get("requirements", ())
         return cls(
+            requirements=files[-1] if files else None,
             environment=_environment(told.get("environment", ())),
             dependencies=tuple(_dependency(path) for path in told.get("dependency", ())),
             metrics=_metrics(told.get("metric", ())),

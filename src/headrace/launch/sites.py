@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from headrace.contracts.script import ContractName, Script, script_arguments
 from headrace.contracts.training_job import Machine
 from headrace.contracts.vertex_variables import VERTEX_FOLDERS, VertexPlaces
 from headrace.core import env
-from headrace.core.errors import UsageError
+from headrace.core.errors import StorageError, UsageError
 from headrace.core.placed import placed_command
 from headrace.core.places import SITE
 from headrace.launch.holding import Held
@@ -53,6 +54,22 @@ class Site:
             return list(command)
         return placed_command(sys.executable, dict(self.places), command)
 
+    def failure(self) -> str | None:
+        """Return why the script did not get all of a channel; None: nothing is known of that."""
+        return next(filter(None, (each.failure() for each in self.held)), None)
+
+    def verdict(self, exit_code: int) -> int:
+        """Return how the job ended: as a failure where a channel failed, whatever the script did.
+
+        Args:
+            exit_code: The script's.
+        """
+        failure = self.failure()
+        if failure is None:
+            return exit_code
+        tell(f"headrace: {failure}\n")
+        return StorageError.exit_code
+
     def note_end(self, exit_code: int, command: Sequence[str], told: str) -> None:
         """Leave a note of how the script ended, where the contract has one; let channels go."""
         for each in self.held:
@@ -75,7 +92,9 @@ class SiteRequest:
         output: Where the hosts of a job on Vertex AI leave what they make.
         code: The folder of the script's code.
         is_code_named: The user named it: the script starts there, whatever tells it of its job.
-        channels: Where the data of each channel are.
+        channels: Where the data of each channel are: a folder or a file, or, where they are read
+            from pipes, a path or a URL.
+        places: Folders that the script sees elsewhere, beside those of its contract, by the place.
     """
 
     script: Script
@@ -84,7 +103,13 @@ class SiteRequest:
     output: Path
     code: Path
     is_code_named: bool
-    channels: Mapping[str, Path]
+    channels: Mapping[str, str]
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Path:
+        """What is /opt/ml to scripts of SageMaker's."""
+        return self.folder / "ml"
 
 
 def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Site:
@@ -95,24 +120,24 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
         machine: What the host has.
         may_place: Whether a process of this host may have a view of files of its own.
     """
-    script, tree, places = request.script, None, {}
+    script, tree, places = request.script, None, dict(request.places)
     seen = SageMakerFolders()
     environment: dict[str, str] = {}
     if script.is_sagemakers:
-        tree = SageMakerTree(request.folder / "ml")
+        tree = SageMakerTree(request.base)
         tree.lay_out(script.job, script.host, machine, code=request.code, channels=request.channels)
-        environment = _smddp()
         if may_place:
             places[USUAL_BASE] = tree.folders.base
         else:
             seen = tree.folders
+        environment = {**_smddp(), **_streamed(request, seen)}
     if "vertex" in script.contracts:
         for name in VERTEX_FOLDERS:
             (request.output / name).mkdir(parents=True, exist_ok=True)
     if may_place:
         places[str(_HOSTS_FILE)] = str(_write_hosts(request))
-    data = {name: str(path) for name, path in request.channels.items()}
-    told = script.variables(seen, VertexPlaces(output=str(request.output), data=data), machine)
+    places_told = VertexPlaces(output=str(request.output), data=request.channels)
+    told = script.variables(seen, places_told, machine)
     _check_lengths({**told, "its arguments": max(script.arguments(), key=len, default="")}, script)
     return Site(
         environment={**_known(told), **environment},
@@ -178,6 +203,16 @@ def outer_site(
         folder=folder,
         runs_once=not has_ranks,
     )
+
+
+def _streamed(request: SiteRequest, seen: SageMakerFolders) -> dict[str, str]:
+    """Return the variable by which ShardDataset reads a channel in pipes where it is."""
+    urls = {
+        seen.channel(channel.name): request.channels[channel.name]
+        for channel in request.script.job.channels_of(request.script.host)
+        if channel.mode == "Pipe"
+    }
+    return {env.STREAMED.name: json.dumps(urls)} if urls else {}
 
 
 def _smddp() -> dict[str, str]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+GRACE_S = 30.0
+"""How long a script may take that otherwise has any time, once the job has to end."""
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
 

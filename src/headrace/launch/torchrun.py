@@ -35,6 +35,7 @@ from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per
 from headrace.launch.host_site import host_site, only_host_site, plain_site
 from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
+from headrace.launch.local_requirements import install_here
 from headrace.launch.logs import CleanStarts, RunLogs
 from headrace.launch.member import Member
 from headrace.launch.recording import Recording
@@ -112,6 +113,7 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
 
 def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     script = [job.args.training_script, *job.args.training_script_args]
+    install_here(job.contract, job.around, folder, attempt)
     site = _site(job, folder)
     output = JobOutput(job.uploads, job.contract, folder.path)
     uploads = _uploads(job, site, folder.path)
@@ -131,7 +133,8 @@ def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
 
     code = LaunchError.exit_code
     try:
-        code = _run(job, Path(given) if given else folder.logs(attempt.number), report, site)
+        logs = Path(given) if given else folder.logs(attempt.number)
+        code = site.verdict(_run(job, logs, report, site))
     finally:
         _ignore_signals()  # how the job ended is known: one that comes now must not change that
         recording.finish()
@@ -157,6 +160,7 @@ def _site(job: TorchrunJob, folder: RunFolder) -> Site:
         distribution=job.distribution,
         count_devices=torch.accelerator.device_count,
         training=job.args.group[0].partition("=")[0] if job.args.group else None,
+        arguments=job.args.training_script_args,
     )
     return with_surroundings(site, job.around, folder.path)
 
@@ -188,7 +192,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
         uploads.finish(clean=clean)
         output.finish()
 
-    leave_when_asked(lambda: uploads.pids | output.pids, lambda: finish(clean=True))
+    leave_when_asked(lambda: uploads.pids | output.pids, lambda: finish(clean=True), site.verdict)
     output.begin()
     uploads.fetch()
     env.change({**site.environment, **uploads.environment()})
@@ -196,7 +200,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     script = [job.args.training_script, *job.args.training_script_args]
     code = LaunchError.exit_code
     try:
-        code = _run(job, logs, report, site, member)
+        code = site.verdict(_run(job, logs, report, site, member))
     finally:
         _ignore_signals()
         site.note_end(code, script, told)
@@ -216,6 +220,7 @@ def _member_site(job: TorchrunJob, member: Member) -> Site:
         folder=Path(env.RUN_DIR.get() or "."),
         devices=member.devices,
         cores=member.cores or None,
+        arguments=job.args.training_script_args,
     )
 
 

@@ -1,7 +1,8 @@
 """How many objects a channel has, and how many bytes: counted in a process of its own.
 
-`python -m headrace.launch.weigh` reads URLs by the channels' names, one JSON object, and answers in
-kind. After a request to an object store a process may fork no more, so it is asked elsewhere.
+`python -m headrace.launch.weigh [--first]` reads URLs by the channels' names, one JSON object, and
+answers in kind; with `--first` it counts one object of each at most. After a request to an object
+store a process may fork no more, so it is asked elsewhere.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from headrace.core import env
@@ -38,11 +41,12 @@ class Weight:
     size_bytes: int
 
 
-def weigh(sources: Mapping[str, str]) -> dict[str, Weight]:
+def weigh(sources: Mapping[str, str], *, first_alone: bool = False) -> dict[str, Weight]:
     """Return what there is of each channel.
 
     Args:
         sources: URLs or paths, by the channels' names.
+        first_alone: Count one object of each at most, which takes no time.
 
     Raises:
         UsageError: There is nothing.
@@ -51,7 +55,7 @@ def weigh(sources: Mapping[str, str]) -> dict[str, Weight]:
     if not sources:
         return {}
     ended = subprocess.run(
-        [sys.executable, "-P", "-m", "headrace.launch.weigh"],
+        [sys.executable, "-P", "-m", "headrace.launch.weigh", *(["--first"] * first_alone)],
         input=json.dumps(dict(sources)),
         env=env.child_environment(),
         capture_output=True,
@@ -73,17 +77,18 @@ def weigh(sources: Mapping[str, str]) -> dict[str, Weight]:
 def main() -> None:
     """Answer what standard input asks."""
     declare_leaf()
-    answer = {name: _answer(name, url) for name, url in json.load(sys.stdin).items()}
+    most = 1 if "--first" in sys.argv else None
+    answer = {name: _answer(name, url, most) for name, url in json.load(sys.stdin).items()}
     json.dump(answer, sys.stdout)
     sys.stdout.flush()
     os._exit(0)  # threads of the client may still want the interpreter: an abort, now and then
 
 
-def _answer(name: str, url: str) -> dict[str, object]:
+def _answer(name: str, url: str, most: int | None) -> dict[str, object]:
     where = f"--channel {name}={safe_url(url)}"
     try:
-        sizes = _sizes(url)
-    except UsageError as error:
+        sizes = list(islice(_sizes(url), most))
+    except (UsageError, NotFoundError) as error:
         return {"wrong": f"{where}: {error}"}
     except HeadraceError as error:
         return {"failed": f"{where}: {error}"}
@@ -93,19 +98,20 @@ def _answer(name: str, url: str) -> dict[str, object]:
     return {"objects": len(sizes), "size_bytes": sum(sizes)}
 
 
-def _sizes(url: str) -> list[int]:
+def _sizes(url: str) -> Iterator[int]:
     path = Path(url.removeprefix("file://")).expanduser()
     if "://" not in url.removeprefix("file://"):
         files = path.rglob("*") if path.is_dir() else [path]
-        return [each.stat().st_size for each in files if each.is_file()]
-    sizes = [each.size_bytes for each in open_store(url).list()]
-    if sizes:
-        return sizes
-    folder, name = split_url(url)
-    try:
-        return [open_store(folder).head(name).size_bytes]
-    except NotFoundError:
-        return []
+        yield from (each.stat().st_size for each in files if each.is_file())
+        return
+    is_folder = False
+    for each in open_store(url).list():
+        is_folder = True
+        yield each.size_bytes
+    if not is_folder:
+        folder, name = split_url(url)
+        with suppress(NotFoundError):
+            yield open_store(folder).head(name).size_bytes
 
 
 if __name__ == "__main__":

@@ -190,6 +190,24 @@ def test_a_channel_that_cannot_be_is_refused_before_the_script_starts(
     assert "here" not in ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("{url}/none", "there is nothing"),
+        ("s3://no-such-bucket/a", "the bucket does not exist"),
+        ("no/such/folder", "there is no "),
+    ],
+)
+def test_what_is_wrong_for_all_hosts_is_told_once_and_none_of_them_starts(
+    uri: str, said: str, job: Path, train_url: str
+) -> None:
+    channel = f"--channel=train={uri.replace('{url}', train_url)}"
+    ended = run(job, *SAGEMAKER, "--group=gpu=2", channel, "train.py")
+    assert ended.returncode == 2
+    assert ended.stderr.count(said) == 1
+    assert "[gpu/" not in ended.stderr
+
+
 def test_secrets_of_a_url_are_not_told(job: Path) -> None:
     url = "http://user:s3cret@127.0.0.1:9/data/x.bin?X-Amz-Signature=s3cret"
     ended = run(job, *SAGEMAKER, "--name", "a", "--channel", f"train={url}", "train.py")

@@ -55,7 +55,9 @@ def test_files_of_a_bucket_are_read_through_a_mount_that_ends_with_the_job(
     assert json.loads((mounts / "train.json").read_text())["program"] == "rclone"
     assert not is_mounted(mounts / "train")
     config = job / "r" / "hosts" / "algo-1" / "ml" / "input" / "config" / "inputdataconfig.json"
-    assert json.loads(config.read_text())["train"]["TrainingInputMode"] == "FastFile"
+    assert (
+        json.loads(config.read_text())["train"]["TrainingInputMode"] == "File"
+    )  # as SageMaker tells it
 
 
 def test_hosts_share_a_mounted_channel(job: Path, train: str) -> None:

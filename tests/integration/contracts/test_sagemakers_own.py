@@ -31,7 +31,7 @@ CPU = HostGroup(name="cpu", hosts=("algo-3",), instance_type="ml.c5.4xlarge")
 ONE = HostGroup(name="homogeneousCluster", hosts=("algo-1",), instance_type="ml.g5.xlarge")
 CHANNELS = (
     Channel(name="train", content_type="image/jpeg"),
-    Channel(name="validation", mode="FastFile", distribution="ShardedByS3Key"),
+    Channel(name="validation", mode="Pipe", distribution="ShardedByS3Key"),
     Channel(name="raw", groups=("cpu",)),
 )
 ENVIRONMENT = """

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import obstore
 
-from headrace.core.errors import CorruptError, NotFoundError, StorageError
+from headrace.core.errors import CorruptError, NotFoundError
 from headrace.data.copies.draft import Draft
 from headrace.data.copies.folders import CacheFolders, told_of_disk
 from headrace.data.copies.known import KnownContents
-from headrace.data.copies.listing import Listing
+from headrace.data.copies.listing import Listing, check_same
 from headrace.data.copies.objects import Objects, content_of
 from headrace.data.copies.progress import Progress
 from headrace.data.storage import ObjectInfo, StorageConfig
@@ -158,7 +158,7 @@ class Fetcher:
             return Part(data=checked_range(data, result.meta["size"]), info=info_of(result.meta))
 
         part = await self._client.request(target, get)
-        self._check_same(info, part.info)
+        check_same(target, info, part.info)
         return part.data
 
     def _note_folder(self, info: ObjectInfo) -> None:
@@ -207,7 +207,7 @@ class Fetcher:
             f"{target} (bytes {start}-{start + length - 1})",
             lambda store: part_of(store, key, start, length),
         )
-        self._check_same(info, part.info)
+        check_same(target, info, part.info)
         return part.data
 
     def _place_draft(self, draft: Draft) -> None:
@@ -222,15 +222,6 @@ class Fetcher:
         self._progress.fetched += 1
         self._progress.objects += 1
 
-    def _check_same(self, listed: ObjectInfo, came: ObjectInfo) -> None:
-        if is_same(listed, came):
-            return
-        _, target = self._named(listed)
-        raise StorageError(
-            f"{target}: it was replaced after the channel was listed ({_told(listed)} became "
-            f"{_told(came)}). Start again once nobody writes there."
-        )
-
     def _named(self, info: ObjectInfo) -> tuple[str, str]:
         return self._location.key(info.path), self._location.object_url(info.path)
 
@@ -243,16 +234,3 @@ def _fits(info: ObjectInfo, data: memoryview) -> bool:
     if not _MD5.fullmatch(info.etag):
         return True
     return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag
-
-
-def is_same(listed: ObjectInfo, came: ObjectInfo) -> bool:
-    """Whether what came is the object that was listed."""
-    if listed.size_bytes != came.size_bytes:
-        return False
-    if listed.etag and came.etag:
-        return listed.etag == came.etag
-    return int(listed.modified_s) == int(came.modified_s)  # headers tell whole seconds
-
-
-def _told(info: ObjectInfo) -> str:
-    return f"{info.size_bytes:,} bytes, ETag {info.etag or 'unknown'}"

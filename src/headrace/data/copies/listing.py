@@ -147,6 +147,25 @@ def _places(named: str, found: Sequence[ObjectInfo]) -> tuple[list[ObjectInfo], 
     return list(files.values()), sorted(needed)
 
 
+def check_same(url: str, listed: ObjectInfo, came: ObjectInfo) -> None:
+    """Raise StorageError where what came is another object than the one that was listed."""
+    if listed.size_bytes == came.size_bytes:
+        if listed.etag and came.etag:
+            is_same = listed.etag == came.etag
+        else:
+            is_same = int(listed.modified_s) == int(came.modified_s)  # headers tell whole seconds
+        if is_same:
+            return
+    raise StorageError(
+        f"{url}: it was replaced after the channel was listed ({_described(listed)} became "
+        f"{_described(came)}). Start again once nobody writes there."
+    )
+
+
+def _described(info: ObjectInfo) -> str:
+    return f"{info.size_bytes:,} bytes, ETag {info.etag or 'unknown'}"
+
+
 def named_few(paths: Sequence[str]) -> str:
     """Return up to five paths, and how many more there are."""
     more = len(paths) - _MOST_NAMED

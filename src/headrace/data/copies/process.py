@@ -9,29 +9,24 @@ object-store client does not survive that.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 
 from headrace.core.errors import HeadraceError
-from headrace.core.lifetime import die_with_parent
+from headrace.data.copies.beside import answer_with, begin_beside
 from headrace.data.copies.folders import CacheFolders
 from headrace.data.copies.listing import list_channel, named_few
 from headrace.data.copies.progress import say
 from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
 from headrace.data.copies.trees import HeldTree, Trees
-from headrace.data.storage import StorageConfig, declare_leaf
+from headrace.data.storage import StorageConfig
 
 _AT_ONCE = 96
 
 
 def main() -> None:
     """Copy, answer, hold, and look once more."""
-    # Ctrl-C is for the launcher: when it goes, this process does.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    die_with_parent(int(sys.argv[2]))
-    declare_leaf()
+    begin_beside(int(sys.argv[2]))
     request = CopyRequest.from_json(sys.stdin.readline())
     config = StorageConfig(in_flight=_AT_ONCE)
     held: dict[str, tuple[Wanted, HeldTree]] = {}
@@ -43,9 +38,8 @@ def main() -> None:
             held[wanted.name] = wanted, trees.hold(wanted.name, listing)
         answer = CopyAnswer(folders={name: str(tree.folder) for name, (_, tree) in held.items()})
     except HeadraceError as error:
-        answer = CopyAnswer(folders={}, kind=type(error).__name__, message=str(error))
-    sys.stdout.write(f"{answer.to_json()}\n")
-    sys.stdout.flush()
+        answer = CopyAnswer.of(error)
+    answer_with(answer)
     told = sys.stdin.readline().strip() if answer.kind is None else ""
     for wanted, tree in held.values():
         if told == END:

@@ -1,4 +1,4 @@
-"""What a launcher asks the copying process for, and what it is told."""
+"""What a launcher asks a process that brings channels for, and what it is told."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from headrace.core.errors import HeadraceError, StorageError
 
 END = "end"
 """What the copying process is told when the job has ended."""
+SERVE = "serve"
+"""What the process of pipes is told when their folder is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class Wanted:
     Attributes:
         name: What it is called.
         url: Where its objects are; never printed as it is.
-        folder: The folder of the cache in which its copy lies.
+        folder: The folder of the cache in which its copy lies; of a channel in pipes, theirs.
         number: Which share of them this host gets, from 0 on.
         of: How many shares there are.
     """
@@ -62,7 +64,7 @@ class CopyAnswer:
     """What came of a request.
 
     Attributes:
-        folders: Where each channel lies, by its name.
+        folders: Where each channel lies, by its name; nothing of pipes.
         kind: The error's class where it failed; None: it did not.
         message: What the error says.
     """
@@ -79,6 +81,11 @@ class CopyAnswer:
     def from_json(cls, text: str) -> CopyAnswer:
         """Return the answer that `to_json` told."""
         return cls(**json.loads(text))
+
+    @classmethod
+    def of(cls, error: HeadraceError) -> CopyAnswer:
+        """Return the answer that tells an error."""
+        return cls(folders={}, kind=type(error).__name__, message=str(error))
 
     def error(self) -> HeadraceError | None:
         """Return the error that it tells; None: it did not fail."""

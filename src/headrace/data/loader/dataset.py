@@ -23,6 +23,7 @@ from headrace.data.shards.index import ShardIndex, open_index
 from headrace.data.shards.members import SampleLocation, as_bytes
 from headrace.data.storage import StorageConfig, Store, open_store
 from headrace.data.storage.remote import RemoteStore
+from headrace.data.storage.streamed import streamed_url
 from headrace.data.transforms.decode import decode_member
 from headrace.plan.seeds import combine
 
@@ -41,7 +42,7 @@ class ShardDataset(KnownDataset):
     nothing is replaced because of a network.
 
     Args:
-        url: The dataset's URL, as it was packed or indexed.
+        url: The dataset's URL, as it was packed or indexed, or the folder of a channel.
         transform: Called with each sample; draws from the global random generators. Members whose
             extension it names in an attribute `wants_bytes` are handed to it undecoded; those in
             `takes_bytes` too, where packing has decoded every file and `verify` is on.
@@ -73,7 +74,7 @@ class ShardDataset(KnownDataset):
     ) -> None:
         if not 0 <= max_bad_rate <= 1:
             raise UsageError(f"max_bad_rate={max_bad_rate}: give a share from 0 to 1.")
-        self.url = str(url)
+        self.url = streamed_url(str(url))
         self.transform = transform
         self.verify = verify
         self.max_bad_rate = max_bad_rate

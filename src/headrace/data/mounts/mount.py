@@ -116,7 +116,9 @@ class Mount:
         return said.splitlines()[-1] if said else "it said nothing"
 
 
-def mount_url(url: str, folder: Path, caches: Path, *, cache_bytes: int) -> Mount:
+def mount_url(
+    url: str, folder: Path, caches: Path, *, cache_bytes: int, reads_ahead: bool = True
+) -> Mount:
     """Show a URL as a folder, read only.
 
     Which program does so, and how it was called, is written beside the folder, as NAME.json; what
@@ -128,6 +130,7 @@ def mount_url(url: str, folder: Path, caches: Path, *, cache_bytes: int) -> Moun
         caches: Where what was read is kept, for later jobs that mount the same. While another one
             does so, in a folder of this mount's own, as no program shares its cache.
         cache_bytes: How much of it.
+        reads_ahead: What is likely to be wanted is fetched before anybody asks for it.
 
     Raises:
         NoMountError: Nothing can be mounted here.
@@ -143,7 +146,8 @@ def mount_url(url: str, folder: Path, caches: Path, *, cache_bytes: int) -> Moun
             told = {"url": location.url, "program": program.name, "command": list(program.command)}
             write_whole(folder.with_name(f"{folder.name}.json"), json.dumps(told, indent=2) + "\n")
             try:
-                return Mount(program, folder, cache, ahead_bytes=int(cache_bytes * _AHEAD_SHARE))
+                ahead_bytes = int(cache_bytes * _AHEAD_SHARE) if reads_ahead else 0
+                return Mount(program, folder, cache, ahead_bytes=ahead_bytes)
             except NoMountError as error:
                 reasons.append(str(error))
     except BaseException:

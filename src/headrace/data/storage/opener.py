@@ -8,7 +8,7 @@ from headrace.data.storage.config import StorageConfig
 from headrace.data.storage.local import LocalStore
 from headrace.data.storage.memory import MemoryStore
 from headrace.data.storage.remote import RemoteStore
-from headrace.data.storage.store import Store
+from headrace.data.storage.store import CacheableStore
 from headrace.data.storage.urls import parse_url
 
 
@@ -17,7 +17,7 @@ def open_store(
     *,
     config: StorageConfig | None = None,
     client: Literal["auto", "direct"] = "auto",
-) -> Store:
+) -> CacheableStore:
     """Return the store at `url`; nothing is sent before its first use.
 
     Credentials, endpoint and region come from where each cloud's own tools find them: AWS

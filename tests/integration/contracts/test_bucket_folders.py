@@ -1,0 +1,88 @@
+"""Scripts for Vertex AI that name paths below /gcs: their buckets are there, as they are there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.core.placed import may_place
+from headrace.data.mounts.programs import is_mounted
+from headrace.data.storage import open_store
+from jobs import run
+from services.object_servers import GoogleHandler, ObjectServer, object_server
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("fusermount3") is None
+    or not Path("/dev/fuse").exists()
+    or not may_place("/opt/ml"),
+    reason="needs FUSE, fusermount3 (package fuse3) and mount namespaces",
+)
+READS = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[-1].replace("gs://", "/gcs/"))
+print("read", sorted((path.name, path.read_text()) for path in folder.iterdir()), os.getcwd(),
+      flush=True)
+"""
+VERTEX = ("--profile", "off", "--run-dir", "r", "--contract", "vertex")
+
+
+@pytest.fixture
+def cloud() -> Iterator[ObjectServer]:
+    with object_server(GoogleHandler) as server:
+        yield server
+
+
+@pytest.fixture
+def job(tmp_path: Path, cloud: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", cloud.endpoint)
+    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("a.txt", "b.txt"):
+        open_store("gs://photos/train").put(name, name.encode())
+    (tmp_path / "train.py").write_text(READS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=1"]])
+@pytest.mark.parametrize("argument", ["/gcs/photos/train", "gs://photos/train"])
+def test_a_bucket_that_an_argument_names_is_a_folder(
+    job: Path, ranks: list[str], argument: str
+) -> None:
+    ended = run(job, *VERTEX, *ranks, "train.py", "--data", argument)
+    assert f"read [('a.txt', 'a.txt'), ('b.txt', 'b.txt')] {job}\n" in ended.stdout, ended.stderr
+    assert not Path("/gcs").exists()
+    assert not is_mounted(job / "r" / "hosts" / "workerpool0-0" / "buckets" / "photos")
+
+
+def test_a_bucket_that_the_script_or_a_hyperparameter_names_is_a_folder(job: Path) -> None:
+    (job / "train.py").write_text(READS.replace("sys.argv[-1]", "'/gcs/photos/train'"))
+    assert run(job, *VERTEX, "train.py").stdout.startswith("read [('a.txt'")
+    (job / "train.py").write_text(READS.replace("sys.argv[-1]", "sys.argv[-1].split('=')[-1]"))
+    ended = run(job, *VERTEX, "--hyperparameter", "data=/gcs/photos/train", "train.py")
+    assert ended.stdout.startswith("read [('a.txt'"), ended.stderr
+
+
+def test_where_nothing_can_be_mounted_it_is_told(job: Path) -> None:
+    (job / "bin").mkdir()
+    for name in ("sh", "env", "true"):
+        (job / "bin" / name).symlink_to(shutil.which(name) or "")
+    (job / "train.py").write_text("print('ran')\n")
+    flags = [*VERTEX, "train.py", "/gcs/photos/train"]
+    ended = run(job, *flags, PATH=str(job / "bin"))
+    assert ended.stdout == "ran\n"
+    assert "/gcs/photos is not there, as it would be on Vertex AI: this host has no" in ended.stderr
+
+
+def test_paths_of_other_folders_name_no_bucket(job: Path) -> None:
+    (job / "train.py").write_text("print('ran')\n")
+    ended = run(job, *VERTEX, "train.py", "/data/gcs/photos", "my/gcs/photos", "/gcs", "/gcs/..")
+    assert ended.stdout == "ran\n"
+    assert "/gcs" not in ended.stderr
+    assert not (job / "r" / "hosts" / "workerpool0-0" / "buckets").exists()
+
+
+def test_a_folder_of_the_root_can_be_placed() -> None:
+    assert may_place("/headrace-test/deep")
+    assert not Path("/headrace-test").exists()
