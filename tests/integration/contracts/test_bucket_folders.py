@@ -10,9 +10,8 @@ import pytest
 
 from headrace.core.placed import may_place
 from headrace.data.mounts.programs import is_mounted
-from headrace.data.storage import open_store
 from jobs import run
-from services.object_servers import GoogleHandler, ObjectServer, object_server
+from services.object_servers import GoogleHandler, ObjectServer, StoredObject, object_server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("fusermount3") is None
@@ -40,7 +39,8 @@ def job(tmp_path: Path, cloud: ObjectServer, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", cloud.endpoint)
     monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("a.txt", "b.txt"):
-        open_store("gs://photos/train").put(name, name.encode())
+        stored = StoredObject(data=name.encode(), etag=f'"{name}"', modified="")
+        cloud.objects[f"photos/train/{name}"] = stored
     (tmp_path / "train.py").write_text(READS)
     return tmp_path
 
