@@ -10,9 +10,11 @@ from contextlib import suppress
 
 from headrace.core import env
 from headrace.core.errors import LaunchError
-from headrace.data.copies.request import CopyAnswer, CopyRequest
+from headrace.data.copies.request import END, CopyAnswer, CopyRequest
 from headrace.launch.holding import holds, holds_no_more
 from headrace.launch.told import tell
+
+_LISTING_S = 120.0
 
 
 class Beside:
@@ -28,7 +30,18 @@ class Beside:
         self._request = request
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> CopyAnswer:
+    def start(self) -> None:
+        """Start it, and ask."""
+        # A session of its own: ctrl-C comes to us, and it is to live while the script saves.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", self._module, "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            env=env.child_environment(),
+        )  # fmt: skip
+        holds(self._process.pid)
+        self.tell(self._request.to_json())
+
+    def start_and_wait(self) -> CopyAnswer:
         """Start it and return its answer, however long that takes.
 
         Raises:
@@ -36,19 +49,13 @@ class Beside:
             StorageError: One that cannot be read, or the disk cannot take.
             LaunchError: The process has failed.
         """
-        # A session of its own: ctrl-C comes to us, and it is to live while the script saves.
-        process = self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", self._module, "--parent", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-            env=env.child_environment(),
-        )  # fmt: skip
-        holds(process.pid)
+        self.start()
+        assert self._process is not None
         try:
-            self.tell(self._request.to_json())
             return self.answer()
         except KeyboardInterrupt:
-            process.kill()
-            process.wait()
+            self._process.kill()
+            self._process.wait()
             tell("\nheadrace: interrupted while channels were copied; what is whole stays\n")
             sys.exit(130)
 
@@ -79,6 +86,13 @@ class Beside:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return CopyAnswer.from_json(line) if line else None
+
+    def end_with_a_look(self, exit_code: int) -> None:
+        """Let it go; where the job was not stopped, once it has told what changed meanwhile."""
+        if exit_code < 128:
+            self.tell(END)
+        if not self.end(_LISTING_S):
+            tell("headrace: whether channels changed meanwhile is not known: no answer in time\n")
 
     def end(self, patience_s: float) -> bool:
         """Let it go; return whether it went in time: it is killed where it did not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from headrace.launch.copies import Copies
 from headrace.launch.holding import Held
 from headrace.launch.mounted import Mounts
 from headrace.launch.piped import Piped
+from headrace.launch.watched import Watched
 from headrace.launch.weigh import weigh
+
+_STOPPED = 128 + signal.SIGTERM
 
 
 def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
@@ -78,44 +82,72 @@ def bring_channels(
         StorageError: One cannot be copied.
         LaunchError: A share of one cannot be made.
     """
-    specs = read_channels(options.channels, options.input_modes)
-    limit = limit_of(options.cache_limit) if options.cache_limit else None
-    found: dict[str, str] = {}
-    copied: list[Wanted] = []
-    streamed: list[Wanted] = []
-    mounts = Mounts(folder / "mounts", limit)
-    held: list[Held] = [mounts]
+    bringing = _Bringing(options, folder, pipes)
     try:
         for channel in job.channels_of(host):
-            spec = specs[channel.name]
-            number, of = _share(job, channel, host)
-            path = _local(spec) if spec.is_local else None
-            if spec.is_piped:
-                found[spec.name] = spec.uri if path is None else str(path)
-                streamed.append(Wanted(name=spec.name, url=found[spec.name], folder=str(pipes),
-                                       number=number, of=of))  # fmt: skip
-                continue
-            if path is None and spec.is_mounted:
-                path = mounts.show(spec)
-            if path is None:
-                copied.append(_wanted(options, spec, number, of))
-            else:
-                share = folder / "shares" / spec.name
-                path = _linked_share(spec, path, share, number, of) if of > 1 else path
-                found[spec.name] = str(path)
-        piped = Piped(CopyRequest(channels=tuple(streamed))) if streamed else None
-        if piped is not None:
-            held.append(piped)
-            piped.look()
-        if copied:
-            copies = Copies(CopyRequest(channels=tuple(copied), limit_bytes=limit))
-            held.append(copies)
-            found |= {name: str(path) for name, path in copies.make().items()}
+            bringing.take(channel.name, *_share(job, channel, host))
+        return bringing.done()
     except BaseException:
-        for each in held:
-            each.end(1)
+        bringing.give_up()
         raise
-    return Brought(places=found, held=tuple(held), piped=piped)
+
+
+class _Bringing:
+    """The channels of a host on their way to it."""
+
+    def __init__(self, options: ContractOptions, folder: Path, pipes: Path) -> None:
+        self._options = options
+        self._specs = read_channels(options.channels, options.input_modes)
+        self._folder = folder
+        self._pipes = pipes
+        self._limit = limit_of(options.cache_limit) if options.cache_limit else None
+        self._places: dict[str, str] = {}
+        self._mounts = Mounts(folder / "mounts", self._limit)
+        self._held: list[Held] = [self._mounts]
+        self._mounted: list[Wanted] = []
+        self._copied: list[Wanted] = []
+        self._streamed: list[Wanted] = []
+
+    def take(self, name: str, number: int, of: int) -> None:
+        """Take a channel, of whose `of` shares this host gets one; what is copied comes later."""
+        spec = self._specs[name]
+        path = _local(spec) if spec.is_local else None
+        if spec.is_piped:
+            url = self._places[name] = spec.uri if path is None else str(path)
+            self._streamed.append(_wanted(spec, url, self._pipes, number, of))
+            return
+        if path is None and spec.is_mounted:
+            path = self._mounts.show(spec)
+            if path is not None:
+                self._mounted.append(_wanted(spec, spec.uri, path, number, of))
+        if path is None:
+            cache = _cache_folder(self._options, spec)
+            self._copied.append(_wanted(spec, spec.uri, cache, number, of))
+            return
+        share = self._folder / "shares" / name
+        path = _linked_share(spec, path, share, number, of) if of > 1 else path
+        self._places[name] = str(path)
+
+    def done(self) -> Brought:
+        """Copy what is copied, and return all channels."""
+        piped = None
+        if self._mounted:
+            self._held.append(Watched(CopyRequest(channels=tuple(self._mounted))))
+        if self._streamed:
+            piped = Piped(CopyRequest(channels=tuple(self._streamed)))
+            self._held.append(piped)
+            piped.look()
+        if self._copied:
+            request = CopyRequest(channels=tuple(self._copied), limit_bytes=self._limit)
+            copies = Copies(request)
+            self._held.append(copies)
+            self._places |= {name: str(path) for name, path in copies.make().items()}
+        return Brought(places=self._places, held=tuple(self._held), piped=piped)
+
+    def give_up(self) -> None:
+        """Let go of what has come."""
+        for each in self._held:
+            each.end(_STOPPED)
 
 
 def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
@@ -126,10 +158,14 @@ def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
     return hosts.index(host), len(hosts)
 
 
-def _wanted(options: ContractOptions, spec: ChannelSpec, number: int, of: int) -> Wanted:
-    in_cache = spec.mode == "Cache" and options.cache_dir is not None
-    folder = Path(options.cache_dir or "").expanduser().absolute() if in_cache else usual_folder()
-    return Wanted(name=spec.name, url=spec.uri, folder=str(folder), number=number, of=of)
+def _wanted(spec: ChannelSpec, url: str, folder: Path, number: int, of: int) -> Wanted:
+    return Wanted(name=spec.name, url=url, folder=str(folder), number=number, of=of)
+
+
+def _cache_folder(options: ContractOptions, spec: ChannelSpec) -> Path:
+    if spec.mode == "Cache" and options.cache_dir is not None:
+        return Path(options.cache_dir).expanduser().absolute()
+    return usual_folder()
 
 
 def _local(spec: ChannelSpec) -> Path:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.data.copies.request import END, CopyRequest
+from headrace.data.copies.request import CopyRequest
 from headrace.launch.beside import Beside
-from headrace.launch.told import tell
-
-_LISTING_S = 120.0  # to look whether anything has changed, at the end
 
 
 class Copies:
@@ -23,11 +20,11 @@ class Copies:
         self._beside = Beside("headrace.data.copies.process", request)
 
     def make(self) -> Mapping[str, Path]:
-        """Copy the channels and return where each one lies; see `Beside.start`.
+        """Copy the channels and return where each one lies; see `Beside.start_and_wait`.
 
         It takes as long as that does; each request has a deadline.
         """
-        answer = self._beside.start()
+        answer = self._beside.start_and_wait()
         return {name: Path(folder) for name, folder in answer.folders.items()}
 
     def failure(self) -> str | None:
@@ -36,7 +33,4 @@ class Copies:
 
     def end(self, exit_code: int) -> None:
         """Let the channels go; where the job was not stopped, tell what has changed meanwhile."""
-        if exit_code < 128:
-            self._beside.tell(END)
-        if not self._beside.end(_LISTING_S):
-            tell("headrace: whether channels changed meanwhile is not known: no answer in time\n")
+        self._beside.end_with_a_look(exit_code)

@@ -32,8 +32,8 @@ class Piped:
         self._is_over = threading.Event()
 
     def look(self) -> None:
-        """Look what there is, and whether it may be read; see `Beside.start`."""
-        self._beside.start()
+        """Look what there is, and whether it may be read; see `Beside.start_and_wait`."""
+        self._beside.start_and_wait()
 
     def serve(self) -> None:
         """Have the pipes be made, as their folder is there by now; raises LaunchError."""

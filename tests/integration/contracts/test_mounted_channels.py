@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,29 @@ def test_files_of_a_bucket_are_read_through_a_mount_that_ends_with_the_job(
     assert (
         json.loads(config.read_text())["train"]["TrainingInputMode"] == "File"
     )  # as SageMaker tells it
+
+
+def test_an_object_that_is_replaced_meanwhile_is_told(job: Path, s3_url: str, train: str) -> None:
+    (job / "train.py").write_text(
+        "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\n"
+    )
+    with started(job, *SAGEMAKER, "--input-mode=Mount", train, "train.py") as process:
+        eventually(lambda: has_looked(process.pid), "the first look")
+        open_store(s3_url).put("a.txt", b"another one")
+        (job / "go").touch()
+        assert process.wait(60) == 0
+    said = (job / "terminal").read_text()
+    assert "warning: channel train: 1 object was replaced or removed at s3://" in said
+    assert said.rstrip().endswith(": a.txt")
+
+
+def has_looked(pid: int) -> bool:
+    """Whether the process that looks for changes waits for its standard input once more."""
+    for below in descendants(pid):
+        with suppress(OSError):
+            if b"copies.watching" in Path(f"/proc/{below}/cmdline").read_bytes():
+                return Path(f"/proc/{below}/syscall").read_text().split()[1:2] == ["0x0"]
+    return False
 
 
 def test_hosts_share_a_mounted_channel(job: Path, train: str) -> None:

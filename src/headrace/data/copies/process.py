@@ -14,9 +14,9 @@ from pathlib import Path
 
 from headrace.core.errors import HeadraceError
 from headrace.data.copies.beside import answer_with, begin_beside
+from headrace.data.copies.changes import tell_changes
 from headrace.data.copies.folders import CacheFolders
-from headrace.data.copies.listing import list_channel, named_few
-from headrace.data.copies.progress import say
+from headrace.data.copies.listing import list_channel
 from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
 from headrace.data.copies.trees import HeldTree, Trees
 from headrace.data.storage import StorageConfig
@@ -43,27 +43,10 @@ def main() -> None:
     told = sys.stdin.readline().strip() if answer.kind is None else ""
     for wanted, tree in held.values():
         if told == END:
-            _tell_changes(wanted, tree, config)
+            tell_changes(wanted, tree.listing, config, read="them as they were before")
         tree.let_go()
     # At once: leaving in order would take the interpreter apart under the client's threads.
     os._exit(0 if answer.kind is None else 1)
-
-
-def _tell_changes(wanted: Wanted, tree: HeldTree, config: StorageConfig) -> None:
-    try:
-        changed = list_channel(wanted, config).changes_since(tree.listing)
-    except HeadraceError as error:
-        say(
-            f"headrace: channel {wanted.name}: whether it changed meanwhile is not known: {error}\n"
-        )
-        return
-    if changed:
-        these = "object was" if len(changed) == 1 else "objects were"
-        say(
-            f"headrace: warning: channel {wanted.name}: {len(changed):,} {these} replaced or "
-            f"removed at {tree.listing.url} while the job ran, which has read them as they were "
-            f"before: {named_few(changed)}\n"
-        )
 
 
 if __name__ == "__main__":
