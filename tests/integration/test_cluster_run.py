@@ -131,7 +131,7 @@ def test_a_failing_rank_stops_the_other_host_and_is_told(client_address: str, tm
     flags = ["--engine", "ray", "--address", client_address, "--group", "gpu=2"]
     ended = run(tmp_path, *flags, "--shutdown-timeout", "1", "--run-dir", "r", "train.py")
     assert ended.returncode == 1
-    assert (tmp_path / "asked-0").exists()
+    assert (tmp_path / "asked-0").exists(), ended.stderr
     assert "headrace: rank 1 failed: exit code 1\n" in ended.stderr
     assert ended.stderr.count("ValueError: no") == 2  # once from the rank, once in what is told
     pids = pids_in(tmp_path, 2)
