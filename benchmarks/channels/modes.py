@@ -38,7 +38,7 @@ COLUMNS = {
 NOTES = """
 Seconds, the median over rounds. **First step**: from the start of `headrace run` to its end, copies
 and mounts included. **Epochs** count from `iter(loader)`. A step sleeps as long as an emulated
-device would take; two loader workers decode and crop.
+device would take, and is what sets the pace; two loader workers decode and crop.
 """.strip()
 
 
