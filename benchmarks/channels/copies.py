@@ -6,7 +6,12 @@
 A real S3 server on this machine. Three arms take turns in each round, each in a process of its own,
 its start not counted: the copy as `headrace run` makes it, into an empty cache; the same objects
 read by the client alone, as many requests in flight, nothing hashed and nothing written; the same
-bytes written to files of the same disk. The slower one of the last two is what a copy could reach.
+bytes written to files of the same disk. The slower one of the last two is what a copy could reach
+where a link or a disk sets the pace; where the server has the same cores, these may: the last
+column says how busy they were meanwhile.
+
+Begin five minutes after anything that removed many files of the disk: ext4 looks at each inode
+that was removed lately before it gives one out, and makes files ten times slower meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +20,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import obstore
+import psutil
 from obstore.store import S3Store
 from s3_server import s3_server
 from slow_proxy import slow_proxy
@@ -35,6 +40,7 @@ from slow_proxy import slow_proxy
 from calm import wait_for_calm
 from headrace.core import env
 from headrace.core.units import parse_bytes
+from headrace.data.copies.fetching import AT_ONCE, PARTS_AT_ONCE, SMALL_AT_ONCE, WRITING_THREADS
 from headrace.data.copies.folders import CacheFolders
 from headrace.data.copies.listing import list_channel
 from headrace.data.copies.objects import PART_BYTES
@@ -45,7 +51,6 @@ from headrace.data.storage.urls import parse_url
 
 ARMS = ("copy", "read", "write")
 SMALL_BYTES = 10_000
-SMALL_AT_ONCE, PARTS_AT_ONCE, WRITING_THREADS = 64, 12, 4  # as the copy has them
 
 
 def main() -> None:
@@ -67,8 +72,8 @@ def main() -> None:
         prefix = f"s3://{server.bucket}"
         fill(f"{prefix}/large", 2, parse_bytes(args.large))
         fill(f"{prefix}/small", args.small, SMALL_BYTES)
-        print("| objects | copy | client alone | disk alone | copy / slower of both |")
-        print("|---|---|---|---|---|")
+        print("| objects | copy | client alone | disk alone | copy / slower of both | cores busy |")
+        print("|---|---|---|---|---|---|")
         with slow_proxy(server.endpoint, latency_ms=args.latency_ms, rate_mb=args.rate_mb) as proxy:
             if args.latency_ms or args.rate_mb:
                 env.AWS_ENDPOINT_URL.set(proxy.endpoint)
@@ -93,40 +98,43 @@ def fill(url: str, count: int, size_bytes: int) -> None:
 def row(name: str, url: str, folder: Path, args: argparse.Namespace) -> str:
     """Run all arms in turns and return a row of the table."""
     rates: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    ratios = []
+    ratios, busy = [], []
     for number in range(args.rounds):
         for arm in ARMS[number % 3 :] + ARMS[: number % 3]:
             wait_for_calm()
-            place = folder / "arm"
+            place = folder / f"{name}-{number}-{arm}"  # kept: what was removed slows the next arm
             command = [sys.executable, __file__, "--arm", arm, url, str(place)]
             told = subprocess.run(
                 command, check=True, stdout=subprocess.PIPE, env=env.child_environment()
             )
             found = json.loads(told.stdout)
             rates[arm].append(found["size_bytes"] / found["seconds"] / 1e6)
-            shutil.rmtree(place, ignore_errors=True)
+            if arm == "copy":
+                busy.append(found["busy"])
             os.sync()  # what one arm wrote must not be written out in the next one's time
         ratios.append(rates["copy"][-1] / min(rates["read"][-1], rates["write"][-1]))
     many = f"{args.small:,} of 10 kB" if name == "small" else f"2 of {args.large}"
     cells = [f"{statistics.median(rates[arm]):.0f} MB/s" for arm in ARMS]
     spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-    return f"| {many} | {' | '.join(cells)} | {spread} |"
+    return f"| {many} | {' | '.join(cells)} | {spread} | {statistics.median(busy):.0%} |"
 
 
 def run_arm(arm: str, url: str, place: str) -> dict[str, float]:
     """Run one arm; return its seconds and bytes."""
     declare_leaf()
-    config = StorageConfig(in_flight=96)
+    config = StorageConfig(in_flight=AT_ONCE)
     wanted = Wanted(name="train", url=url, folder=place)
     if arm == "write":  # it needs to know what is to be written, and takes nothing from there
         sizes = [info.size_bytes for info in list_channel(wanted, config).objects]
         block = os.urandom(PART_BYTES)
-        began = time.perf_counter()
+    psutil.cpu_percent()
+    began = time.perf_counter()
+    if arm == "write":
         size_bytes = write_files(Path(place), sizes, block)
     else:
-        began = time.perf_counter()
         size_bytes = copy(wanted, config) if arm == "copy" else asyncio.run(read(wanted))
-    return {"seconds": time.perf_counter() - began, "size_bytes": size_bytes}
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "size_bytes": size_bytes, "busy": psutil.cpu_percent() / 100}
 
 
 def copy(wanted: Wanted, config: StorageConfig) -> int:

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 """The content of an empty object whose key ends in "/": consoles write it to show a folder."""
-_SMALL_BYTES = 2**20  # so that what is in memory of all of them stays below 128 MiB
-_SMALL_AT_ONCE = 64
-_PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
-_WRITING_THREADS = 4
+_SMALL_BYTES = 2**20  # so that what is in memory of all of them stays below 256 MiB
+SMALL_AT_ONCE = 128  # 30 ms away, 4,000 objects a second: about what one loop can take
+PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
+AT_ONCE = SMALL_AT_ONCE + PARTS_AT_ONCE
+WRITING_THREADS = 4
 _PLACED_TOGETHER = 16  # objects that one turn of a writing thread takes
 _Came: TypeAlias = tuple[ObjectInfo, memoryview]
 _Parts: TypeAlias = "asyncio.Queue[tuple[Draft, int] | None]"
@@ -65,7 +66,7 @@ class Fetcher:
         self._objects = Objects(folders)
         self._known = known
         self._progress = progress
-        self._writers = ThreadPoolExecutor(_WRITING_THREADS, thread_name_prefix="headrace-write")
+        self._writers = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="headrace-write")
         self._counting = threading.Lock()
         self._come: list[_Came] = []
         self._tags_are_md5 = True
@@ -78,20 +79,20 @@ class Fetcher:
         """
         small = iter([info for info in infos if info.size_bytes <= _SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > _SMALL_BYTES]
-        parts: _Parts = asyncio.Queue(_PARTS_AT_ONCE)
+        parts: _Parts = asyncio.Queue(PARTS_AT_ONCE)
         try:
             await all_or_none(
                 [
                     self._fetch_all_small(small),
                     self._plan_parts(large, parts),
-                    *(self._fetch_parts(parts) for _ in range(_PARTS_AT_ONCE)),
+                    *(self._fetch_parts(parts) for _ in range(PARTS_AT_ONCE)),
                 ]
             )
         finally:
             self._writers.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch_all_small(self, infos: Iterable[ObjectInfo]) -> None:
-        await all_or_none([self._fetch_small(infos) for _ in range(_SMALL_AT_ONCE)])
+        await all_or_none([self._fetch_small(infos) for _ in range(SMALL_AT_ONCE)])
         await self._place_small(self._come)
 
     async def _fetch_small(self, infos: Iterable[ObjectInfo]) -> None:
@@ -182,7 +183,7 @@ class Fetcher:
                 self._place_draft(draft)
             for number in missing:
                 await parts.put((draft, number))
-        for _ in range(_PARTS_AT_ONCE):
+        for _ in range(PARTS_AT_ONCE):
             await parts.put(None)
 
     async def _fetch_parts(self, parts: _Parts) -> None:

@@ -15,20 +15,19 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError
 from headrace.data.copies.beside import answer_with, begin_beside
 from headrace.data.copies.changes import tell_changes
+from headrace.data.copies.fetching import AT_ONCE
 from headrace.data.copies.folders import CacheFolders
 from headrace.data.copies.listing import list_channel
 from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
 from headrace.data.copies.trees import HeldTree, Trees
 from headrace.data.storage import StorageConfig
 
-_AT_ONCE = 96
-
 
 def main() -> None:
     """Copy, answer, hold, and look once more."""
     begin_beside(int(sys.argv[2]))
     request = CopyRequest.from_json(sys.stdin.readline())
-    config = StorageConfig(in_flight=_AT_ONCE)
+    config = StorageConfig(in_flight=AT_ONCE)
     held: dict[str, tuple[Wanted, HeldTree]] = {}
     try:
         for wanted in request.channels:
