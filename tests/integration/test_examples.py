@@ -136,7 +136,7 @@ def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, png_street
     assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 3), (1, 6)]
 
 
-def test_imagenet_trains_from_class_folders_where_they_lie(tmp_path):
+def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(tmp_path):
     rng = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 3)):
         for number, color in enumerate(((40, 40, 200), (40, 200, 40))):
@@ -146,12 +146,19 @@ def test_imagenet_trains_from_class_folders_where_they_lie(tmp_path):
                 pixels = rng.normal(color, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
                 cv2.imwrite(str(folder / f"{index}.jpg"), pixels)
         headrace("data", "index", tmp_path / "data" / split, cwd=tmp_path)
-    run, script = tmp_path / "run", EXAMPLES / "imagenet/train.py"
-    options = ["--size=32", "--epochs=1", "--batch-size=8", "--strategy=none"]
-    headrace("run", f"--run-dir={run}", script, "--data", tmp_path / "data", *options, cwd=tmp_path)
+    run = tmp_path / "run"
+    train = [EXAMPLES / "imagenet/train.py", "--data", tmp_path / "data", "--size=32",
+             "--checkpoints", tmp_path / "checkpoints"]  # fmt: skip
+    fsdp = ["run", f"--run-dir={run}", "--nproc-per-node=2", *train, "--strategy=fsdp"]
+    headrace(*fsdp, "--epochs=1", "--batch-size=4", cwd=tmp_path)
     (row,) = metrics(run)
     assert row["step"] == 2
     assert 0 <= row["val_top1"] <= row["val_top5"] == 1
+
+    dp = ["run", f"--run-dir={run}", *train, "--strategy=dp", "--resume"]
+    printed = headrace(*dp, "--epochs=2", "--batch-size=8", cwd=tmp_path)
+    assert "resumed at step 2, in epoch 1" in printed
+    assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 2), (1, 4)]
 
 
 def test_a_segformer_in_a_folder_is_begun_with(tmp_path):

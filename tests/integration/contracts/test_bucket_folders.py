@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     or not may_place("/opt/ml"),
     reason="needs FUSE, fusermount3 (package fuse3) and mount namespaces",
 )
-READS = """
+SCRIPT = """
 import os, pathlib, sys
 folder = pathlib.Path(sys.argv[-1].replace("gs://", "/gcs/"))
 print("read", sorted((path.name, path.read_text()) for path in folder.iterdir()), os.getcwd(),
@@ -35,14 +35,12 @@ def cloud() -> Iterator[ObjectServer]:
 
 
 @pytest.fixture
-def job(tmp_path: Path, cloud: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job(job: Path, cloud: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", cloud.endpoint)
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
     for name in ("a.txt", "b.txt"):
         stored = StoredObject(data=name.encode(), etag=f'"{name}"', modified="")
         cloud.objects[f"photos/train/{name}"] = stored
-    (tmp_path / "train.py").write_text(READS)
-    return tmp_path
+    return job
 
 
 @pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=1"]])
@@ -57,9 +55,9 @@ def test_a_bucket_that_an_argument_names_is_a_folder(
 
 
 def test_a_bucket_that_the_script_or_a_hyperparameter_names_is_a_folder(job: Path) -> None:
-    (job / "train.py").write_text(READS.replace("sys.argv[-1]", "'/gcs/photos/train'"))
+    (job / "train.py").write_text(SCRIPT.replace("sys.argv[-1]", "'/gcs/photos/train'"))
     assert run(job, *VERTEX, "train.py").stdout.startswith("read [('a.txt'")
-    (job / "train.py").write_text(READS.replace("sys.argv[-1]", "sys.argv[-1].split('=')[-1]"))
+    (job / "train.py").write_text(SCRIPT.replace("sys.argv[-1]", "sys.argv[-1].split('=')[-1]"))
     ended = run(job, *VERTEX, "--hyperparameter", "data=/gcs/photos/train", "train.py")
     assert ended.stdout.startswith("read [('a.txt'"), ended.stderr
 

@@ -14,7 +14,7 @@ from slow_proxy import slow_proxy
 from headrace.data.storage import open_store
 from jobs import alive, descendants, eventually, run, started
 
-LISTS = """
+SCRIPT = """
 import hashlib, json, os, pathlib
 print("here", os.environ["SM_CURRENT_HOST"], flush=True)
 folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
@@ -32,13 +32,6 @@ from headrace.data.storage import open_store
 open_store(os.environ["TRAIN_URL"]).put("a.txt", b"another one")
 print(open(os.environ["SM_CHANNEL_TRAIN"] + "/a.txt").read(), flush=True)
 """
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "train.py").write_text(LISTS)
-    return tmp_path
 
 
 @pytest.fixture
@@ -106,7 +99,7 @@ def test_hosts_of_the_channels_groups_share_its_objects(
     (job / "train.py").write_text(
         "import os\nassert ('SM_CHANNEL_TRAIN' in os.environ) == "
         "(os.environ['SM_CURRENT_INSTANCE_GROUP'] == 'gpu')\n"
-        f"if 'SM_CHANNEL_TRAIN' in os.environ:\n    exec({LISTS!r})\n"
+        f"if 'SM_CHANNEL_TRAIN' in os.environ:\n    exec({SCRIPT!r})\n"
     )
     ended = run(
         job, *SAGEMAKER, "--engine", "local", "--group", "gpu=2:cpus=1", "--group", "cpu=1:cpus=1",

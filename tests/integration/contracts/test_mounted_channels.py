@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("fusermount3") is None or not Path("/dev/fuse").exists(),
     reason="needs FUSE and fusermount3 (package fuse3)",
 )
-READS = """
+SCRIPT = """
 import os, pathlib
 folder = pathlib.Path(os.environ["SM_CHANNEL_TRAIN"])
 files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*")
@@ -27,13 +27,6 @@ files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglo
 print("read", os.environ["SM_CURRENT_HOST"], sorted(files.items()), flush=True)
 """
 SAGEMAKER = ("--profile", "off", "--run-dir", "r", "--contract", "sagemaker")
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "train.py").write_text(READS)
-    return tmp_path
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from jobs import alive, descendants, eventually, run, started
 from packed import pack_images
 
 # As scripts for Pipe mode are written: wait for the epoch's pipe, read it to its end.
-READS = """
+SCRIPT = """
 import hashlib, os, sys, time
 for epoch in range(int(sys.argv[1])):
     path = f"{os.environ['SM_CHANNEL_TRAIN']}_{epoch}"
@@ -32,13 +32,6 @@ OBJECTS = {
     "deep/d.bin": os.urandom(2**20 + 1),
 }  # fmt: skip
 WHOLE = b"".join(OBJECTS.values())
-
-
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HEADRACE_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "train.py").write_text(READS)
-    return tmp_path
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ def test_who_closes_a_pipe_early_goes_on_with_the_next(job: Path, train: str) ->
 import os
 with open(os.environ["SM_CHANNEL_TRAIN"] + "_0", "rb") as pipe:
     print("begins", pipe.read(100).hex(), flush=True)
-{READS.replace("in range(int(sys.argv[1]))", "in (1, 2)")}
+{SCRIPT.replace("in range(int(sys.argv[1]))", "in (1, 2)")}
 """
     (job / "train.py").write_text(early)
     ended = run(job, *SAGEMAKER, train, "train.py")
@@ -109,7 +102,7 @@ with open(os.environ["SM_CHANNEL_TRAIN"] + "_0", "rb") as pipe:
 
 
 def test_a_rank_that_starts_anew_begins_with_the_first_pipe(job: Path, train: str) -> None:
-    failing = f"""{READS}
+    failing = f"""{SCRIPT}
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     open(f"{{os.environ['SM_CHANNEL_TRAIN']}}_{{epoch + 1}}", "rb").read(2**21)
     sys.exit(1)
