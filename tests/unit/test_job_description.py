@@ -69,6 +69,40 @@ def test_the_group_that_trains_comes_first(named: Any):
     assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[:2] == told[:2]
 
 
+@pytest.mark.parametrize(
+    ("told", "flag", "note"),
+    [  # each is one that SageMaker's SDK 2 takes
+        ({"torch_distributed": {"enabled": True}}, "--distribution=torch_distributed", None),
+        (
+            {"pytorchddp": {"enabled": True, "custom_mpi_options": "-verbose"}},
+            "--distribution=pytorchddp",
+            "custom_mpi_options have no effect",
+        ),
+        (
+            {"smdistributed": {"dataparallel": {"enabled": True, "custom_mpi_options": "-x A=1"}}},
+            "--distribution=smdistributed",
+            "variables are given by environment",
+        ),
+        (
+            {"mpi": {"enabled": True, "processes_per_host": 2, "custom_mpi_options": ""}},
+            "--nproc-per-node=2",
+            None,
+        ),
+        ({"parameter_server": {"enabled": True}}, None, "runs once on each host"),
+        ({"mpi": {"enabled": False, "custom_mpi_options": "-v"}}, None, None),
+        ({"torch_distributed": {}}, None, "starts no ranks"),
+    ],
+)
+def test_each_distribution_of_sagemakers_is_taken_and_what_has_no_effect_is_told(
+    told: dict[str, Any], flag: str | None, note: str | None
+):
+    job = describe({"entry_point": "train.py", "distribution": told}, "")
+    lowered = lower(job, {}).flags
+    assert any("distribution" in each for each in lowered) == (flag is not None)
+    assert flag is None or flag in lowered
+    assert [note in each for each in job.notes] == ([True] if note else [])
+
+
 def test_secrets_reach_the_script_by_no_command_line_and_no_record():
     job = describe(
         {"entry_point": "t.py", "environment": {"HF_TOKEN": "abc", "LEVEL": "3"}}, "Estimator: "
@@ -123,6 +157,26 @@ def test_inputs_with_more_to_say_become_json():
             {"instance_groups": [GPU], "distribution": {**TORCH, "instance_groups": ["gpus"]}},
             "Did you mean gpu?",
         ),
+        ({"distribution": {"torch_distributed": {"enable": True}}}, "Did you mean enabled?"),
+        (
+            {"distribution": {"mpi": {"enabled": True, "process_per_host": 2}}},
+            "Did you mean processes_per_host?",
+        ),
+        (
+            {"distribution": {"smdistributed": {"dataparallel": {"enabeld": True}}}},
+            "Did you mean enabled?",
+        ),
+        ({"distribution": {"mpi": {"enabled": True, "processes_per_host": True}}}, "True is not a"),
+        ({"distribution": {"instance_group": ["gpu"]}}, "Did you mean instance_groups?"),
+        ({"distribution": {**TORCH, "instance_groups": ["gpuu"]}}, "the job has no groups"),
+        ({"distribution": {**TORCH, "instance_groups": []}}, "none: one group trains"),
+        ({"distribution": {**TORCH, "instance_groups": "gpu"}}, 'write it as "instance_groups"'),
+        ({"distribution": {**TORCH, "instance_groups": [5]}}, "5 is no group"),
+        (
+            {"instance_groups": [GPU], "distribution": {"instance_groups": ["gpu"]}},
+            "nothing starts ranks in it",
+        ),
+        ({"distribution": {"pytorchxla": {"enabled": True}}}, 'Take "torch_distributed"'),
         ({"instance_groups": [GPU, GPU]}, "gpu comes twice"),
         ({"instance_groups": [GPU], "instance_count": 2}, "give one of them"),
         ({"instance_groups": [{"name": "a", "typ": "local"}]}, "no typ. Did you mean type?"),

@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any, get_args
+from typing import Any
 
 from headrace.contracts.groups import USUAL_GROUP
 from headrace.contracts.instance_types import HERE
 from headrace.contracts.sagemaker_files import check_hyperparameters
-from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
+from headrace.launch.distribution import (
+    Ranks,
+    distribution_notes,
+    is_one_of,
+    ranks_of,
+    training_first,
+)
 from headrace.launch.job_arguments import check_arguments
 from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
 from headrace.launch.script_flags import check_metric, parse_limit
@@ -22,21 +28,6 @@ from headrace.launch.training_inputs import MODES
 
 ENGINES = ("local", "ray")
 _ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
-    """What starts several ranks, and where.
-
-    Attributes:
-        distribution: As SageMaker calls what starts them.
-        group: The instance group in which it does so; None: the only one, or the one with devices.
-        per_host: How many on each host; None: one on each device.
-    """
-
-    distribution: Distribution
-    group: str | None = None
-    per_host: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +109,7 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
     if "entry_point" not in asked:
         raise UsageError(f"{where}entry_point is missing: name the script.")
     check_hyperparameters(asked.get("hyperparameters", {}))
-    ranks = _ranks(asked.get("distribution", {}), where)
+    ranks = ranks_of(asked.get("distribution", {}), where)
     return JobDescription(
         entry_point=asked["entry_point"],
         source_dir=asked.get("source_dir"),
@@ -147,46 +138,6 @@ def _contracts(told: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)  # `--contract` says which there are
 
 
-def _ranks(told: Mapping[str, Any], where: str) -> Ranks | None:
-    known: tuple[Distribution, ...] = get_args(Distribution)
-    ways = {name: value for name, value in told.items() if name != "instance_groups"}
-    for name in ways:
-        if name not in known:
-            raise UsageError(f"{where}distribution: {name}{_is_one_of(name, known)}")
-    enabled = {name: value for name, value in ways.items() if _is_enabled(name, value, where)}
-    if len(enabled) > 1:
-        raise UsageError(f"{where}distribution: {' and '.join(enabled)}: enable one of them.")
-    if not enabled:
-        return None
-    ((name, options),) = enabled.items()
-    groups = [
-        each.name if isinstance(each, InstanceGroup) else each
-        for each in told.get("instance_groups") or ()
-    ]
-    if len(groups) > 1:
-        raise UsageError(
-            f"{where}distribution: instance_groups {', '.join(map(str, groups))}: one group trains."
-        )
-    per_host = options.get("processes_per_host")
-    if per_host is not None and (not isinstance(per_host, int) or per_host < 1):
-        raise UsageError(f"{where}distribution: processes_per_host {per_host!r}: one or more.")
-    distribution = known[known.index(name)]
-    return Ranks(distribution=distribution, group=groups[0] if groups else None, per_host=per_host)
-
-
-def _is_enabled(name: str, value: object, where: str) -> bool:
-    how = '{"smdistributed": {"dataparallel": {"enabled": True}}}'
-    if name == "smdistributed":
-        if not isinstance(value, Mapping) or set(value) - {"dataparallel"}:
-            raise UsageError(f"{where}distribution: of smdistributed there is dataparallel: {how}.")
-        value = value.get("dataparallel", {})
-    else:
-        how = f'{{"{name}": {{"enabled": True}}}}'
-    if not isinstance(value, Mapping) or not isinstance(value.get("enabled", False), bool):
-        raise UsageError(f"{where}distribution: {name} is {value!r}: write it as {how}.")
-    return bool(value.get("enabled", False))
-
-
 def _hosts(asked: Mapping[str, Any], ranks: Ranks | None, where: str) -> Hosts:
     engine = _choice(asked.get("engine", "local"), ENGINES, f"{where}engine") or "local"
     address = asked.get("address")
@@ -194,7 +145,7 @@ def _hosts(asked: Mapping[str, Any], ranks: Ranks | None, where: str) -> Hosts:
         raise UsageError(f'{where}address {address}: it is a Ray cluster\'s: add engine="ray".')
     groups = _groups(asked, engine, where)
     return Hosts(
-        groups=_training_first(groups, ranks, asked.get("offload"), where),
+        groups=training_first(groups, ranks, asked.get("offload"), where),
         engine=engine,
         address=address,
         offload=asked.get("offload"),
@@ -236,28 +187,6 @@ def _group(told: object, where: str) -> InstanceGroup:
     return InstanceGroup(**told)
 
 
-def _training_first(
-    groups: Sequence[InstanceGroup], ranks: Ranks | None, offload: str | None, where: str
-) -> tuple[InstanceGroup, ...]:
-    """Return the groups in the order in which the launcher takes them: the first one trains."""
-    names = [group.name for group in groups]
-    if ranks is None or not groups:
-        return tuple(groups)
-    chosen = ranks.group
-    if chosen is None:
-        may = [group.name for group in groups if group.has_devices and group.name != offload]
-        if len(may) > 1:
-            raise UsageError(
-                f"{where}distribution: which of the groups {', '.join(may)} trains? Name it: "
-                f'"instance_groups": ["{may[0]}"].'
-            )
-        chosen = may[0] if may else next((name for name in names if name != offload), names[0])
-    if chosen not in names:
-        near = _is_one_of(str(chosen), names)
-        raise UsageError(f"{where}distribution: instance_groups: {chosen}{near}")
-    return tuple(sorted(groups, key=lambda group: group.name != chosen))
-
-
 def _max_run(told: float | str | None, where: str) -> float | None:
     try:
         return None if told is None else parse_limit(str(told))
@@ -289,7 +218,7 @@ def _profiler(told: object, where: str) -> ProfilerConfig | None:
     known = list(ProfilerConfig.__dataclass_fields__)
     for name in told:
         if name not in known:
-            raise UsageError(f"{where}profiler_config: {name}{_is_one_of(str(name), known)}")
+            raise UsageError(f"{where}profiler_config: {name}{is_one_of(str(name), known)}")
     return ProfilerConfig(**told)
 
 
@@ -302,19 +231,13 @@ def _either(asked: Mapping[str, Any], name: str, sagemakers: str, where: str) ->
 
 def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
     if value is not None and value not in known:
-        raise UsageError(f"{where} {value}{_is_one_of(value, known)}")
+        raise UsageError(f"{where} {value}{is_one_of(value, known)}")
     return value
-
-
-def _is_one_of(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return f": it is one of {', '.join(known)}.{meant}"
 
 
 def _notes(asked: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what of the asked is otherwise here; the job runs with what there is."""
-    notes = []
+    notes = distribution_notes(asked.get("distribution", {}))
     wanted = asked.get("framework_version")
     try:
         installed = metadata.version("torch")
