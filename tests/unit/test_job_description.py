@@ -123,7 +123,7 @@ def test_inputs_with_more_to_say_become_json():
                 file_system_access_mode="ro",
             ),
         },
-        input_mode="File",
+        input_mode="File", cache_dir="cache",
     )  # fmt: skip
     channels = dict(
         flag.removeprefix("--channel=").split("=", 1) for flag in told if "--channel" in flag
@@ -136,6 +136,17 @@ def test_inputs_with_more_to_say_become_json():
     modes = [flag for flag in told if "--input-mode" in flag]
     assert modes == ["--input-mode=train=Cache", "--input-mode=labels=File"]
     assert flags("s3://b/t")[-1] == "--channel=training=s3://b/t"  # as SageMaker names it
+
+
+def test_mode_cache_is_reached_by_arguments_alone():
+    fsx = FileSystemInput("fs-1", "FSxLustre", "/fsx/cache", "rw")
+    for cache in ("/fsx/cache", fsx):
+        told = flags({"train": "s3://b/t"}, input_mode="Cache", cache_dir=cache, cache_limit="9GB")
+        assert told[-3:] == ["--input-mode=train=Cache", "--cache-dir=/fsx/cache",
+                             "--cache-limit=9GB"]  # fmt: skip
+    assert flags(cache_limit=10**9)[-1] == "--cache-limit=1000000000"
+    with pytest.raises(UsageError, match=r'inputs: train: .* Name one: cache_dir="/fsx/cache"'):
+        flags({"train": TrainingInput("s3://b/t", input_mode="Cache")})
 
 
 @pytest.mark.parametrize(
@@ -193,6 +204,13 @@ def test_inputs_with_more_to_say_become_json():
         ({"metric_definitions": [{"Name": "a"}]}, "write each as"),
         ({"engine": "rays"}, "engine rays: it is one of local, ray. Did you mean ray?"),
         ({"address": "auto"}, 'add engine="ray"'),
+        ({"cache_dir": 5}, "cache_dir: 5 is not a text, or a FileSystemInput"),
+        (
+            {"cache_dir": FileSystemInput("fs-1", "EFS", "/efs")},
+            'say file_system_access_mode="rw"',
+        ),
+        ({"cache_limit": "a lot"}, "Estimator: cache_limit: "),
+        ({"cache_limit": 0}, "Estimator: cache_limit 0: a cache that holds nothing"),
         ({"input_mode": "Fastfile"}, "Did you mean FastFile?"),
         ({"checkpoint_uri": "a", "checkpoint_s3_uri": "a"}, "mean the same"),
         ({"profiler_config": 5}, "is not a ProfilerConfig"),

@@ -135,14 +135,19 @@ def check_channels(
         limit_of(cache_limit)
 
 
-def limit_of(text: str) -> int:
-    """Return what `--cache-limit` says, in bytes; raises UsageError."""
+def limit_of(text: str, said: str = "--cache-limit") -> int:
+    """Return how much a cache may hold, in bytes; raises UsageError.
+
+    Args:
+        text: What was said of it.
+        said: By what name.
+    """
     try:
         found = parse_bytes(text)
     except UsageError as error:
-        raise UsageError(f"--cache-limit: {error}") from None
+        raise UsageError(f"{said}: {error}") from None
     if not found:
-        raise UsageError(f"--cache-limit {text}: a cache that holds nothing holds no channel.")
+        raise UsageError(f"{said} {text}: a cache that holds nothing holds no channel.")
     return found
 
 

@@ -189,7 +189,7 @@ class Estimator:
         job: JobDescription = self._job
         if experiment_config is not None:
             job = replace(job, asked={**job.asked, "experiment_config": dict(experiment_config)})
-        return lower(job, named_inputs(inputs, _WHERE))
+        return lower(job, named_inputs(inputs, _WHERE), _WHERE)
 
 
 PyTorch = Estimator

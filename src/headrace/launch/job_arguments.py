@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 
 from headrace.core.errors import UsageError
 from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
+from headrace.launch.training_inputs import FileSystemInput
 
 
 class JobArguments(TypedDict, total=False):
@@ -27,6 +28,8 @@ class JobArguments(TypedDict, total=False):
     contract: str | Sequence[str] | None
     environment: Mapping[str, str] | None
     input_mode: str | None
+    cache_dir: str | FileSystemInput | None
+    cache_limit: int | str | None
     engine: str | None
     address: str | None
     offload: str | None
@@ -115,6 +118,16 @@ def _seconds(value: object) -> str | None:
     return None if fine else "a number of seconds, or a text such as 2h"
 
 
+def _folder(value: object) -> str | None:
+    fine = isinstance(value, FileSystemInput) or _text(value) is None
+    return None if fine else "a text, or a FileSystemInput"
+
+
+def _bytes(value: object) -> str | None:
+    fine = isinstance(value, int | str) and not isinstance(value, bool)
+    return None if fine else "a number of bytes, or a text such as 100GB"
+
+
 def _profiler(value: object) -> str | None:
     return None if isinstance(value, ProfilerConfig | Mapping) else "a ProfilerConfig"
 
@@ -131,6 +144,8 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "contract": _text_or_texts,
     "environment": _texts_by_name,
     "input_mode": _text,
+    "cache_dir": _folder,
+    "cache_limit": _bytes,
     "engine": _text,
     "address": _text,
     "offload": _text,

@@ -14,6 +14,7 @@ from headrace.contracts.groups import USUAL_GROUP
 from headrace.contracts.instance_types import HERE
 from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.core.errors import UsageError
+from headrace.launch.channel_flags import limit_of
 from headrace.launch.distribution import (
     Ranks,
     distribution_notes,
@@ -24,7 +25,7 @@ from headrace.launch.distribution import (
 from headrace.launch.job_arguments import check_arguments
 from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
 from headrace.launch.script_flags import check_metric, parse_limit
-from headrace.launch.training_inputs import MODES
+from headrace.launch.training_inputs import MODES, FileSystemInput
 
 ENGINES = ("local", "ray")
 _ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
@@ -64,6 +65,8 @@ class JobDescription:
         max_restarts: How often ranks that fail are started anew.
         metrics: Regular expressions of what ranks print, by the metrics' names.
         input_mode: How channels reach the script, unless they say so themselves.
+        cache_dir: The folder of channels in mode Cache; None: none was named.
+        cache_limit: How much a cache of channels may hold; None: what the disk does.
         checkpoint_uri: Where checkpoints are kept; None: in the run's folder alone.
         output_path: Likewise what the script makes.
         profiler: How it is recorded; None: as usual.
@@ -85,6 +88,8 @@ class JobDescription:
     max_restarts: int
     metrics: Mapping[str, str]
     input_mode: str | None
+    cache_dir: str | None
+    cache_limit: str | None
     checkpoint_uri: str | None
     output_path: str | None
     profiler: ProfilerConfig | None
@@ -123,6 +128,8 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
         max_restarts=asked.get("max_restarts", 0),
         metrics=_metrics(asked.get("metric_definitions", ()), where),
         input_mode=_choice(asked.get("input_mode"), MODES, f"{where}input_mode"),
+        cache_dir=_cache_dir(asked.get("cache_dir"), where),
+        cache_limit=_cache_limit(asked.get("cache_limit"), where),
         checkpoint_uri=_either(asked, "checkpoint_uri", "checkpoint_s3_uri", where),
         output_path=asked.get("output_path"),
         profiler=_profiler(asked.get("profiler_config"), where),
@@ -194,6 +201,24 @@ def _max_run(told: float | str | None, where: str) -> float | None:
         raise UsageError(
             f"{where}max_run: {told!r} is no time: a number of seconds, or a text such as 2h."
         ) from None
+
+
+def _cache_dir(told: str | FileSystemInput | None, where: str) -> str | None:
+    if not isinstance(told, FileSystemInput):
+        return told
+    if told.file_system_access_mode != "rw":
+        raise UsageError(
+            f"{where}cache_dir: what is cached is written there: say "
+            'file_system_access_mode="rw" of the FileSystemInput.'
+        )
+    return told.directory_path
+
+
+def _cache_limit(told: int | str | None, where: str) -> str | None:
+    if told is None:
+        return None
+    _ = limit_of(str(told), f"{where}cache_limit")  # refuses what is no size
+    return str(told)
 
 
 def _metrics(told: Sequence[Any], where: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     file, where = Path(rest[0]), f"{rest[0]}: "
     given = _read(file)
     job = describe(given, where, more=(_INPUTS,))
-    lowered = lower(job, named_inputs(given.get(_INPUTS), where))
+    lowered = lower(job, named_inputs(given.get(_INPUTS), where), where)
     env.change({**lowered.variables, env.ASKED.name: lowered.asked})
     for note in job.notes:
         tell(f"headrace: {where}{note}\n")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
+from headrace.core.errors import UsageError
 from headrace.launch.job_description import JobDescription
 from headrace.launch.training_inputs import Input, mode_of
 from headrace.records.redaction import is_secret
@@ -29,13 +30,18 @@ class Lowered:
     asked: str = "{}"
 
 
-def lower(job: JobDescription, inputs: Mapping[str, Input]) -> Lowered:
+def lower(job: JobDescription, inputs: Mapping[str, Input], where: str = "") -> Lowered:
     """Return how a job is started.
 
     Args:
         job: What is to run.
         inputs: Its channels.
+        where: Who asks, as a message begins.
+
+    Raises:
+        UsageError: A channel in mode Cache, and no folder for it.
     """
+    _check_cached(job, inputs, where)
     secret = {name: value for name, value in job.environment.items() if is_secret(name)}
     flags = [*_of_hosts(job), *_of_script(job), *_of_inputs(job, inputs), *_of_run(job)]
     flags += [
@@ -85,7 +91,20 @@ def _of_inputs(job: JobDescription, inputs: Mapping[str, Input]) -> list[str]:
         mode = mode_of(value, job.input_mode)
         if mode is not None:
             flags.append(f"--input-mode={name}={mode}")
+    if job.cache_dir is not None:
+        flags.append(f"--cache-dir={job.cache_dir}")
+    if job.cache_limit is not None:
+        flags.append(f"--cache-limit={job.cache_limit}")
     return flags
+
+
+def _check_cached(job: JobDescription, inputs: Mapping[str, Input], where: str) -> None:
+    for name, value in inputs.items():
+        if mode_of(value, job.input_mode) == "Cache" and job.cache_dir is None:
+            raise UsageError(
+                f"{where}inputs: {name}: in mode Cache it lies in a folder of your choice. Name "
+                'one: cache_dir="/fsx/cache".'
+            )
 
 
 def _of_run(job: JobDescription) -> list[str]:

@@ -72,6 +72,22 @@ def test_a_job_of_a_yaml_file_and_flags_before_it(job: Path) -> None:
     assert (job / "runs" / "mine" / "run.json").exists()
 
 
+def test_one_key_of_a_job_file_puts_its_channels_into_a_cache(job: Path, s3_url: str) -> None:
+    open_store(s3_url).put("train/a.bin", b"a picture")
+    (job / "lists.py").write_text(
+        "import os; print(os.listdir(os.environ['SM_CHANNEL_TRAIN']), flush=True)\n"
+    )
+    (job / "cached.yaml").write_text(
+        f"entry_point: lists.py\ninputs: {{train: {s3_url}/train}}\ninput_mode: Cache\n"
+        "cache_dir: fsx\ncache_limit: 1GB\n"
+    )
+    ended = run(job, "cached.yaml")
+    assert ended.returncode == 0, ended.stderr
+    assert "['a.bin']\n" in ended.stdout
+    assert any(file.read_bytes() == b"a picture" for file in (job / "fsx").rglob("*")
+               if file.is_file())  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -95,6 +111,11 @@ def test_a_job_of_a_yaml_file_and_flags_before_it(job: Path) -> None:
             "a.yml",
             "entry_point: train.py\ninputs: {train: {s3_data: b, mod: File}}",
             "inputs: train: there is no mod.",
+        ),
+        (
+            "a.yml",
+            "entry_point: train.py\ninputs: s3://b/t\ninput_mode: Cache",
+            "inputs: training: in mode Cache it lies in a folder of your choice. Name one: cache_d",
         ),
         (
             "a.yml",
