@@ -138,6 +138,11 @@ def test_inputs_with_more_to_say_become_json():
     assert flags("s3://b/t")[-1] == "--channel=training=s3://b/t"  # as SageMaker names it
 
 
+def test_a_path_for_checkpoints_that_the_contract_has_anyway_is_no_flag():
+    assert flags(checkpoint_local_path="/opt/ml/checkpoints/") == ["--contract=sagemaker"]
+    assert flags(checkpoint_local_path="/ck//a/")[-1] == "--checkpoint-local-path=/ck/a"
+
+
 def test_mode_cache_is_reached_by_arguments_alone():
     fsx = FileSystemInput("fs-1", "FSxLustre", "/fsx/cache", "rw")
     for cache in ("/fsx/cache", fsx):
@@ -204,6 +209,10 @@ def test_mode_cache_is_reached_by_arguments_alone():
         ({"metric_definitions": [{"Name": "a"}]}, "write each as"),
         ({"engine": "rays"}, "engine rays: it is one of local, ray. Did you mean ray?"),
         ({"address": "auto"}, 'add engine="ray"'),
+        ({"checkpoint_local_path": "checkpoints"}, "it begins with /"),
+        ({"checkpoint_local_path": "/opt/ml/model/c"}, "the contract has other things there"),
+        ({"checkpoint_local_path": "/opt"}, "the contract has other things there"),
+        ({"checkpoint_local_path": "/c", "contract": "vertex"}, "it is SageMaker's"),
         ({"cache_dir": 5}, "cache_dir: 5 is not a text, or a FileSystemInput"),
         (
             {"cache_dir": FileSystemInput("fs-1", "EFS", "/efs")},

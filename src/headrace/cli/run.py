@@ -156,6 +156,13 @@ _CheckpointUri = Annotated[
         help="URL: checkpoints are kept there while the job runs, and fetched before it begins."
     ),
 ]
+_CheckpointPlace = Annotated[
+    str | None,
+    typer.Option(
+        help="A folder at which a script for SageMaker finds its checkpoints, too; it looks for "
+        "them in /opt/ml/checkpoints anyway."
+    ),
+]
 _OutputPath = Annotated[
     str | None, typer.Option(help="URL: model and output go there when the job has ended.")
 ]
@@ -205,6 +212,7 @@ def _run(
     max_run: _MaxRun = None,
     dry_run: _DryRun = False,
     checkpoint_uri: _CheckpointUri = None,
+    checkpoint_local_path: _CheckpointPlace = None,
     output_path: _OutputPath = None,
 ) -> None:
     # Every flag reaches the launcher as it was typed: there is one place that reads them.

@@ -17,6 +17,7 @@ from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
 from headrace.launch.channel_flags import check_channels, read_modes
+from headrace.launch.checkpoint_place import FLAG, check_place
 
 FLAGS = {
     "--contract": "sagemaker, sagemaker-v3 or vertex: what the script is told, and how.",
@@ -26,6 +27,7 @@ FLAGS = {
     "--input-mode": "MODE or NAME=MODE: how it gets to the script: File, Cache, FastFile, Pipe.",
     "--cache-dir": "The folder of channels in mode Cache.",
     "--cache-limit": "How much a cache of channels may hold: 100GB.",
+    "--checkpoint-local-path": "Where a script for SageMaker finds its checkpoints, too.",
     "--distribution": "What starts a rank for each device: torch_distributed, smdistributed, ...",
 }
 """Each flag, and its help."""
@@ -50,6 +52,7 @@ class ContractOptions:
         input_modes: How channels' data get to the script, by their names; "": all others'.
         cache_dir: The folder of channels in mode Cache.
         cache_limit: How much a cache of channels may hold; None: what the disk does.
+        checkpoint_local_path: Where the script finds its checkpoints, too; None: nowhere else.
     """
 
     contracts: tuple[ContractName, ...] = ()
@@ -60,6 +63,7 @@ class ContractOptions:
     input_modes: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str | None = None
     cache_limit: str | None = None
+    checkpoint_local_path: str | None = None
 
     @property
     def is_any(self) -> bool:
@@ -93,10 +97,12 @@ class ContractOptions:
         modes = read_modes(told.get("input_mode", ()))
         cache_dir, cache_limit = _last(told, "cache_dir"), _last(told, "cache_limit")
         check_channels(channels, modes, cache_dir, cache_limit)
+        place = _last(told, "checkpoint_local_path")
         return cls(
             input_modes=modes,
             cache_dir=cache_dir,
             cache_limit=cache_limit,
+            checkpoint_local_path=place and check_place(place, contracts, FLAG),
             contracts=contracts,
             channels=channels,
             hyperparameters=hyperparameters,

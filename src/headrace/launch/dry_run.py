@@ -201,6 +201,8 @@ def _facts(job: DryJob) -> Iterator[tuple[str, str]]:
         yield "", f"{group.name}: {len(group.hosts)} x {group.instance_type}, {has}"
         yield "", "  " + ", ".join(group.hosts)
     yield "ranks", _ranks(job)
+    if job.contract.checkpoint_local_path is not None:
+        yield "checkpoints", f"at {job.contract.checkpoint_local_path}, too"
     if job.around.max_run_s is not None:
         yield "max run", f"{job.around.max_run_s:g} s"
     if job.restarts:

@@ -38,6 +38,7 @@ class JobArguments(TypedDict, total=False):
     metric_definitions: Sequence[Mapping[str, str]] | None
     checkpoint_uri: str | None
     checkpoint_s3_uri: str | None
+    checkpoint_local_path: str | None
     output_path: str | None
     profiler_config: ProfilerConfig | None
     disable_profiler: bool | None
@@ -66,7 +67,6 @@ class JobArguments(TypedDict, total=False):
     enable_network_isolation: Any
     enable_sagemaker_metrics: Any
     container_log_level: Any
-    checkpoint_local_path: Any
 
 
 def _text(value: object) -> str | None:
@@ -154,6 +154,7 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "metric_definitions": _list,
     "checkpoint_uri": _text,
     "checkpoint_s3_uri": _text,
+    "checkpoint_local_path": _text,
     "output_path": _text,
     "profiler_config": _profiler,
     "disable_profiler": _bool,

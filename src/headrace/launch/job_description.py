@@ -15,6 +15,7 @@ from headrace.contracts.instance_types import HERE
 from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.core.errors import UsageError
 from headrace.launch.channel_flags import limit_of
+from headrace.launch.checkpoint_place import check_place
 from headrace.launch.distribution import (
     Ranks,
     distribution_notes,
@@ -68,6 +69,7 @@ class JobDescription:
         cache_dir: The folder of channels in mode Cache; None: none was named.
         cache_limit: How much a cache of channels may hold; None: what the disk does.
         checkpoint_uri: Where checkpoints are kept; None: in the run's folder alone.
+        checkpoint_local_path: Where the script finds its checkpoints, too; None: nowhere else.
         output_path: Likewise what the script makes.
         profiler: How it is recorded; None: as usual.
         is_recorded: Whether it is.
@@ -91,6 +93,7 @@ class JobDescription:
     cache_dir: str | None
     cache_limit: str | None
     checkpoint_uri: str | None
+    checkpoint_local_path: str | None
     output_path: str | None
     profiler: ProfilerConfig | None
     is_recorded: bool
@@ -114,6 +117,7 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
     if "entry_point" not in asked:
         raise UsageError(f"{where}entry_point is missing: name the script.")
     check_hyperparameters(asked.get("hyperparameters", {}))
+    contracts = _contracts(asked.get("contract", "sagemaker"))
     ranks = ranks_of(asked.get("distribution", {}), where)
     return JobDescription(
         entry_point=asked["entry_point"],
@@ -121,7 +125,7 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
         dependencies=tuple(asked.get("dependencies", ())),
         hyperparameters=dict(asked.get("hyperparameters", {})),
         environment=dict(asked.get("environment", {})),
-        contracts=_contracts(asked.get("contract", "sagemaker")),
+        contracts=contracts,
         hosts=_hosts(asked, ranks, where),
         ranks=ranks,
         max_run_s=_max_run(asked.get("max_run"), where),
@@ -131,6 +135,7 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
         cache_dir=_cache_dir(asked.get("cache_dir"), where),
         cache_limit=_cache_limit(asked.get("cache_limit"), where),
         checkpoint_uri=_either(asked, "checkpoint_uri", "checkpoint_s3_uri", where),
+        checkpoint_local_path=_checkpoints_at(asked, contracts, where),
         output_path=asked.get("output_path"),
         profiler=_profiler(asked.get("profiler_config"), where),
         is_recorded=not asked.get("disable_profiler", False),
@@ -219,6 +224,13 @@ def _cache_limit(told: int | str | None, where: str) -> str | None:
         return None
     _ = limit_of(str(told), f"{where}cache_limit")  # refuses what is no size
     return str(told)
+
+
+def _checkpoints_at(asked: Mapping[str, Any], contracts: Sequence[str], where: str) -> str | None:
+    told = asked.get("checkpoint_local_path")
+    if told is None:
+        return None
+    return check_place(told, contracts, f"{where}checkpoint_local_path")
 
 
 def _metrics(told: Sequence[Any], where: str) -> dict[str, str]:

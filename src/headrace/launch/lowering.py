@@ -115,6 +115,8 @@ def _of_run(job: JobDescription) -> list[str]:
         flags.append(f"--max-restarts={job.max_restarts}")
     if job.checkpoint_uri is not None:
         flags.append(f"--checkpoint-uri={job.checkpoint_uri}")
+    if job.checkpoint_local_path is not None:
+        flags.append(f"--checkpoint-local-path={job.checkpoint_local_path}")
     if job.output_path is not None:
         flags.append(f"--output-path={job.output_path}")
     if not job.is_recorded:

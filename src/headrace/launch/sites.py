@@ -18,6 +18,7 @@ from headrace.core import env
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.placed import placed_command
 from headrace.core.places import SITE
+from headrace.launch.checkpoint_place import make_place
 from headrace.launch.holding import Held
 from headrace.launch.sagemaker_tree import SageMakerTree
 from headrace.launch.told import tell
@@ -95,6 +96,7 @@ class SiteRequest:
         channels: Where the data of each channel are: a folder or a file, or, where they are read
             from pipes, a path or a URL.
         places: Folders that the script sees elsewhere, beside those of its contract, by the place.
+        checkpoints_at: Where it sees its checkpoints, too; None: nowhere else.
     """
 
     script: Script
@@ -105,6 +107,7 @@ class SiteRequest:
     is_code_named: bool
     channels: Mapping[str, str]
     places: Mapping[str, str] = field(default_factory=dict)
+    checkpoints_at: str | None = None
 
     @property
     def base(self) -> Path:
@@ -119,6 +122,10 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
         request: What it is made of.
         machine: What the host has.
         may_place: Whether a process of this host may have a view of files of its own.
+
+    Raises:
+        UsageError: The script cannot be told so much, or not see its checkpoints where it wants to.
+        OSError: The folders cannot be made.
     """
     script, tree, places = request.script, None, dict(request.places)
     seen = SageMakerFolders()
@@ -130,6 +137,9 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
             places[USUAL_BASE] = tree.folders.base
         else:
             seen = tree.folders
+        if request.checkpoints_at is not None:
+            make_place(request.checkpoints_at, request.base, may_place=may_place)
+            places[request.checkpoints_at] = tree.folders.checkpoints
         environment = {**_smddp(), **_streamed(request, seen)}
     if "vertex" in script.contracts:
         for name in VERTEX_FOLDERS:

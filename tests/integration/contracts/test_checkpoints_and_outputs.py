@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
+from headrace.core.placed import may_place
 from headrace.data.storage import open_store
+from headrace.launch.checkpoint_place import make_place
 from headrace.launch.uploads.lease import Lease
 from jobs import attempts_of, clean_environment, eventually, headrace, run, started
 
@@ -65,7 +67,44 @@ pathlib.Path("ready").touch()
 while not pathlib.Path("enough").exists():
     time.sleep(0.01)
 """
+ELSEWHERE = """
+import pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+found = sorted(path.name for path in folder.iterdir())
+print("found", found, sorted(path.name for path in pathlib.Path("/opt/ml/checkpoints").iterdir()))
+(folder / f"{len(found)}.pt").write_text("state")
+"""
 QUIET = ("--profile", "off")
+
+
+@pytest.mark.skipif(not may_place("/opt/ml"), reason="no mount namespaces")
+@pytest.mark.parametrize("below", ["", "/opt/ml/mine", "/headrace-test/deep"])
+def test_checkpoints_at_a_path_of_the_scripts_own_come_back_there(
+    tmp_path: Path, below: str
+) -> None:
+    place = below or str(tmp_path / "mine")
+    (tmp_path / "train.py").write_text(ELSEWHERE)
+    flags = ("--contract", "sagemaker", "--checkpoint-local-path", place, *QUIET)
+    for name, found in (("a", []), ("b", ["0.pt"])):
+        ended = run(tmp_path, *flags, "--name", name, "--checkpoint-uri", "kept", "train.py", place)
+        assert ended.returncode == 0, ended.stderr
+        assert f"found {found} {found}\n" in ended.stdout
+    assert below or not any((tmp_path / "mine").iterdir())  # it is the job's alone
+
+
+def test_a_path_for_checkpoints_that_would_hide_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "mine").write_text("")
+    for place in (tmp_path, tmp_path / "mine"):
+        ended = run(tmp_path, "--contract", "sagemaker", "--checkpoint-local-path", str(place),
+                    *QUIET, "train.py")  # fmt: skip
+        assert ended.returncode == 2
+        assert "there is something already, which the script would not see" in ended.stderr
+
+
+def test_a_path_for_checkpoints_needs_a_view_of_files_of_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a process of this host may mount nothing"):
+        make_place("/mine", tmp_path, may_place=False)
 
 
 def test_a_run_goes_on_from_its_url_where_its_folder_is_lost(tmp_path: Path, s3_url: str) -> None:
