@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -10,6 +9,7 @@ from typing import Any, get_args
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
 from headrace.launch.job_parts import InstanceGroup
+from headrace.launch.nearest import is_one_of
 
 _GROUPS = "instance_groups"
 _PER_HOST = "processes_per_host"
@@ -134,13 +134,6 @@ def training_first(
     if chosen is not None and chosen not in names:
         raise UsageError(f"{where}distribution: {_GROUPS}: {chosen}{is_one_of(chosen, names)}")
     return tuple(sorted(groups, key=lambda group: group.name != chosen))
-
-
-def is_one_of(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message that refuses a name: what there is, and the nearest of it."""
-    near = difflib.get_close_matches(name, known, n=1)
-    meant = f" Did you mean {near[0]}?" if near else ""
-    return f": it is one of {', '.join(known)}.{meant}"
 
 
 def _options(name: str, value: object, said: str) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,16 +15,17 @@ from typing import Any, Unpack
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.tied import tied_command
+from headrace.launch.debugger import ProfilerRule
 from headrace.launch.job_arguments import JobArguments
 from headrace.launch.job_description import JobDescription, describe, run_stem
 from headrace.launch.lowering import Lowered, lower
+from headrace.launch.profiler_update import ProfilerUpdate
 from headrace.launch.started_run import StartedRun
 from headrace.launch.told import tell
 from headrace.launch.training_inputs import Input, named_inputs
 from headrace.records.run_folder import LAUNCHER_LOG, RunFolder, open_run_folder
 
 _WHERE = "Estimator: "
-_DEEP_S = 20.0
 
 
 class Estimator:
@@ -93,7 +94,7 @@ class Estimator:
             LaunchError: The job failed; the message ends with its last words.
         """
         lowered = self._lowered(inputs, experiment_config)
-        for note in self._job.notes:
+        for note in lowered.notes:
             tell(f"headrace: {note}\n")
         self.latest_run = None
         self.latest_run = run = _start(
@@ -146,31 +147,36 @@ class Estimator:
 
     def update_profiler(
         self,
+        rules: Sequence[ProfilerRule] | None = None,
         system_monitor_interval_millis: int | None = None,
+        s3_output_path: str | None = None,
+        framework_profile_params: object | None = None,
+        disable_framework_metrics: bool = False,  # noqa: FBT001, FBT002 - SageMaker's
         *,
         deep_s: float | None = None,
-        framework_profile_params: object | None = None,
     ) -> None:
-        """Change how the latest run is recorded while it runs.
+        """Change how the latest run is recorded while it runs; run.json has what was asked.
 
         Args:
+            rules: Rules of SageMaker Debugger's that are checked, too, when it has ended.
             system_monitor_interval_millis: Milliseconds between samples of the system.
+            s3_output_path: SageMaker's; what is recorded lies in the run's folder.
+            framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
+            disable_framework_metrics: Look closer no more; steps are recorded as usual.
             deep_s: Look closer for so many seconds, and trace a few steps.
-            framework_profile_params: SageMaker's; anything: look closer for 20 seconds.
 
         Raises:
+            UsageError: Nothing is to change, or a value cannot be.
             RecordsError: It does not run, or is not recorded.
         """
-        if system_monitor_interval_millis is not None:
-            from headrace.launch.recording import check_interval
-
-            interval_s = check_interval(f"{system_monitor_interval_millis}ms")
-        switch = self._run().switch()
-        switch.on = True
-        if system_monitor_interval_millis is not None:
-            switch.interval_s = interval_s
-        if deep_s is not None or framework_profile_params is not None:
-            switch.go_deep(_DEEP_S if deep_s is None else deep_s)
+        ProfilerUpdate(
+            rules=rules,
+            system_monitor_interval_millis=system_monitor_interval_millis,
+            s3_output_path=s3_output_path,
+            framework_profile_params=framework_profile_params,
+            disable_framework_metrics=disable_framework_metrics,
+            deep_s=deep_s,
+        ).apply(self._run())
 
     def disable_profiling(self) -> None:
         """Record nothing of the latest run from now on; raises RecordsError."""

@@ -67,6 +67,7 @@ class JobArguments(TypedDict, total=False):
     enable_network_isolation: Any
     enable_sagemaker_metrics: Any
     container_log_level: Any
+    git_config: Any
 
 
 def _text(value: object) -> str | None:
@@ -163,6 +164,11 @@ _CHECKS: dict[str, Callable[[object], str | None]] = {
     "framework_version": _text,
     "py_version": _text,
 }
+_REFUSED = {
+    "git_config": "nothing is cloned here. Run `git clone --branch BRANCH URL` yourself, and name "
+    "the folder of the code in it: source_dir.",
+}
+"""SageMaker's arguments that no job could go without, and what to do instead."""
 ARGUMENTS = ("entry_point", *JobArguments.__annotations__)
 """The names of all arguments."""
 
@@ -186,6 +192,8 @@ def check_arguments(
             near = difflib.get_close_matches(str(name), known, n=1)
             meant = f" Did you mean {near[0]}?" if near else " docs/estimator.md lists them."
             raise UsageError(f"{where}there is no argument {name}.{meant}")
+        if name in _REFUSED and value is not None:
+            raise UsageError(f"{where}{name}: {_REFUSED[name]}")
         check = _CHECKS.get(name)
         wanted = None if check is None or value is None else check(value)
         if wanted is not None:

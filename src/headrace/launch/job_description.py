@@ -16,15 +16,16 @@ from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.core.errors import UsageError
 from headrace.launch.channel_flags import limit_of
 from headrace.launch.checkpoint_place import check_place
+from headrace.launch.debugger import read_rules, without_effect
 from headrace.launch.distribution import (
     Ranks,
     distribution_notes,
-    is_one_of,
     ranks_of,
     training_first,
 )
 from headrace.launch.job_arguments import check_arguments
 from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
+from headrace.launch.nearest import is_one_of
 from headrace.launch.script_flags import check_metric, parse_limit
 from headrace.launch.training_inputs import MODES, FileSystemInput
 
@@ -116,6 +117,9 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
     asked = check_arguments(given, where, more)
     if "entry_point" not in asked:
         raise UsageError(f"{where}entry_point is missing: name the script.")
+    if "rules" in asked:
+        asked["rules"] = read_rules(asked["rules"], where)
+    profiler = _profiler(asked.get("profiler_config"), where)
     check_hyperparameters(asked.get("hyperparameters", {}))
     contracts = _contracts(asked.get("contract", "sagemaker"))
     ranks = ranks_of(asked.get("distribution", {}), where)
@@ -137,11 +141,11 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
         checkpoint_uri=_either(asked, "checkpoint_uri", "checkpoint_s3_uri", where),
         checkpoint_local_path=_checkpoints_at(asked, contracts, where),
         output_path=asked.get("output_path"),
-        profiler=_profiler(asked.get("profiler_config"), where),
-        is_recorded=not asked.get("disable_profiler", False),
+        profiler=profiler,
+        is_recorded=not asked.get("disable_profiler", profiler and profiler.disable_profiler),
         job_name=asked.get("job_name"),
         asked=asked,
-        notes=_notes(asked),
+        notes=(*_notes(asked), *_of_debugger(asked, profiler)),
     )
 
 
@@ -257,6 +261,19 @@ def _profiler(told: object, where: str) -> ProfilerConfig | None:
         if name not in known:
             raise UsageError(f"{where}profiler_config: {name}{is_one_of(str(name), known)}")
     return ProfilerConfig(**told)
+
+
+def _of_debugger(asked: Mapping[str, Any], profiler: ProfilerConfig | None) -> list[str]:
+    others = [name for name in ("debugger_hook_config", "tensorboard_output_config")
+              if asked.get(name, False)]  # fmt: skip
+    if profiler is not None and profiler.profile_params is not None:
+        others.append("profile_params")
+    return without_effect(
+        rules=asked.get("rules", ()),
+        profile=profiler and profiler.framework_profile_params,
+        s3_output_path=profiler and profiler.s3_output_path,
+        others=others,
+    )
 
 
 def _either(asked: Mapping[str, Any], name: str, sagemakers: str, where: str) -> str | None:

@@ -45,7 +45,7 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     job = describe(given, where, more=(_INPUTS,))
     lowered = lower(job, named_inputs(given.get(_INPUTS), where), where)
     env.change({**lowered.variables, env.ASKED.name: lowered.asked})
-    for note in job.notes:
+    for note in lowered.notes:
         tell(f"headrace: {where}{note}\n")
     flags = list(lowered.flags)
     if job.job_name is not None and not own.keys() & {"run_dir", "name"}:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace.contracts.groups import Group, check_group_name
 from headrace.contracts.instance_types import InstanceType, instance_type
 from headrace.core.errors import UsageError
+from headrace.launch.framework_profile import read_profile
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -97,16 +98,25 @@ class ProfilerConfig:
         system_monitor_interval_millis: Milliseconds between samples of the system, 100 to 60,000.
         deep: Whether it is looked at closer for as long as it runs.
         s3_output_path: SageMaker's place for what is recorded; here it is in the run's folder.
-        framework_profile_params: SageMaker's; None, or anything: then it is looked at closer.
+        framework_profile_params: FrameworkProfile, say; not None: then it is looked at closer.
+        profile_params: SageMaker Profiler's; recorded alone.
+        disable_profiler: Nothing is recorded.
     """
 
-    system_monitor_interval_millis: int = 500
+    system_monitor_interval_millis: int | None = 500
     deep: bool = False
     s3_output_path: str | None = None
     framework_profile_params: object | None = None
+    profile_params: object | None = None
+    disable_profiler: bool = False
 
     def __post_init__(self) -> None:
         millis = self.system_monitor_interval_millis
+        if millis is None:  # as SageMaker has it where nothing is said
+            millis = 500
+            object.__setattr__(self, "system_monitor_interval_millis", millis)
+        profile = read_profile(self.framework_profile_params)
+        object.__setattr__(self, "framework_profile_params", profile)
         if isinstance(millis, bool) or not isinstance(millis, int) or not 100 <= millis <= 60_000:
             raise UsageError(
                 f"ProfilerConfig: system_monitor_interval_millis {millis!r}: give a whole number "

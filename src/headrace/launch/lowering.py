@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import Enum
 from typing import Any
 
 from headrace.core.errors import UsageError
 from headrace.launch.job_description import JobDescription
-from headrace.launch.training_inputs import Input, mode_of
+from headrace.launch.training_inputs import Input, input_notes, mode_of
 from headrace.records.redaction import is_secret
 
 
@@ -22,12 +23,14 @@ class Lowered:
         script: The script.
         variables: Of that process: those of the script that no command line should show.
         asked: What the job was asked for, JSON.
+        notes: What of it is otherwise here.
     """
 
     flags: tuple[str, ...]
     script: str
     variables: Mapping[str, str] = field(default_factory=dict)
     asked: str = "{}"
+    notes: tuple[str, ...] = ()
 
 
 def lower(job: JobDescription, inputs: Mapping[str, Input], where: str = "") -> Lowered:
@@ -48,12 +51,14 @@ def lower(job: JobDescription, inputs: Mapping[str, Input], where: str = "") -> 
         f"--environment={name}" if name in secret else f"--environment={name}={value}"
         for name, value in job.environment.items()
     ]
-    asked = {**job.asked, "inputs": dict(inputs), "notes": list(job.notes)}
+    notes = (*job.notes, *input_notes(inputs))
+    asked = {**job.asked, "inputs": dict(inputs), "notes": list(notes)}
     return Lowered(
         flags=tuple(flags),
         script=job.entry_point,
         variables=secret,
-        asked=json.dumps({name: value for name, value in asked.items() if value}, default=_told),
+        asked=json.dumps({name: value for name, value in asked.items() if value}, default=as_json),
+        notes=notes,
     )
 
 
@@ -135,8 +140,10 @@ def _value(value: Any) -> str:
     return json.dumps(value)  # a text that would be read as something else
 
 
-def _told(value: object) -> object:
+def as_json(value: object) -> object:
     """Return anything as JSON may hold it: of a session, say, that it was one."""
+    if isinstance(value, Enum):
+        return value.value
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return f"<{type(value).__name__}>"

@@ -19,6 +19,21 @@ _FILE_SYSTEMS = ("EFS", "FSxLustre")
 
 
 @dataclass(frozen=True, slots=True)
+class ShuffleConfig:
+    """What SageMaker shuffles the objects of a channel by; recorded, and their order stays.
+
+    Attributes:
+        seed: A whole number.
+    """
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise UsageError(f"ShuffleConfig: seed {self.seed!r} is not a whole number.")
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingInput:
     """The data of a channel, in object storage or a folder.
 
@@ -31,6 +46,7 @@ class TrainingInput:
         s3_data_type: S3Prefix: everything below `s3_data`.
         compression: None: files come as they are.
         record_wrapping: Likewise.
+        shuffle_config: ShuffleConfig; recorded alone.
     """
 
     s3_data: str
@@ -41,12 +57,17 @@ class TrainingInput:
     s3_data_type: str = field(default="S3Prefix", kw_only=True)
     compression: str | None = field(default=None, kw_only=True)
     record_wrapping: str | None = field(default=None, kw_only=True)
+    shuffle_config: ShuffleConfig | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_text("TrainingInput: s3_data", self.s3_data)
         _check_choice("TrainingInput: distribution", self.distribution, DISTRIBUTIONS)
         _check_choice("TrainingInput: input_mode", self.input_mode, MODES)
         _check_choice("TrainingInput: s3_data_type", self.s3_data_type, ("S3Prefix",))
+        if not isinstance(self.shuffle_config, ShuffleConfig | None):
+            raise UsageError(
+                f"TrainingInput: shuffle_config {self.shuffle_config!r}: write ShuffleConfig(seed)."
+            )
         for name in ("compression", "record_wrapping"):
             if getattr(self, name) not in {None, "None"}:
                 raise UsageError(
@@ -120,6 +141,20 @@ def named_inputs(inputs: object, where: str) -> dict[str, Input]:
     return found
 
 
+def input_notes(inputs: Mapping[str, Input]) -> list[str]:
+    """Return what is said of inputs and has no effect here."""
+    shuffled = [
+        name
+        for name, value in inputs.items()
+        if isinstance(value, TrainingInput) and value.shuffle_config is not None
+    ]
+    return [
+        f"inputs: {name}: shuffle_config has no effect: objects come in the order of their keys, "
+        "each epoch; shuffle in the script, or read shards with headrace.ShardDataset"
+        for name in shuffled
+    ]
+
+
 def mode_of(value: Input, usual: str | None) -> str | None:
     """Return how an input reaches the script; None: as it does where nothing is said.
 
@@ -145,6 +180,8 @@ def _input(value: object, where: str) -> Input:
                 if key not in known:
                     raise UsageError(f"{where}: there is no {key}.{_near(str(key), known)}")
             try:
+                if isinstance(given.get("shuffle_config"), Mapping):
+                    given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
                 return kind(**given)
             except TypeError as error:  # one that is needed is missing
                 raise UsageError(f"{where}: {error}.") from error

@@ -28,7 +28,7 @@ def tell_verdict(folder: RunFolder, attempt: int) -> None:
     if not folder.records(attempt).exists():
         return
     _until_closed(folder, attempt)
-    material = _tried("verdict", lambda: _diagnosed(folder, attempt))
+    material = tried("verdict", lambda: _diagnosed(folder, attempt))
     if material is None:
         return
     verdict = material.diagnosis.verdict
@@ -36,7 +36,7 @@ def tell_verdict(folder: RunFolder, attempt: int) -> None:
     for gap in material.diagnosis.gaps:
         tell(f"headrace: {gap}\n")
     page = (
-        _tried("page", lambda: write_page(material, folder.path / FILE)) if verdict.steps else None
+        tried("page", lambda: write_page(material, folder.path / FILE)) if verdict.steps else None
     )
     if page is not None:
         tell(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
@@ -57,8 +57,13 @@ def _diagnosed(folder: RunFolder, attempt: int) -> Material:
     return material
 
 
-def _tried(what: str, make: Callable[[], _Made]) -> _Made | None:
-    """Return what `make` makes; where it cannot, say so and return None."""
+def tried(what: str, make: Callable[[], _Made]) -> _Made | None:
+    """Return what `make` makes; where it cannot, say so and return None.
+
+    Args:
+        what: What is made of a run that has ended.
+        make: Makes it.
+    """
     try:
         return make()
     except HeadraceError as error:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
@@ -174,6 +174,10 @@ class RunFolder:
     def note_reason(self, number: int, reason: str) -> None:
         """Write down why an attempt is ended early; raises as `end_attempt` does."""
         self._change(number, lambda attempt: replace(attempt, reason=reason))
+
+    def note_asked(self, number: int, more: Mapping[str, Any]) -> None:
+        """Write down what was asked for while it ran; raises as `end_attempt` does."""
+        self._change(number, lambda attempt: replace(attempt, asked={**attempt.asked, **more}))
 
     def _change(self, number: int, changed: Callable[[Attempt], Attempt]) -> None:
         with self._alone():

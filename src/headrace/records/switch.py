@@ -76,6 +76,10 @@ class Switch:
         _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, until_ns)
         _NUMBER.pack_into(self._map, _DEEP_COUNT_AT, self.deep_count + 1)
 
+    def end_deep(self) -> None:
+        """Have processes look no closer than usual from now on."""
+        _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, 0)
+
     def remove(self) -> None:
         """Remove the file: the attempt is over, and what starts now is not recorded."""
         self._path.unlink(missing_ok=True)

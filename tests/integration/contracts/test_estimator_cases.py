@@ -10,8 +10,19 @@ from typing import Any
 
 import pytest
 
-from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, PyTorch
+from headrace import (
+    Estimator,
+    FileSystemInput,
+    FrameworkProfile,
+    InstanceGroup,
+    ProfilerConfig,
+    ProfilerRule,
+    PyTorch,
+    rule_configs,
+)
 from headrace import TrainingInput as SageMakersInput
+from headrace.core.errors import UsageError
+from jobs import attempts_of
 
 # Case A: data-parallel training by SageMaker's library, from a prefix or a file system.
 SEGMENTATION = """
@@ -28,6 +39,18 @@ model(torch.full((1, 2), dist.get_rank() + 1.0)).sum().backward()
 print("rank", dist.get_rank(), "of", dist.get_world_size(), os.environ["SM_CURRENT_INSTANCE_TYPE"],
       model.module.weight.grad.tolist(), sorted(os.listdir(args.data)), args.batch_size, flush=True)
 torch.distributed.destroy_process_group()
+"""
+# Its words for Debugger: what is recorded changes while the job runs.
+TRAINS_UNTIL_TOLD = """
+import pathlib, sys, time, torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch in DataLoader(torch.rand(32, 4), batch_size=4):
+    model(batch).sum().backward()
+    optimizer.step()
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
 """
 # Case B: the hosts of a heterogeneous cluster find one another by the toolkit's own package.
 BALANCED = """
@@ -114,6 +137,53 @@ def test_case_a_by_the_library_for_data_parallel_training(
     for rank in range(2):
         assert f"rank {rank} of 2 ml.p3.2xlarge [[1.5, 1.5]] ['a.png'] 8\n" in said
     assert "2 x ml.p3.2xlarge have 1 devices each" in said or "emulated" not in said
+
+
+def test_case_a_in_debuggers_words_while_it_runs(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job / "train.py").write_text(TRAINS_UNTIL_TOLD)
+    estimator = PyTorch(
+        "train.py", role="role", hyperparameters={"until": str(job / "enough")},
+        profiler_config=ProfilerConfig(
+            system_monitor_interval_millis=500, framework_profile_params=FrameworkProfile()
+        ),
+        rules=[ProfilerRule.sagemaker(rule_configs.LowGPUUtilization())],
+    )  # fmt: skip
+    estimator.fit(wait=False)
+    run = estimator.latest_run
+    assert run is not None
+    estimator.update_profiler(
+        rules=[ProfilerRule.sagemaker(rule_configs.MaxInitializationTime())],
+        system_monitor_interval_millis=1000, s3_output_path="s3://b/p",
+        disable_framework_metrics=True,
+    )  # fmt: skip
+    switch = run.switch()
+    assert (switch.on, switch.interval_s, switch.deep) == (True, 1.0, False)
+    estimator.update_profiler(framework_profile_params=FrameworkProfile(duration=60))
+    assert switch.deep
+    with pytest.raises(UsageError, match="say what is to change"):
+        estimator.update_profiler()
+    with pytest.raises(UsageError, match="give one of them"):
+        estimator.update_profiler(
+            framework_profile_params=FrameworkProfile(), disable_framework_metrics=True
+        )
+    with pytest.raises(UsageError, match="5 is not a list of ProfilerRule"):
+        estimator.update_profiler(5)  # type: ignore[arg-type]
+    (job / "enough").touch()
+    estimator.wait()
+    estimator.logs()
+    said = capsys.readouterr()
+    assert "headrace: rule LowGPUUtilization: " in said.out
+    assert "headrace: rule MaxInitializationTime: found nothing\n" in said.out
+    assert "rule BatchSize" not in said.out
+    assert "no effect: s3_output_path" in said.err
+    (attempt,) = attempts_of(run.path)
+    first, second = attempt["asked"]["profiler_updates"]
+    assert first["system_monitor_interval_millis"] == 1000
+    assert second["framework_profile_params"]["duration"] == 60
+    asked = [rule["rule"] for rule in attempt["asked"]["rules"]]
+    assert asked == ["LowGPUUtilization", "MaxInitializationTime"]
 
 
 @pytest.mark.parametrize("as_input", [str, SageMakersInput])
