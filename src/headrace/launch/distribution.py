@@ -158,14 +158,20 @@ def _group(told: object, said: str) -> str:
     """Return the name of the group that trains."""
     if not isinstance(told, Sequence) or isinstance(told, str | bytes):
         raise UsageError(f'{said}{_GROUPS} is {told!r}: write it as "{_GROUPS}": ["gpu"].')
-    names = [each.name if isinstance(each, InstanceGroup) else each for each in told]
+    names = [_name_of(each) for each in told]
     for name in names:
         if not isinstance(name, str):
             raise UsageError(f"{said}{_GROUPS}: {name!r} is no group: give its name.")
     if len(names) != 1:
-        which = ", ".join(names) or "none"
+        which = ", ".join(map(str, names)) or "none"
         raise UsageError(f"{said}{_GROUPS}: {which}: one group trains; name that.")
     return str(names[0])
+
+
+def _name_of(group: object) -> object:
+    if isinstance(group, InstanceGroup):
+        return group.name
+    return group.get("name") if isinstance(group, Mapping) else group  # as run.json has one
 
 
 def _per_host(told: object, said: str) -> int | None:

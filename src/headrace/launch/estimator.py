@@ -15,6 +15,7 @@ from typing import Any, Unpack
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.tied import tied_command
+from headrace.launch.attaching import OfClassAndInstance, RecordedJob, recorded_job
 from headrace.launch.debugger import ProfilerRule
 from headrace.launch.job_arguments import JobArguments
 from headrace.launch.job_description import JobDescription, describe, run_stem
@@ -52,10 +53,14 @@ class Estimator:
         self._given: dict[str, Any] = {"entry_point": entry_point, **arguments}
         self._job = describe(self._given, _WHERE)
         self.latest_run: StartedRun | None = None
+        self._recorded: RecordedJob | None = None
 
-    @classmethod
-    def attach(cls, run: str | Path) -> Estimator:
-        """Return an Estimator of a run that another process started.
+    @OfClassAndInstance
+    def attach(self: Estimator | type[Estimator], run: str | Path) -> Estimator:
+        """Take up a run that another process started.
+
+        On the class it returns an Estimator of that run's job, as far as its folder tells it: its
+        `fit()` starts the same job anew. On an Estimator it changes `latest_run` alone.
 
         Args:
             run: The run's folder, or its name below the runs folder.
@@ -64,10 +69,12 @@ class Estimator:
             UsageError: There is no such run.
         """
         found = StartedRun.of(run)
-        attempt = found.attempt
-        if attempt is None or not attempt.argv:
-            raise UsageError(f"{found.path} tells of no attempt: there is nothing to attach to.")
-        estimator = cls(attempt.argv[0])
+        job = recorded_job(found)
+        if isinstance(self, Estimator):
+            estimator = self
+        else:
+            estimator = self(**job.given)
+            estimator._recorded = job  # noqa: SLF001 - its own
         estimator.latest_run = found
         return estimator
 
@@ -83,7 +90,7 @@ class Estimator:
 
         Args:
             inputs: The channels: URLs or paths, TrainingInput, FileSystemInput, by their names;
-                one alone is the channel `training`.
+                one alone is the channel `training`. None: those of the run attached to, if any.
             wait: Wait for its end. The job then ends with this process, too; otherwise it goes on.
             logs: While waiting, show what it says.
             job_name: The run's name; one that there is goes on with its next attempt.
@@ -98,8 +105,9 @@ class Estimator:
             tell(f"headrace: {note}\n")
         self.latest_run = None
         self.latest_run = run = _start(
-            lowered, job_name or self._job.job_name, run_stem(self._given), tied=wait
-        )
+            lowered, job_name or self._job.job_name, run_stem(self._given), tied=wait,
+            folder=self._folder(),
+        )  # fmt: skip
         if not wait:
             return
         try:
@@ -120,6 +128,7 @@ class Estimator:
         ended = subprocess.run(
             [*_HEADRACE, *lowered.flags, "--dry-run", lowered.script],
             env=env.child_environment(lowered.variables),
+            cwd=self._folder(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -191,8 +200,28 @@ class Estimator:
             raise UsageError("No run was started yet: call fit(), or Estimator.attach(run).")
         return self.latest_run
 
+    def _folder(self) -> Path | None:
+        """Return where the job starts; None: here."""
+        folder = None if self._recorded is None else self._recorded.folder
+        if folder is not None and not folder.is_dir():
+            raise UsageError(
+                f"the job was started in {folder}, which is gone, and its paths begin there. Bring "
+                "it back, or describe the job by an Estimator of its own."
+            )
+        return folder
+
     def _lowered(self, inputs: object, experiment_config: Mapping[str, str] | None) -> Lowered:
         job: JobDescription = self._job
+        recorded = self._recorded
+        if recorded is not None:
+            if recorded.lacks is not None:
+                raise UsageError(
+                    f"this Estimator was attached to a run, and cannot start its job again: "
+                    f"{recorded.lacks}. Describe the job by an Estimator of its own, or see "
+                    "headrace resume."
+                )
+            inputs = recorded.inputs if inputs is None else inputs
+            experiment_config = experiment_config or recorded.experiment_config
         if experiment_config is not None:
             job = replace(job, asked={**job.asked, "experiment_config": dict(experiment_config)})
         return lower(job, named_inputs(inputs, _WHERE), _WHERE)
@@ -203,13 +232,15 @@ PyTorch = Estimator
 _HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
 
 
-def _start(lowered: Lowered, name: str | None, stem: str, *, tied: bool) -> StartedRun:
-    folder = open_run_folder(run_dir=None, name=name, script=stem)
-    before = len(folder.attempts())
-    if before and StartedRun(path=folder.path, number=before).state == "InProgress":
-        raise UsageError(f"{folder.path.name} is running: take another job_name, or stop it first.")
-    command = [*_HEADRACE, f"--run-dir={folder.path}", *lowered.flags, lowered.script]
-    with (folder.path / LAUNCHER_LOG).open("ab") as log:
+def _start(
+    lowered: Lowered, name: str | None, stem: str, *, tied: bool, folder: Path | None
+) -> StartedRun:
+    run = open_run_folder(run_dir=None, name=name, script=stem)
+    before = len(run.attempts())
+    if before and StartedRun(path=run.path, number=before).state == "InProgress":
+        raise UsageError(f"{run.path.name} is running: take another job_name, or stop it first.")
+    command = [*_HEADRACE, f"--run-dir={run.path}", *lowered.flags, lowered.script]
+    with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             tied_command(sys.executable, command) if tied else command,
@@ -217,9 +248,10 @@ def _start(lowered: Lowered, name: str | None, stem: str, *, tied: bool) -> Star
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            cwd=folder,
             start_new_session=True,  # a notebook's ctrl-C, or its end, is no signal to the job
         )
-    return StartedRun(path=folder.path, number=before + 1, begin=begin, process=process)
+    return StartedRun(path=run.path, number=before + 1, begin=begin, process=process)
 
 
 def _check(run: StartedRun) -> None:

@@ -120,7 +120,7 @@ def _seconds(value: object) -> str | None:
 
 
 def _folder(value: object) -> str | None:
-    fine = isinstance(value, FileSystemInput) or _text(value) is None
+    fine = isinstance(value, FileSystemInput | Mapping) or _text(value) is None
     return None if fine else "a text, or a FileSystemInput"
 
 

@@ -27,7 +27,7 @@ from headrace.launch.job_arguments import check_arguments
 from headrace.launch.job_parts import InstanceGroup, ProfilerConfig
 from headrace.launch.nearest import is_one_of
 from headrace.launch.script_flags import check_metric, parse_limit
-from headrace.launch.training_inputs import MODES, FileSystemInput
+from headrace.launch.training_inputs import MODES, FileSystemInput, read_file_system
 
 ENGINES = ("local", "ray")
 _ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
@@ -212,7 +212,9 @@ def _max_run(told: float | str | None, where: str) -> float | None:
         ) from None
 
 
-def _cache_dir(told: str | FileSystemInput | None, where: str) -> str | None:
+def _cache_dir(told: str | FileSystemInput | Mapping[str, Any] | None, where: str) -> str | None:
+    if isinstance(told, Mapping):
+        told = read_file_system(told, f"{where}cache_dir")
     if not isinstance(told, FileSystemInput):
         return told
     if told.file_system_access_mode != "rw":

@@ -171,24 +171,36 @@ def mode_of(value: Input, usual: str | None) -> str | None:
 def _input(value: object, where: str) -> Input:
     if isinstance(value, str | TrainingInput | FileSystemInput):
         return value
-    if isinstance(value, Mapping):
-        kind = _kind_of(value)
-        if kind is not None:
-            known = list(kind.__dataclass_fields__)
-            given = {("s3_data" if key == "uri" else key): each for key, each in value.items()}
-            for key in given:
-                if key not in known:
-                    raise UsageError(f"{where}: there is no {key}.{_near(str(key), known)}")
-            try:
-                if isinstance(given.get("shuffle_config"), Mapping):
-                    given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
-                return kind(**given)
-            except TypeError as error:  # one that is needed is missing
-                raise UsageError(f"{where}: {error}.") from error
+    kind = _kind_of(value) if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping) and kind is not None:
+        return _made(kind, value, where)
     raise UsageError(
         f"{where}: {value!r} is no input. Give a URL or a path, a TrainingInput, or a "
         "FileSystemInput."
     )
+
+
+def read_file_system(told: Mapping[str, Any], where: str) -> FileSystemInput:
+    """Return the FileSystemInput that its arguments describe; raises UsageError."""
+    found = _made(FileSystemInput, told, where)
+    assert isinstance(found, FileSystemInput)
+    return found
+
+
+def _made(
+    kind: type[TrainingInput | FileSystemInput], told: Mapping[str, Any], where: str
+) -> TrainingInput | FileSystemInput:
+    known = list(kind.__dataclass_fields__)
+    given = {("s3_data" if key == "uri" else key): each for key, each in told.items()}
+    for key in given:
+        if key not in known:
+            raise UsageError(f"{where}: there is no {key}.{_near(str(key), known)}")
+    try:
+        if isinstance(given.get("shuffle_config"), Mapping):
+            given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
+        return kind(**given)
+    except TypeError as error:  # one that is needed is missing
+        raise UsageError(f"{where}: {error}.") from error
 
 
 def _kind_of(value: Mapping[Any, Any]) -> type[TrainingInput | FileSystemInput] | None:
@@ -200,7 +212,10 @@ def _kind_of(value: Mapping[Any, Any]) -> type[TrainingInput | FileSystemInput] 
 def _names(groups: Sequence[str] | None) -> list[str] | None:
     if groups is None:
         return None
-    return [each if isinstance(each, str) else each.name for each in groups]
+    return [
+        each if isinstance(each, str) else each["name"] if isinstance(each, Mapping) else each.name
+        for each in groups
+    ]
 
 
 def _channel(uri: str, told: Mapping[str, Any]) -> str:

@@ -11,8 +11,20 @@ from typing import Any
 
 import pytest
 
-from headrace import Estimator, ProfilerConfig, open_run
+from headrace import (
+    Estimator,
+    FileSystemInput,
+    FrameworkProfile,
+    InstanceGroup,
+    ProfilerConfig,
+    ProfilerRule,
+    ShuffleConfig,
+    TrainingInput,
+    open_run,
+    rule_configs,
+)
 from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.launch.started_run import StartedRun
 from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in, run
 
 TOLD = """
@@ -241,6 +253,72 @@ def test_a_run_of_the_command_line_is_attached_to(
     said = capsys.readouterr().out
     assert "[rank-0] rank 0\n" in said
     assert "[rank-1] rank 1\n" in said
+
+
+def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
+    job: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job / "code").mkdir()
+    (job / "code" / "ends.py").write_text(
+        "import os, sys\n"
+        "print(sys.argv[1:], os.environ['LEVEL'], os.listdir(os.environ['SM_CHANNEL_TRAIN']))\n"
+    )
+    group = InstanceGroup("gpu", "ml.g5.xlarge", 1)
+    est = Estimator(
+        "ends.py", source_dir="code", hyperparameters={"a": 1, "b": "2"}, instance_groups=[group],
+        distribution={**TORCH, "instance_groups": [group]}, environment={"LEVEL": "3"},
+        cache_dir=FileSystemInput("fs-1", "EFS", "cache", "rw"), sagemaker_session=object(),
+        profiler_config=ProfilerConfig(framework_profile_params=FrameworkProfile(start_step=5)),
+        rules=[ProfilerRule.sagemaker(rule_configs.StepOutlier())], max_restarts=1,
+    )  # fmt: skip
+    inputs = TrainingInput("images", instance_groups=["gpu"], shuffle_config=ShuffleConfig(1))
+    est.fit({"train": inputs}, logs=False, job_name="first", experiment_config={"Trial": "x"})
+    first = est.latest_run
+    assert first is not None
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    again = Estimator.attach(first.path)
+    assert again.latest_run == StartedRun(path=first.path, number=1)
+    again.fit(logs=False, job_name="second")
+    assert again.latest_run is not None
+    told, retold = (attempts_of(each.path)[0] for each in (first, again.latest_run))
+    assert told["asked"] == retold["asked"]
+    assert told["command"][3:] == retold["command"][3:]
+    assert told["folder"] == retold["folder"] == str(job)
+
+
+def test_an_estimator_takes_up_a_run_itself(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job / "says.py").write_text("print('said')\n")
+    run(job, "--name", "typed", "says.py")
+    est = Estimator("told.py", hyperparameters={"batch-size": 16})
+    assert est.attach("typed") is est
+    est.logs()
+    assert "said\n" in capsys.readouterr().out
+    assert "--batch-size 16" in est.dry_run({"train": "images"})  # its own job stays
+    with pytest.raises(UsageError, match=r"Did you mean|There is no run|no run"):
+        est.attach("typo")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["ends.py"], "it was started from a command line"),
+        (["--hyperparameter", "a=1", "job.yaml"], "had more to say: --hyperparameter=a=1"),
+        (["job.yaml", "x"], "had more to say: x"),
+        (["secret.yaml"], "it was given a secret"),
+    ],
+)
+def test_a_job_that_is_not_written_down_whole_is_not_started_again(
+    job: Path, more: list[str], said: str
+) -> None:
+    (job / "ends.py").write_text("")
+    (job / "job.yaml").write_text("entry_point: ends.py\n")
+    (job / "secret.yaml").write_text("entry_point: ends.py\nenvironment: {HF_TOKEN: hush}\n")
+    ended = run(job, "--run-dir", "r", *more)
+    assert ended.returncode == 0, ended.stderr
+    est = Estimator.attach("r")
+    for start in (est.fit, est.dry_run):
+        with pytest.raises(UsageError, match=f"cannot start its job again: .*{said}"):
+            start()
 
 
 def test_a_type_with_devices_starts_as_many_ranks_on_a_cluster_of_ray(
