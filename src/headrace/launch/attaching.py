@@ -6,8 +6,8 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from headrace.core.errors import UsageError
@@ -92,4 +92,4 @@ class OfClassAndInstance(Generic[_Made, _Told]):
         self.__doc__ = function.__doc__
 
     def __get__(self, instance: object | None, owner: type) -> Callable[_Told, _Made]:
-        return partial(self._function, owner if instance is None else instance)
+        return MethodType(self._function, owner if instance is None else instance)

@@ -14,12 +14,11 @@ from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
 from headrace.core import env
-from headrace.core.errors import LaunchError, UsageError
+from headrace.core.errors import LaunchError
 from headrace.core.placed import may_place
 from headrace.launch.bucket_folders import bucket_folders
 from headrace.launch.channel_flags import read_channels
 from headrace.launch.channels import bring_channels, told_channels
-from headrace.launch.checkpoint_place import FLAG
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.outer_job import check_variables, find_outer_job
 from headrace.launch.site_plan import SitePlan, plan_only_host, port_here
@@ -73,11 +72,6 @@ def only_host_site(
         return plain_site(options)
     outer = find_outer_job(options, training)
     if outer is not None:
-        if options.checkpoint_local_path is not None:
-            raise UsageError(
-                f"{FLAG} {options.checkpoint_local_path}: this host is part of a job that others "
-                "have started, and they say where checkpoints are. Leave it out."
-            )
         tell(f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
              "folders and variables the script gets\n")  # fmt: skip
         has_ranks = distribution is not None and outer.has_ranks_here

@@ -20,6 +20,7 @@ from headrace.contracts.training_group import training_group
 from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.launch.checkpoint_place import FLAG as PLACE_FLAG
 from headrace.launch.contract_flags import ContractOptions
 
 _USUAL_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
@@ -126,6 +127,12 @@ def find_outer_job(options: ContractOptions, training: str | None = None) -> Out
         raise UsageError(
             f"--channel {name}=...: this is host {told.here} of a job that has its channels "
             "already. Leave the flag out, or unset the variables of that job."
+        )
+    if options.checkpoint_local_path is not None:
+        raise UsageError(
+            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {told.here} of a job that "
+            "has its checkpoints' folder already. Leave the flag out, or unset the variables of "
+            "that job."
         )
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
     return OuterJob(

@@ -122,6 +122,7 @@ def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--channel=train=."], "of a job that has its channels already"),
+        (["--checkpoint-local-path=/ck"], "of a job that has its checkpoints' folder already"),
         (["--group=gpu=3"], "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"),
     ],
 )
