@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shlex
 from pathlib import Path
 
+from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.job import run_job
 from headrace.launch.told import tell
@@ -38,6 +40,10 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
             f"headrace: where {path.name} was started was not written down; it goes on from here\n"
         )
     tell(f"headrace: {path.name}, attempt {last.number + 1}: {shlex.join(last.command)}\n")
+    # It is the same job: its rules hold, and who attaches to it finds what it was asked for.
+    asked = {name: each for name, each in last.asked.items() if name != "profiler_updates"}
+    if asked:
+        env.change({env.ASKED.name: json.dumps(asked)})
     return run_job(argv, run_dir=str(path))
 
 

@@ -25,7 +25,16 @@ from headrace import (
 )
 from headrace.core.errors import LaunchError, RecordsError, UsageError
 from headrace.launch.started_run import StartedRun
-from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in, run
+from jobs import (
+    alive,
+    attempts_of,
+    clean_environment,
+    descendants,
+    eventually,
+    headrace,
+    pids_in,
+    run,
+)
 
 TOLD = """
 import argparse, os
@@ -284,6 +293,10 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     assert told["asked"] == retold["asked"]
     assert told["command"][3:] == retold["command"][3:]
     assert told["folder"] == retold["folder"] == str(job)
+    subprocess.run(headrace("resume", str(first.path)), env=clean_environment(), check=True)
+    _, resumed = attempts_of(first.path)
+    assert resumed["asked"] == told["asked"]
+    assert Estimator.attach(first.path).dry_run() == again.dry_run()
 
 
 def test_an_estimator_takes_up_a_run_itself(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
