@@ -59,8 +59,9 @@ class Program:
 
     Attributes:
         command: Its arguments; `{python}`, `{parent}` and `{announce}` stand for the host's Python,
-            the agent's process id, and a descriptor for lines of JSON that the agent passes on.
-            `{NAME}` stands for the file of that name among `files`.
+            the agent's process id, and a descriptor for lines of JSON that the agent passes on;
+            `{go}` for one from which a byte can be read once `go` was called. `{NAME}` stands for
+            the file of that name among `files`.
         folder: Where it starts; None: where the agent is, with the copy of the job's folder.
         environment: Its variables. In them and in arguments `{folder}` is a folder of the agent's,
             and `{logs}` one in it, whose files come with the news; `{site}` is the variable
@@ -109,6 +110,7 @@ class HostAgent:
         self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MOST_PIECES)
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by: int | None = None
+        self._go: int | None = None
         self._starting = threading.Lock()
         self._keeping = threading.Lock()
         self._kept: dict[str, int] = {}  # names of files, and which version each is
@@ -192,6 +194,12 @@ class HostAgent:
             else:
                 process.send_signal(number)
 
+    def go(self) -> None:
+        """Have the program go on where it waits for those of other hosts."""
+        with self._starting, suppress(OSError):  # it has ended meanwhile
+            if self._go is not None:
+                os.write(self._go, b"\n")
+
     def _own_folder(self) -> Path:
         with self._starting:
             if self._folder is None:
@@ -222,10 +230,12 @@ class HostAgent:
         for name, content in program.files.items():
             self.keep(name, content, program.version)
         reading, writing = os.pipe()
+        waiting, go = os.pipe()
         standing = {
             "python": sys.executable,
             "parent": str(os.getpid()),
             "announce": str(writing),
+            "go": str(waiting),
             "folder": str(self._folder),
             "logs": f"{self._folder}/logs",
             "site": env.path_with(SITE),
@@ -246,16 +256,23 @@ class HostAgent:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=[writing],
+                    pass_fds=[writing, waiting],
                     start_new_session=True,
                 )
+            except BaseException:
+                os.close(go)
+                raise
             finally:
                 os.close(writing)
-            self._process = process
+                os.close(waiting)
+            self._process, self._go = process, go
         if self._stopped_by is not None:
             self.stop(self._stopped_by)
         readers = self._readers(process, reading)
         code = process.wait()
+        with self._starting:
+            self._go = None
+            os.close(go)
         for reader in readers:  # what ranks left running may keep a pipe open
             reader.join(_LAST_WORDS_S)
         return code

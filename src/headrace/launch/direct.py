@@ -27,7 +27,7 @@ from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads
-from headrace.launch.uploads.job_output import JobOutput
+from headrace.launch.uploads.job_output import JobOutput, finished_on_error
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 
@@ -70,11 +70,12 @@ class _Run:
         self._attempt = attempt
         self._log = folder.logs(attempt.number) / "rank-0.stderr"
         install_here(job.contract, job.around, folder, attempt)
-        self._site = self._make_site(script)
         self._output = JobOutput(job.uploads, job.contract, folder.path)
-        self._uploads = HostUploads(job.uploads, self._site, folder.path)
-        self._output.begin()
-        self._uploads.fetch()
+        self._output.begin()  # first: another job that writes there is known before a copy is made
+        with finished_on_error(self._output):
+            self._site = self._make_site(script)
+            self._uploads = HostUploads(job.uploads, self._site, folder.path)
+            self._uploads.fetch()
         self._command = self._script_command(script)
 
     def to_its_end(self) -> int:
@@ -143,6 +144,7 @@ class _Run:
         site = only_host_site(
             job.contract, script=script, is_module=job.module, folder=self._folder.path,
             distribution=None, count_devices=_count_devices, arguments=job.arguments,
+            environment=job.around.environment,
         )  # fmt: skip
         return with_surroundings(site, job.around, self._folder.path)
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
-from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.script import script_arguments
+from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables
+from headrace.contracts.vertex_variables import VertexPlaces
 from headrace.core.placed import may_place
 from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.dry_channels import DryChannel, dry_channels, lines_of
+from headrace.launch.outer_job import OuterJob, check_variables, find_outer_job
 from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
+from headrace.launch.surroundings import check_environment
 from headrace.launch.tables import filled, pairs
 from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
@@ -47,6 +48,7 @@ class DryJob:
         ranks_per_host: On each host that trains; None: the script runs once on each host.
         restarts: How often ranks that fail are started anew.
         place: Where the hosts are.
+        is_here: They have this process's variables.
     """
 
     name: str
@@ -59,6 +61,7 @@ class DryJob:
     ranks_per_host: int | None
     restarts: int
     place: str
+    is_here: bool = True
 
 
 def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
@@ -67,6 +70,9 @@ def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
     Raises:
         UsageError: A channel has nothing, say.
     """
+    outer = find_outer_job(job.contract)
+    if outer is not None:
+        return _tell_outer(outer, script, job.arguments, job.contract, "none: the script runs once")
     return _tell(
         DryJob(
             name=job.name or "",
@@ -94,18 +100,23 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
         UsageError: A channel has nothing, say.
     """
     cluster, args = job.cluster, job.args
+    outer = find_outer_job(job.contract, args.group[0].partition("=")[0] if args.group else None)
+    if outer is not None:
+        ranks = f"{job.ranks_here} here" if outer.has_ranks_here else "none here: it runs once"
+        arguments = args.training_script_args
+        return _tell_outer(outer, args.training_script, arguments, job.contract, ranks)
     told = set(job.contract.contracts) - {"torchrun"}
     if cluster is None:
         plan = _only_host(args.training_script, job.distribution or "torch_distributed", devices)
         machines, place = _machines_here(plan, devices), "this machine"
-        ranks: int | None = job.ranks_here
+        ranks_each: int | None = job.ranks_here
     else:
         others = [each for each in cluster.others if told and each.name != cluster.offload]
         groups = [cluster.training, *others]
         plan = _of_groups(groups, job, devices)
         machines = _machines_of(groups, plan, devices)
         place = f"the Ray cluster {cluster.address}" if cluster.address else "emulated here"
-        ranks = None if told and job.distribution is None else job.ranks_here
+        ranks_each = None if told and job.distribution is None else job.ranks_here
     return _tell(
         DryJob(
             name=args.name or "",
@@ -115,9 +126,10 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
             around=job.around,
             plan=plan,
             machines=machines,
-            ranks_per_host=ranks,
+            ranks_per_host=ranks_each,
             restarts=int(args.max_restarts),
             place=place,
+            is_here=cluster is None or not cluster.address,
         )
     )
 
@@ -164,7 +176,30 @@ def _machines_of(groups: Sequence[Group], plan: SitePlan, devices: int) -> dict[
     }
 
 
+def _tell_outer(
+    outer: OuterJob, script: str, arguments: Sequence[str], contract: ContractOptions, ranks: str
+) -> int:
+    """Tell of a job that others have started already, around this process."""
+    values = script_arguments(contract.contracts, contract.hyperparameters)
+    facts = (
+        ("script", script),
+        ("arguments", " ".join(redact([*values, *arguments])) or "none"),
+        ("contract", ", ".join(contract.contracts)),
+        ("hosts", f"{len(outer.told.hosts)}, of the job around this process"),
+        ("", ", ".join(outer.told.hosts)),
+        ("this host", outer.told.here),
+        ("ranks", ranks),
+        ("channels", "those of that job, by the variables that are here"),
+    )
+    sys.stdout.write("\n".join(["Dry run: nothing is started.", "", *pairs(facts)]) + "\n")
+    return 0
+
+
 def _tell(job: DryJob) -> int:
+    for host in job.plan.hosts if job.is_here else ():
+        told = _told(job, (), host)
+        check_variables(told)
+        check_environment(job.around.environment, told)
     channels = dry_channels(job.contract)
     sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
     return 0
@@ -229,6 +264,18 @@ def _hosts_told(count: int) -> str:
 
 
 def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[str, Any]:
+    found: dict[str, Any] = dict(_told(job, channels, host))
+    if job.ranks_per_host is not None:
+        ranks = len(job.plan.groups[0].hosts) * job.ranks_per_host
+        found |= {
+            "RANK": f"0 to {job.ranks_per_host - 1}", "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
+        }  # fmt: skip
+    return dict(sorted({**found, **job.around.environment}.items()))
+
+
+def _told(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[str, str]:
+    """Return what a host's script is told by its contracts."""
     plan = job.plan
     told = TrainingJob(
         name=job.name or plan.job,
@@ -240,20 +287,10 @@ def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[s
         hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
         submitted=job.contract.source_dir or str(Path(job.script).parent),
     )
-    found: dict[str, Any] = {}
-    if "vertex" in job.contract.contracts:
-        data = {each.spec.name: each.spec.uri for each in channels}
-        found |= vertex_variables(told, host, VertexPlaces(output=f"{_RUN}/output", data=data))
+    data = {each.spec.name: each.spec.uri for each in channels}
     base = USUAL_BASE if plan.may_place else f"{_RUN}/hosts/{host}/ml"
-    for name, variables in (
-        ("sagemaker", sagemaker_variables), ("sagemaker-v3", sagemaker_v3_variables),
-    ):  # fmt: skip
-        if name in job.contract.contracts:
-            found |= variables(told, host, SageMakerFolders(base), job.machines[host])
-    if job.ranks_per_host is not None:
-        ranks = len(plan.groups[0].hosts) * job.ranks_per_host
-        found |= {
-            "RANK": f"0 to {job.ranks_per_host - 1}", "WORLD_SIZE": str(ranks),
-            "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
-        }  # fmt: skip
-    return dict(sorted({**found, **job.around.environment}.items()))
+    return Script(contracts=job.contract.contracts, job=told, host=host).variables(
+        SageMakerFolders(base),
+        VertexPlaces(output=f"{_RUN}/output", data=data),
+        job.machines[host],
+    )

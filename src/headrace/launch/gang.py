@@ -16,6 +16,7 @@ from headrace.cluster.placement import PlacedAgent
 from headrace.launch.failure import RankFailure
 from headrace.launch.host_clock import HostClock
 from headrace.launch.showing import Shown
+from headrace.launch.together import READY, REFUSED
 from headrace.launch.told import tell
 
 _LOOK_EVERY_S = 0.1
@@ -71,6 +72,7 @@ class HostEnd:
         reason: Why nobody could.
         failure: Their first failure, where one failed by itself, with its times by the clock here.
         message: What the host says about that.
+        refusal: Why the host could not begin; "": it could.
     """
 
     agent: PlacedAgent
@@ -78,6 +80,7 @@ class HostEnd:
     reason: str = ""
     failure: RankFailure | None = None
     message: str = ""
+    refusal: str = ""
 
     @property
     def host(self) -> str:
@@ -116,6 +119,7 @@ class Gang:
         self._heard_s: dict[str, float] = {}
         self._ends: list[HostEnd] = []
         self._waiting: dict[Any, PlacedAgent] = {}
+        self._ready: set[str] = set()
         self._stop_s: float | None = None  # when the others are asked to stop
         self._kill_s: float | None = None
         self._silent_s = _SILENT_S
@@ -129,6 +133,7 @@ class Gang:
             self._ask(agent)
         while self._waiting:
             self._look()
+            self._begin_together()
             self._stop_where_needed(stop)
             self._meanwhile()
         return self._ends
@@ -167,10 +172,13 @@ class Gang:
             if self._hear is not None:
                 self._hear(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
+            if announced.get(READY):
+                self._ready.add(agent.host.node_id)
         if news.returncode is None:
             self._ask(agent)
             return
-        told = self._announced.get(agent.host.node_id, {}).get("failure")
+        last = self._announced.get(agent.host.node_id, {})
+        told = last.get("failure")
         clock = self._clocks[agent.host.node_id]
         self._ends.append(
             HostEnd(
@@ -179,8 +187,16 @@ class Gang:
                 failure=clock.here(RankFailure(**told["first"])) if told else None,
                 # The logs of a host elsewhere are here by now.
                 message=told["message"].replace(told["logs"], str(self._logs)) if told else "",
+                refusal=last.get(REFUSED, ""),
             )
         )
+
+    def _begin_together(self) -> None:
+        """Have programs that wait for one another go on, once all of them do."""
+        if len(self._ready) == len(self._agents):
+            self._ready.clear()
+            for agent in self._agents:
+                agent.actor.go.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
         """Ask ranks that still run to stop, where they are to; after the grace, kill them."""

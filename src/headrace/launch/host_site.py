@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -22,7 +23,8 @@ from headrace.launch.channels import bring_channels, told_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.outer_job import check_variables, find_outer_job
 from headrace.launch.site_plan import SitePlan, plan_only_host, port_here
-from headrace.launch.sites import Site, SiteRequest, make_site, outer_site
+from headrace.launch.sites import Site, SiteRequest, make_site, outer_site, told_before_channels
+from headrace.launch.surroundings import check_environment
 from headrace.launch.told import tell
 
 
@@ -51,6 +53,7 @@ def only_host_site(
     count_devices: Callable[[], int],
     training: str | None = None,
     arguments: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Site:
     """Make the site of a job on this host alone; see `host_site`.
 
@@ -63,6 +66,7 @@ def only_host_site(
         count_devices: Returns how many this host has; asked where a script is told of them.
         training: The group that trains, where the command line names one.
         arguments: The script's own.
+        environment: Variables that the command line gives the script.
 
     Raises:
         UsageError: A channel is not there, say.
@@ -87,7 +91,7 @@ def only_host_site(
     )  # fmt: skip
     site = host_site(
         options, plan, plan.hosts[0], script=script, is_module=is_module, folder=folder,
-        devices=devices, arguments=arguments,
+        devices=devices, arguments=arguments, environment=environment,
     )  # fmt: skip
     return replace(site, runs_once=distribution is None)
 
@@ -103,6 +107,7 @@ def host_site(
     devices: int = 0,
     cores: int | None = None,
     arguments: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Site:
     """Make the site of this host.
 
@@ -116,23 +121,27 @@ def host_site(
         devices: This host's.
         cores: Likewise; None: all that this process may use.
         arguments: The script's own.
+        environment: Variables that the command line gives the script.
 
     Raises:
-        UsageError: A channel is not there, say.
+        UsageError: A channel is not there, say, or variables contradict one another.
         StorageError: One cannot be copied.
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
-    pipes = Path(SageMakerFolders(str(request.base)).data)
-    brought = bring_channels(options, request.script.job, host, request.folder, pipes)
-    buckets = bucket_folders(options, script, arguments, request.folder / "buckets")
-    request = replace(request, channels=brought.places, places=buckets.places)
     machine = Machine(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
         interface=_interface(plan.addresses[host]),
         torch=torch_version(),
     )
+    told = told_before_channels(request, machine, may_place=plan.may_place)
+    check_variables(told)  # before anything is copied
+    check_environment(environment, told)
+    pipes = Path(SageMakerFolders(str(request.base)).data)
+    brought = bring_channels(options, request.script.job, host, request.folder, pipes)
+    buckets = bucket_folders(options, script, arguments, request.folder / "buckets")
+    request = replace(request, channels=brought.places, places=buckets.places)
     try:
         site = make_site(request, machine, may_place=plan.may_place)
     except OSError as error:

@@ -1,8 +1,8 @@
 """The process in which a script runs once on a host of a job, without torchrun.
 
-`python -m headrace.launch.once --parent PID --announce FD --logs FOLDER --once JSON` is started by
-the host's agent, and ends with it. Its exit code is the script's; how the script failed goes to FD
-as one line of JSON.
+`python -m headrace.launch.once --parent PID --announce FD --go FD --logs FOLDER --once JSON` is
+started by the host's agent, and ends with it. Its exit code is the script's; how the script failed,
+or why it could not begin, is announced as a line of JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site, program_command
 from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held, wait_for
 from headrace.launch.surroundings import with_surroundings
-from headrace.launch.told import tell
+from headrace.launch.together import announce_refusal, begin_together
 from headrace.launch.uploads.flags import UploadOptions
 from headrace.launch.uploads.host_uploads import HostUploads
 from headrace.launch.uploads.job_output import member_output
@@ -88,6 +88,7 @@ class OnceOnHost:
             self.contract_options(), SitePlan.from_json(self.plan), self.host,
             script=self.script, is_module=self.is_module, folder=folder,
             devices=self.devices, cores=self.cores or None, arguments=self.arguments,
+            environment=self.around["environment"],
         )  # fmt: skip
         around = {**self.around, "dependencies": tuple(self.around["dependencies"])}
         return with_surroundings(site, ScriptOptions(**around), folder)
@@ -116,6 +117,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the script and return its exit code."""
     told = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(told["--parent"]))
+    announce_fd = int(told["--announce"])
     once = OnceOnHost(**json.loads(told["--once"]))
     logs = Path(told["--logs"])
     if once.restarts:
@@ -127,13 +129,14 @@ def main(arguments: Sequence[str]) -> int:
         output = member_output(UploadOptions(**once.uploads), once.contract_options(), once)
         output.begin()
         uploads.fetch()
+        begin_together(announce_fd, int(told["--go"]))
     except HeadraceError as error:
-        tell(f"headrace: {once.name}: {error}\n")
+        announce_refusal(announce_fd, error)
         return error.exit_code
     code = _run(once, site, uploads, logs)
     output.finish()
     if code != 0:
-        _announce(int(told["--announce"]), once, code, logs)
+        _announce(announce_fd, once, code, logs)
     return exit_code_of(code)
 
 

@@ -25,7 +25,7 @@ from headrace.records.run_folder import Attempt, RunFolder
 _EMULATED = "127.0.0.{}"
 _FIRST_EMULATED = 2  # 127.0.0.1 is the machine's own
 _OWN = ("{python}", "-u", "-P", "-m")
-_TOLD = ("--parent", "{parent}", "--announce", "{announce}")
+_TOLD = ("--parent", "{parent}", "--announce", "{announce}", "--go", "{go}")
 
 
 class Programs:

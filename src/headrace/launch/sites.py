@@ -115,6 +115,16 @@ class SiteRequest:
         return self.folder / "ml"
 
 
+def told_before_channels(
+    request: SiteRequest, machine: Machine, *, may_place: bool
+) -> dict[str, str]:
+    """Return what the script will be told whatever its channels turn out to be; see `make_site`."""
+    seen = SageMakerFolders() if may_place else SageMakerFolders(str(request.base))
+    return request.script.variables(
+        seen, VertexPlaces(output=str(request.output), data={}), machine
+    )
+
+
 def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Site:
     """Lay out the folders of a host and return what its script gets.
 

@@ -17,6 +17,7 @@ from headrace.launch.failure import first_failure
 from headrace.launch.gang import Calls, Gang, HostEnd, StopRequest
 from headrace.launch.showing import Shown
 from headrace.launch.supervise import STOPPING, exit_code_of
+from headrace.launch.together import refusals_told
 from headrace.launch.told import tell
 
 _AGENTS_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
@@ -150,6 +151,9 @@ class Starts:
                 f"headrace: {end.host}: its agent failed, though the host lives; often memory ran "
                 f"out: {end.reason}\n"
             )
+        refusals = [(end.host, end.refusal) for end in ends if end.refusal]
+        for sentence in refusals_told(refusals, len(ends)):
+            tell(sentence)
         first = _first_failure(ends)
         if first is not None:
             tell(first.message)

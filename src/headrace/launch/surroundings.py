@@ -29,13 +29,7 @@ def with_surroundings(site: Site, options: ScriptOptions, folder: Path) -> Site:
     """
     if not options.environment and not options.dependencies:
         return site
-    for name, value in options.environment.items():
-        told = site.environment.get(name, value)
-        if told != value and name != env.PYTHONPATH.name:
-            raise UsageError(
-                f"--environment {name}={value}: the contract says {name}={told}. Leave it out, or "
-                "take another name."
-            )
+    check_environment(options.environment, site.environment)
     paths = [site.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
     paths.insert(0, options.environment.get(env.PYTHONPATH.name))
     if options.dependencies:
@@ -43,6 +37,21 @@ def with_surroundings(site: Site, options: ScriptOptions, folder: Path) -> Site:
     joined = ":".join(path for path in paths if path)
     beside = {env.PYTHONPATH.name: joined} if joined else {}
     return replace(site, environment={**site.environment, **options.environment, **beside})
+
+
+def check_environment(environment: Mapping[str, str], told: Mapping[str, str]) -> None:
+    """Raise UsageError where a variable of the command line contradicts what the contract says.
+
+    Args:
+        environment: The command line's.
+        told: What the script is told, by the variables' names.
+    """
+    for name, value in environment.items():
+        if told.get(name, value) != value and name != env.PYTHONPATH.name:
+            raise UsageError(
+                f"--environment {name}={value}: the contract says {name}={told[name]}. Leave it "
+                "out, or take another name."
+            )
 
 
 def joined_environment(

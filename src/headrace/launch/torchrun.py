@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,10 @@ from headrace.launch.site_plan import SitePlan
 from headrace.launch.sites import Site
 from headrace.launch.supervise import STOPPING, exit_code_of, was_killed
 from headrace.launch.surroundings import with_surroundings
+from headrace.launch.together import announce_refusal, begin_together
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads, extra_grace_s
-from headrace.launch.uploads.job_output import JobOutput, member_output
+from headrace.launch.uploads.job_output import JobOutput, finished_on_error, member_output
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
@@ -62,9 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         job = parse_torchrun_flags(argv)
         if "--member" in told:
-            member = Member.from_json(told["--member"])
-            job = replace(job, ranks_here=member.ranks or job.ranks_here)
-            return _run_member(job, member, Path(told["--logs"]), announce_fd)
+            return _run_member(job, told, announce_fd)
         if "--run-dir" in told:  # whatever the command line says of it
             job.args.run_dir, job.args.name = told["--run-dir"], None
         if job.around.dry_run:
@@ -82,7 +81,10 @@ def main(arguments: Sequence[str]) -> int:
             return run_on_cluster(job, job.cluster, argv, folder, attempt)
         return _run_here(job, folder, attempt)
     except HeadraceError as error:
-        tell(f"headrace: {error}\n")
+        if "--member" in told:
+            announce_refusal(announce_fd, error)
+        else:
+            tell(f"headrace: {error}\n")
         return error.exit_code
 
 
@@ -114,11 +116,12 @@ def _begin(job: TorchrunJob, argv: Sequence[str], announce_fd: int) -> tuple[Run
 def _run_here(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
     script = [job.args.training_script, *job.args.training_script_args]
     install_here(job.contract, job.around, folder, attempt)
-    site = _site(job, folder)
     output = JobOutput(job.uploads, job.contract, folder.path)
-    uploads = _uploads(job, site, folder.path)
-    output.begin()
-    uploads.fetch()
+    output.begin()  # first: another job that writes there is known before anything is copied
+    with finished_on_error(output):
+        site = _site(job, folder)
+        uploads = _uploads(job, site, folder.path)
+        uploads.fetch()
     env.change({**site.environment, **uploads.environment()})
     recording = Recording(folder, attempt, job.options)
     uploads.start()
@@ -161,6 +164,7 @@ def _site(job: TorchrunJob, folder: RunFolder) -> Site:
         count_devices=torch.accelerator.device_count,
         training=job.args.group[0].partition("=")[0] if job.args.group else None,
         arguments=job.args.training_script_args,
+        environment=job.around.environment,
     )
     return with_surroundings(site, job.around, folder.path)
 
@@ -170,8 +174,10 @@ def _ignore_signals() -> None:
         signal.signal(stopping, signal.SIG_IGN)
 
 
-def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) -> int:
+def _run_member(job: TorchrunJob, flags: Mapping[str, str], announce_fd: int) -> int:
     """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
+    member, logs = Member.from_json(flags["--member"]), Path(flags["--logs"])
+    job = replace(job, ranks_here=member.ranks or job.ranks_here)
     member.apply(job.args)
     logs.mkdir(parents=True, exist_ok=True)
 
@@ -195,6 +201,7 @@ def _run_member(job: TorchrunJob, member: Member, logs: Path, announce_fd: int) 
     leave_when_asked(lambda: uploads.pids | output.pids, lambda: finish(clean=True), site.verdict)
     output.begin()
     uploads.fetch()
+    begin_together(announce_fd, int(flags["--go"]))
     env.change({**site.environment, **uploads.environment()})
     uploads.start()
     script = [job.args.training_script, *job.args.training_script_args]
@@ -221,6 +228,7 @@ def _member_site(job: TorchrunJob, member: Member) -> Site:
         devices=member.devices,
         cores=member.cores or None,
         arguments=job.args.training_script_args,
+        environment=job.around.environment,
     )
 
 

@@ -201,6 +201,29 @@ def test_what_is_wrong_for_all_hosts_is_told_once_and_none_of_them_starts(
     assert "[gpu/" not in ended.stderr
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_no_host_begins_where_one_has_no_share(job: Path, engine: str) -> None:
+    (job / "images").mkdir()
+    (job / "images" / "only.jpg").touch()
+    channel = '{"uri": "images", "distribution": "ShardedByS3Key"}'
+    ended = run(
+        job, *SAGEMAKER, "--engine", engine, "--group=gpu=2", f"--channel=train={channel}",
+        "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "headrace: gpu-1: --channel train=images: 1 files cannot be shared by 2" in ended.stderr
+    assert "here " not in ended.stdout  # the other one was ready long before
+    assert "failed" not in ended.stderr
+
+
+def test_what_every_host_refuses_is_told_once(job: Path) -> None:
+    channel = '--channel=train={"uri": ".", "groups": ["gpuu"]}'
+    ended = run(job, *SAGEMAKER, "--group=gpu=2", "--group=cpu=1", channel, "train.py")
+    assert ended.returncode == 2
+    assert ended.stderr.count("gpuu") == 1
+    assert ended.stdout == ""
+
+
 def test_secrets_of_a_url_are_not_told(job: Path) -> None:
     url = "http://user:s3cret@127.0.0.1:9/data/x.bin?X-Amz-Signature=s3cret"
     ended = run(job, *SAGEMAKER, "--name", "a", "--channel", f"train={url}", "train.py")

@@ -194,6 +194,8 @@ def test_two_jobs_that_write_one_output_path_are_refused_at_the_start(
         assert refused.returncode == 2
         assert "job a (process " in refused.stderr
         assert "Give this job a path of its own" in refused.stderr
+        channel = run(tmp_path, "--name", "c", f"--channel=train={s3_url}/none", *flags)
+        assert "Give this job a path of its own" in channel.stderr  # before what would be copied
         (tmp_path / "enough").touch()
         assert job.wait(timeout=100) == 0
     assert run(tmp_path, "--name", "b", *flags).returncode == 0

@@ -138,6 +138,29 @@ def test_flags_that_contradict_the_job_are_refused(
 
 def test_a_variable_that_says_otherwise_is_told_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
-    ended = run(tmp_path, "--contract", "sagemaker", "train.py", SM_MODEL_DIR="/my/model")
+    said = "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell"
+    for flags in ([], ["--dry-run"], ["--group=gpu=2"]):
+        ended = run(tmp_path, "--contract", "sagemaker", *flags, "train.py",
+                    SM_MODEL_DIR="/my/model")  # fmt: skip
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.count(said) == 1
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--group=gpu=2"]])
+def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    ended = run(tmp_path, "--contract", "sagemaker", "--environment", "SM_NUM_CPUS=999", *flags,
+                "train.py")  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell" in ended.stderr
+    assert ended.stderr.count("--environment SM_NUM_CPUS=999: the contract says SM_NUM_CPUS") == 1
+
+
+def test_a_dry_run_within_a_job_tells_of_that_job(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    told = run(tmp_path, "--dry-run", "--contract", "sagemaker", "--nproc-per-node=2", "train.py",
+               **outer("127.0.0.3", tmp_path))  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
+    assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -107,6 +108,16 @@ class JobOutput:
         code = finished(process, clean=True, deadline_s=DEADLINE_S)
         if code != 0:
             tell(f"headrace: what the job made is not all uploaded: {describe_end(code)}\n")
+
+
+@contextmanager
+def finished_on_error(output: JobOutput) -> Iterator[None]:
+    """Have the output path be free for the next job where this one cannot begin."""
+    try:
+        yield
+    except BaseException:
+        output.finish()
+        raise
 
 
 def member_output(options: UploadOptions, contract: ContractOptions, host: OnHost) -> JobOutput:
