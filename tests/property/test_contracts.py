@@ -200,6 +200,33 @@ def test_sdk_3_has_no_groups_and_json_with_spaces() -> None:
     assert not [name for name in told if any(part in name for part in gone)]
 
 
+@pytest.mark.parametrize(
+    ("distribution", "asked", "parameters", "config"),
+    [
+        ("mpi", 2,
+         {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2},
+         {"process_count_per_node": 2, "mpi_additional_options": None}),
+        ("mpi", None, {"sagemaker_mpi_enabled": True},
+         {"process_count_per_node": None, "mpi_additional_options": None}),
+        # SDK 2 has a number for MPI alone: the toolkit counts devices for the others.
+        ("torch_distributed", 2, {"sagemaker_torch_distributed_enabled": True},
+         {"process_count_per_node": 2, "smp": None}),
+        ("torch_distributed", None, {"sagemaker_torch_distributed_enabled": True},
+         {"process_count_per_node": None, "smp": None}),
+    ],
+)  # fmt: skip
+def test_the_ranks_that_a_host_was_asked_to_have_are_told(
+    distribution, asked, parameters, config
+) -> None:
+    job = TrainingJob(
+        name="j", groups=groups_of([1]), entry_point="train.py", distribution=distribution,
+        distributed=("gpu",), processes_per_host=asked,
+    )  # fmt: skip
+    told = sagemaker_variables(job, "algo-1", FOLDERS, MACHINE)
+    assert json.loads(told["SM_FRAMEWORK_PARAMS"]) == parameters
+    assert json.loads(told["SM_DISTRIBUTED_CONFIG"]) == config
+
+
 def test_the_two_dialects_of_arguments() -> None:
     values = {"lr": 0.1, "b": True, "nothing": None, "augment": {"flip": 1, "crop": 2}, "a": "x"}
     assert sagemaker_arguments(values) == [

@@ -234,6 +234,7 @@ def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[s
         entry_point=Path(job.script).name,
         distribution=plan.distribution,
         distributed=plan.distributed,
+        processes_per_host=job.contract.processes_per_host,
         channels=told_channels(job.contract),
         hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
         submitted=job.contract.source_dir or str(Path(job.script).parent),

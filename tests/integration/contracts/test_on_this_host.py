@@ -185,6 +185,19 @@ def test_the_first_library_for_data_parallel_training_is_there(job: Path, flags:
         assert f"[rank {rank}] sum 2.0 smddp\n" in ended.stdout
 
 
+def test_scripts_are_told_how_many_ranks_a_host_was_asked_to_have(job: Path) -> None:
+    (job / "train.py").write_text(
+        "import json, os\n"
+        "print('told', json.loads(os.environ['SM_DISTRIBUTED_CONFIG'])['process_count_per_node'],"
+        " json.loads(os.environ['SM_FRAMEWORK_PARAMS'])['sagemaker_mpi_num_of_processes_per_host'],"
+        " flush=True)\n"
+    )
+    flags = ["--contract", "sagemaker", "--distribution", "mpi", "--nproc-per-node", "2"]
+    ended = run(job, *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("told 2 2\n") == 2
+
+
 def test_its_backend_is_there_also_where_nothing_is_recorded(job: Path) -> None:
     (job / "train.py").write_text(BACKEND)
     flags = ["--profile", "off", "--contract", "sagemaker-v3", "--nproc-per-node", "2"]
