@@ -14,7 +14,7 @@ from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.contracts.script import script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables
+from headrace.contracts.vertex_variables import vertex_variables
 from headrace.core.placed import may_place
 from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
@@ -22,6 +22,7 @@ from headrace.launch.dry_channels import DryChannel, dry_channels, lines_of
 from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
 from headrace.launch.tables import filled, pairs
+from headrace.launch.vertex_places import vertex_places
 from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
 
@@ -242,7 +243,7 @@ def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[s
     found: dict[str, Any] = {}
     if "vertex" in job.contract.contracts:
         data = {each.spec.name: each.spec.uri for each in channels}
-        found |= vertex_variables(told, host, VertexPlaces(output=f"{_RUN}/output", data=data))
+        found |= vertex_variables(told, host, vertex_places(f"{_RUN}/output", data))
     base = USUAL_BASE if plan.may_place else f"{_RUN}/hosts/{host}/ml"
     for name, variables in (
         ("sagemaker", sagemaker_variables), ("sagemaker-v3", sagemaker_v3_variables),

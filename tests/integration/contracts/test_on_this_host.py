@@ -172,6 +172,16 @@ def test_a_script_of_vertex_finds_its_cluster_and_its_folders(job: Path) -> None
     assert made == {"model.pth", "1.pt", "events"}
 
 
+def test_cluster_env_prints_project_and_region_of_vertex(job: Path) -> None:
+    command = headrace("cluster", "env", "--contract", "vertex", "--channel", "train=t.csv")
+    ended = subprocess.run(
+        command, cwd=job, capture_output=True, text=True, check=True,
+        env=clean_environment(GOOGLE_CLOUD_PROJECT="p-1", CLOUDSDK_COMPUTE_REGION="europe-west4"),
+    )  # fmt: skip
+    for line in ("CLOUD_ML_PROJECT_ID=p-1", "CLOUD_ML_REGION=europe-west4", "AIP_DATA_FORMAT=csv"):
+        assert f"{line}\n" in ended.stdout
+
+
 @pytest.mark.parametrize(
     "flags", [["--distribution", "smdistributed", "--nproc-per-node", "2"], ["--nproc-per-node=2"]]
 )
