@@ -165,7 +165,7 @@ def test_the_longest_time_of_a_job_counts_the_copying_of_its_channels(
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         command = [*SAGEMAKER, *flags, "--name=a", "--max-run=3", "--channel", f"train={s3_url}"]
         with started(job, *command, "train.py") as process:
-            eventually(lambda: (job / "runs" / "a" / "run.json").exists(), "the run begins")
+            eventually((job / "runs" / "a" / "run.json").exists, "the run begins")
             below = descendants(process.pid)
             # A signal that ends a process by default, or what a shell makes of it.
             assert process.wait(50) in {-signal.SIGTERM, 128 + signal.SIGTERM}
