@@ -1,11 +1,17 @@
-"""A job of two ranks is ended at a random instant, its folder lost: what is at the URL afterwards?
+"""A job of two ranks is ended at a random instant: where does it go on when it is started again?
 
 python benchmarks/checkpoints/kills.py [ROUNDS] [SEED]
 
-Each round trains with --checkpoint-uri on a real S3 server, ends the job, removes the run's folder
-as a new machine would not have it, starts the job again, and compares where it goes on with what
-was whole when it was ended. It is ended by SIGTERM, by kill -9 of launcher and ranks, or by kill -9
-of every process, the one that keeps checkpoints among them.
+Each round trains with --checkpoint-uri on a real S3 server, ends the job, starts it again, and
+compares where it goes on with what was whole when it was ended. It is ended by SIGTERM, by kill -9
+of launcher and ranks, or by kill -9 of every process, the one that keeps checkpoints among them.
+There are ROUNDS rounds for each of two fates of the host's disk, which have a criterion each:
+
+stays  The processes are gone, the run's folder is there, and the job is started again at once. It
+       must go on from the last checkpoint that the script had written: nothing is lost but the
+       steps since.
+lost   The run's folder is removed, as a new machine would not have it: the job goes on from the
+       URL alone. That must have what had been whole long enough to be uploaded ("owed").
 """
 
 from __future__ import annotations
@@ -35,6 +41,7 @@ _LOOKS_S = 2 * LOOK_EVERY_S  # at the change, and once it has settled
 _TRANSFER_S = 1.0  # files, then the manifest: requests that share two cores with the training
 _LONGEST_S = 240.0
 _WAYS = ("saved", "checkpointer")
+_DISKS = ("stays", "lost")
 _ENDS = ("SIGTERM", "kill -9, keeper left", "kill -9, everything")
 
 
@@ -43,14 +50,16 @@ class Round:
     """How one round went.
 
     Attributes:
+        disk: Whether the run's folder is there when the job is started again.
         way: What writes checkpoints.
         end: What ended the job.
         after_s: How long after its first checkpoint.
         written: The last checkpoint that was whole when the job was ended.
-        owed: The last one that had been for so long that it must have been kept.
+        owed: The last one from which the job must go on, or from a later one.
         found: Where the job went on.
     """
 
+    disk: str
     way: str
     end: str
     after_s: float
@@ -66,56 +75,76 @@ class Round:
     def line(self) -> str:
         """Return its row of a table."""
         well = "yes" if self.is_well else "NO"
-        return (
-            f"| {self.way} | {self.end} | {self.after_s:.1f} | {self.written} | {self.owed} | "
-            f"{self.found} | {well} |"
-        )
+        cells = (
+            self.disk, self.way, self.end, f"{self.after_s:.1f}", self.written, self.owed,
+            self.found, well,
+        )  # fmt: skip
+        return f"| {' | '.join(map(str, cells))} |"
 
 
 def main(rounds: int, seed: int) -> int:
     """Run the rounds and print a table; returns 1 where one lost something."""
     chosen = random.Random(seed)
     done: list[Round] = []
-    print("| checkpoints by | ended by | after s | last whole | owed | resumed at | kept |")
-    print("|---|---|---|---|---|---|---|")
+    print("| disk | checkpoints by | ended by | after s | last whole | owed | resumed at | kept |")
+    print("|---|---|---|---|---|---|---|---|")
     with (
         tempfile.TemporaryDirectory() as temporary,
         s3_server(Path(temporary) / "s3") as server,
     ):
-        for number in range(rounds):
-            folder = Path(temporary) / str(number)
-            folder.mkdir()
-            end = _ENDS[number // len(_WAYS) % len(_ENDS)]
-            way = _WAYS[number % len(_WAYS)]
-            done.append(_round(server, folder, way, end, chosen.uniform(0.2, 9.0)))
-            print(done[-1].line(), flush=True)
+        for disk in _DISKS:
+            for number in range(rounds):
+                folder = Path(temporary) / f"{disk}-{number}"
+                folder.mkdir()
+                end = _ENDS[number // len(_WAYS) % len(_ENDS)]
+                way = _WAYS[number % len(_WAYS)]
+                done.append(_round(server, folder, disk, way, end, chosen.uniform(0.2, 9.0)))
+                print(done[-1].line(), flush=True)
+    print()
+    for disk in _DISKS:
+        print(_summary(disk, [each for each in done if each.disk == disk]))
+    return 0 if all(each.is_well for each in done) else 1
+
+
+def _summary(disk: str, done: list[Round]) -> str:
     well = sum(each.is_well for each in done)
-    print(f"\n{well} of {len(done)}")
-    return 0 if well == len(done) else 1
+    behind = [each.written - each.found for each in done if each.found is not None]
+    return (
+        f"disk {disk}: {well} of {len(done)}; the job went on at most {max(behind, default=0)} "
+        "steps before the last whole checkpoint"
+    )
 
 
-def _round(server: S3Server, folder: Path, way: str, end: str, after_s: float) -> Round:
+def _round(server: S3Server, folder: Path, disk: str, way: str, end: str, after_s: float) -> Round:
     notes = folder / "notes"
     job = _start(server, folder, way, steps=100_000)
     _wait_for(notes, "whole", job)
     time.sleep(after_s)
-    ended_s = _end(job, end)
+    ended_s, left = _end(job, end)
+    if disk == "lost":
+        while any(map(alive, left)):  # its machine is there for so long
+            time.sleep(0.02)
+        shutil.rmtree(folder / "run")
     told = notes.read_text().splitlines()
-    shutil.rmtree(folder / "run")
-    (folder / "notes").unlink()
+    notes.unlink()
     again = _start(server, folder, way, steps=3)
     code = again.wait(timeout=_LONGEST_S)
     begun = [line.split()[1] for line in notes.read_text().splitlines() if line.startswith("from")]
     whole = [(int(step), float(at)) for _, step, at in
              (line.split() for line in told if line.startswith("whole"))]  # fmt: skip
-    # What is asked to stop closes its files and ends: all of them are uploaded.
-    margin_s = 0.0 if end == "SIGTERM" else SETTLING_S + _LOOKS_S + _TRANSFER_S
+    # What is on the disk needs no upload; what is asked to stop closes its files and ends: all of
+    # them are uploaded.
+    needs_no_time = disk == "stays" or end == "SIGTERM"
+    uploaded_s = ended_s - (SETTLING_S + _LOOKS_S + _TRANSFER_S)
+    written = [step for step, _ in whole]
+    owed = written if needs_no_time else [step for step, at_s in whole if at_s < uploaded_s]
     return Round(
+        disk=disk,
         way=way,
         end=end,
         after_s=after_s,
-        written=max((step for step, _ in whole), default=0),
-        owed=max((step for step, at_s in whole if at_s < ended_s - margin_s), default=0),
+        written=max(written, default=0),
+        owed=max(owed, default=0),
         found=int(begun[-1]) if code == 0 and begun else None,
     )
 
@@ -143,13 +172,13 @@ def _wait_for(notes: Path, word: str, job: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def _end(job: subprocess.Popen[bytes], end: str) -> float:
-    """End a job and return when, in seconds since 1970."""
+def _end(job: subprocess.Popen[bytes], end: str) -> tuple[float, list[int]]:
+    """End a job and return when, in seconds since 1970, and the processes that are left."""
     if end == "SIGTERM":
         ended_s = time.time()
         job.terminate()
         job.wait(timeout=_LONGEST_S)
-        return ended_s
+        return ended_s, []
     everything = [job.pid, *descendants(job.pid)]
     keepers = [pid for pid in everything if b"uploads.keeper" in _command(pid)]
     left = keepers if end == "kill -9, keeper left" else []
@@ -159,9 +188,7 @@ def _end(job: subprocess.Popen[bytes], end: str) -> float:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     job.wait(timeout=_LONGEST_S)
-    while any(map(alive, left)):  # its machine is there for so long
-        time.sleep(0.02)
-    return ended_s
+    return ended_s, left
 
 
 def _command(pid: int) -> bytes:

@@ -4,8 +4,9 @@
 
 The reference measured eight of these cells on T4 GPUs: one device, DataParallel, DDP and FSDP on
 four; files on local disk, the same files through a mount of the bucket, and shards in the bucket
-(489, 804; 157, 738; 134, 432, 133 s). Here devices are emulated, and the bucket is a real S3
-server behind a proxy that is 30 ms away at 50 MB/s a connection. The cells take turns.
+(489, 804; 157, 738; 134, 432, 133 s). Here devices are CUDA's where there are any, and emulated
+elsewhere or with --emulate; the bucket is a real S3 server behind a proxy that is 30 ms away at
+50 MB/s a connection. The cells take turns.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parent), str(HERE.parent / "cluster")]
 
+import torch  # noqa: E402 - after the path
 from launches import epochs_told  # noqa: E402
 
+from headrace.core.env import device_variables, visible_devices  # noqa: E402
 from headrace.data.mounts.cache import MountCache  # noqa: E402
 from headrace.data.mounts.mount import Mount  # noqa: E402
 from headrace.data.mounts.programs import choose_programs  # noqa: E402
@@ -37,15 +40,27 @@ PAGE = HERE.parents[1] / "docs" / "strategies.md"
 STRATEGIES = ("single", "dp", "ddp", "fsdp")
 HOMES = ("local files", "remote files", "local shards", "remote shards")
 NOTES = """
-Seconds of one epoch, the median over rounds. What is emulated: each **device** is a sleep of its
-batch's length beside a small model that is trained for real, so a step costs the cores next to
-nothing. **single** is one process with one device. **dp** is one process that loads the global
-batch of all devices, splits it and copies each part: without CUDA, `nn.DataParallel` is the bare
-model. **ddp** and **fsdp** are one process a device, under `headrace run`, gradients averaged
-over gloo. Each process has {workers} loader workers. **remote files** are opened one by one
-through a mount of the bucket whose cache is empty at the start of each epoch and which reads
-nothing ahead, as the reference's was; **remote shards** are streamed, with no cache.
+Seconds of one epoch, the median over rounds, and in brackets what of the cell was emulated.
+**single** is one process with one device, **dp** one process with all of them, **ddp** and **fsdp**
+are one process a device, under `headrace run`. Each process has {workers} loader workers.
+**remote files** are opened one by one through a mount of the bucket whose cache is empty at the
+start of each epoch and which reads nothing ahead, as the reference's was; **remote shards** are
+streamed, with no cache.
+
+{labels}
 """.strip()
+EMULATED = {
+    "E": "**E**: each of {devices} devices is emulated at {rate:g} images/s: a sleep of its "
+    "batch's length beside a small model that is trained for real on the cores, ranks averaging "
+    "gradients over gloo.",
+    "S": "**S**: the scattering of dp is emulated: one process loads the global batch of all "
+    "devices, splits it and copies each part, since without CUDA `nn.DataParallel` is the bare "
+    "model.",
+    "B": "**B**: the bucket is emulated: an S3 server on this machine, behind a proxy that is "
+    "30 ms away at 50 MB/s a connection.",
+}
+"""What a cell may have emulated."""
+REAL = "Devices are real: {devices} x {name}, each training a small convolutional net, over nccl."
 
 
 def main() -> None:
@@ -53,12 +68,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=640)
-    parser.add_argument("--devices", type=int, default=2)
-    parser.add_argument("--rate", type=float, default=100, help="images/s of one device")
+    parser.add_argument("--devices", type=int, default=2, help="at most, where they are real")
+    parser.add_argument("--emulate", action="store_true", help="even where there are CUDA devices")
+    parser.add_argument("--rate", type=float, default=100, help="images/s of an emulated device")
     parser.add_argument("--workers", type=int, default=2, help="of each process")
     parser.add_argument("--data", type=Path, default=Path("bench-data/strategies"))
     parser.add_argument("--dry", action="store_true", help="Write no page.")
     options = parser.parse_args()
+    choose_devices(options)
     rounds = []
     with services(options.data / "s3") as urls:
         prepare(options.data, options.images, urls)
@@ -72,6 +89,22 @@ def main() -> None:
             rounds.append(found)
             print(f"round {number + 1}: {found}", flush=True)
     report(rounds, options)
+
+
+def choose_devices(options: argparse.Namespace) -> None:
+    """Take the CUDA devices that are there, --devices of them at most; else emulate."""
+    real = torch.accelerator.device_count() if torch.cuda.is_available() else 0
+    options.emulate = options.emulate or real == 0
+    if not options.emulate:
+        options.devices = min(options.devices, real)
+        # DataParallel takes all that it sees.
+        os.environ |= device_variables(visible_devices(options.devices))
+
+
+def emulated_in(strategy: str, home: str, options: argparse.Namespace) -> str:
+    """Return what of a cell is emulated, as letters of `EMULATED`; "": nothing."""
+    device = "" if not options.emulate else "ES" if strategy == "dp" else "E"
+    return device + ("B" if home.startswith("remote") else "")
 
 
 @contextmanager
@@ -106,6 +139,7 @@ def epoch(strategy: str, home: str, data: str, options: argparse.Namespace) -> d
             "--profile", "off", "--nproc-per-node", str(ranks), str(HERE / "train.py"),
             "--strategy", strategy, "--data", data, "--devices", str(options.devices),
             "--rate", str(options.rate), "--workers", str(options.workers),
+            *(["--emulate"] if options.emulate else []),
             *(["--shards"] if "shards" in home else []),
         ]  # fmt: skip
         (told,) = epochs_told(command)
@@ -113,16 +147,32 @@ def epoch(strategy: str, home: str, data: str, options: argparse.Namespace) -> d
     return {"epoch_s": told["seconds"], "images_s": samples / told["seconds"]}
 
 
+def legend(options: argparse.Namespace) -> str:
+    """Return what the letters in the cells mean, a line each."""
+    used = {
+        letter for one in STRATEGIES for home in HOMES for letter in emulated_in(one, home, options)
+    }
+    lines = [text.format(**vars(options)) for letter, text in EMULATED.items() if letter in used]
+    if not options.emulate:
+        name = torch.cuda.get_device_name(0)
+        lines.insert(0, REAL.format(devices=options.devices, name=name))
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def report(rounds: list[dict[str, dict[str, Any]]], options: argparse.Namespace) -> None:
     """Write the table, and the ratios that the reference's table shows."""
-    lines = [NOTES.format(workers=options.workers), ""]
+    lines = [NOTES.format(workers=options.workers, labels=legend(options)), ""]
     lines += ["| | " + " | ".join(HOMES) + " |", "|---" * (len(HOMES) + 1) + "|"]
     for strategy in STRATEGIES:
         cells = [
             statistics.median(found[f"{strategy}, {home}"]["epoch_s"] for found in rounds)
             for home in HOMES
         ]
-        lines.append(f"| {strategy} | " + " | ".join(f"{cell:.3g}" for cell in cells) + " |")
+        told = [
+            f"{cell:.3g} [{emulated_in(strategy, home, options) or 'real'}]"
+            for cell, home in zip(cells, HOMES, strict=True)
+        ]
+        lines.append(f"| {strategy} | " + " | ".join(told) + " |")
 
     def over(one: str, other: str) -> list[float]:
         return ratio(rounds, "epoch_s", one, other)
@@ -144,6 +194,7 @@ def report(rounds: list[dict[str, dict[str, Any]]], options: argparse.Namespace)
     command = (
         f"python benchmarks/strategies/run.py --rounds {options.rounds} --images {options.images} "
         f"--devices {options.devices} --rate {options.rate:g} --workers {options.workers}"
+        + (" --emulate" if options.emulate else "")
     )
     title = "Strategies and homes of the data"
     write_section(title, command, lines, rows, page=PAGE, dry=options.dry)

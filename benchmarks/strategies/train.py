@@ -1,8 +1,12 @@
-"""Trains one epoch in one of the reference's ways, on emulated devices.
+"""Trains one epoch in one of the reference's ways, on real devices or on emulated ones.
 
-A device takes a batch in BATCH / RATE seconds, in which the process sleeps. Every rank trains a
-small model for real beside that, so that ranks average gradients. With `dp` one process loads the
-global batch of all devices, splits and copies it for each, and all devices work at once.
+An emulated device (--emulate) takes a batch in BATCH / RATE seconds, in which the process sleeps.
+Every rank trains a small model for real beside that, so that ranks average gradients. With `dp` one
+process loads the global batch of all devices, splits and copies it for each, and all devices work
+at once.
+
+On CUDA devices a small convolutional net is trained, by headrace.prepare: nn.DataParallel over all
+of them, or a rank on each, over nccl.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -62,6 +66,52 @@ def batches_of_shards(options: argparse.Namespace, batch: int) -> tuple[int, Ite
     return len(dataset), ((each["jpg"], each["cls"]) for each in loader)
 
 
+def emulated_step(options: argparse.Namespace, devices: int) -> Callable[..., None]:
+    """Return what trains on a batch as on so many emulated devices."""
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+    spread = options.strategy if options.strategy in {"ddp", "fsdp"} else "none"
+    train = trains(headrace.prepare(net, spread, "cpu"))  # type: ignore[arg-type]
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        began = time.perf_counter()
+        # What DataParallel does to each batch: a copy of its part for each device.
+        parts = [part.clone() for part in images.chunk(devices)]
+        train(parts[0], labels.chunk(devices)[0])
+        device_s = len(parts[0]) / options.rate  # all devices work at once
+        time.sleep(max(0.0, device_s - (time.perf_counter() - began)))
+
+    return step
+
+
+def cuda_step(options: argparse.Namespace) -> Callable[..., None]:
+    """Return what trains on a batch on the CUDA devices that this process sees."""
+    net = nn.Sequential(
+        nn.Conv2d(3, 64, 7, stride=4), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2), nn.ReLU(),
+        nn.Conv2d(128, 256, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+    spread = "none" if options.strategy == "single" else options.strategy
+    train = trains(headrace.prepare(net, spread, "cuda"))
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        train(images.cuda(non_blocking=True), labels.cuda(non_blocking=True))
+
+    return step
+
+
+def trains(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """Return a step of training on images, height by width by colours."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(images: torch.Tensor, labels: torch.Tensor) -> None:
+        loss = nn.functional.cross_entropy(model(images.permute(0, 3, 1, 2).float()), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 def main() -> None:
     """Train one epoch and print how long it took, from the first `iter` on."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,32 +120,23 @@ def main() -> None:
     parser.add_argument("--shards", action="store_true")
     parser.add_argument("--devices", type=int, required=True)
     parser.add_argument("--batch", type=int, default=32, help="Of one device.")
-    parser.add_argument("--rate", type=float, required=True, help="Images/s of one device.")
+    parser.add_argument("--emulate", action="store_true", help="Devices are sleeps.")
+    parser.add_argument("--rate", type=float, default=100, help="Images/s of an emulated device.")
     parser.add_argument("--workers", type=int, default=2, help="Of each process.")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
-    spread = options.strategy if options.strategy in {"ddp", "fsdp"} else "none"
-    model = headrace.prepare(model, spread, "cpu")  # type: ignore[arg-type]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     devices_here = options.devices if options.strategy == "dp" else 1
+    # First: this is where ranks meet.
+    step = emulated_step(options, devices_here) if options.emulate else cuda_step(options)
     make = batches_of_shards if options.shards else batches_of_files
     count, batches = make(options, options.batch * devices_here)
     began = time.perf_counter()
     seen = 0
     for images, labels in batches:
-        began_step = time.perf_counter()
-        # What DataParallel does to each batch: a copy of its part for each device.
-        parts = [part.clone() for part in images.chunk(devices_here)]
-        loss = nn.functional.cross_entropy(
-            model(parts[0].permute(0, 3, 1, 2).float()), labels.chunk(devices_here)[0]
-        )
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(images, labels)
         seen += len(labels)
-        device_s = len(parts[0]) / options.rate  # all devices work at once
-        time.sleep(max(0.0, device_s - (time.perf_counter() - began_step)))
+    if not options.emulate:
+        torch.cuda.synchronize()  # with dp, too: the first device waits for all gradients
     seconds = time.perf_counter() - began
     told = {"epoch": 1, "seconds": seconds, "samples": seen, "of": count}
     if os.environ.get("RANK", "0") == "0":

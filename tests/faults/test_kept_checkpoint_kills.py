@@ -13,7 +13,7 @@ import pytest
 
 from headrace.launch.uploads.kept import Kept
 from headrace.launch.uploads.restoring import restore
-from jobs import alive, descendants, eventually, started
+from jobs import DEADLINE_S, alive, descendants, eventually, started
 
 # A checkpoint is a folder of three files that are written slowly, and a file that names it.
 WRITES = """
@@ -21,6 +21,7 @@ import os, pathlib, shutil, sys, time
 folder = pathlib.Path(os.environ["HEADRACE_CHECKPOINT_DIR"])
 latest = folder / "latest"
 step = int(latest.read_text()) if latest.exists() else 0
+pathlib.Path("from").write_text(f"{step}\\n")
 while True:
     step += 1
     place = folder / f"step-{step:012}"
@@ -64,6 +65,32 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
     told: list[str] = []
     restore(Kept(s3_url, told.append), tmp_path / "there", print)
     _check(tmp_path / "there")
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "kill -9, keeper left", "kill -9, everything"])
+def test_on_the_same_disk_a_job_goes_on_from_the_last_checkpoint(
+    tmp_path: Path, s3_url: str, end: str
+) -> None:
+    (tmp_path / "train.py").write_text(WRITES)
+    flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
+    with started(tmp_path, *flags, "train.py", "0.1") as job:
+        _steps(tmp_path, 4)
+        if end == "SIGTERM":
+            job.terminate()
+        else:
+            for pid in (job.pid, *descendants(job.pid)):
+                if end == "kill -9, everything" or b"uploads.keeper" not in _command(pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+        job.wait(DEADLINE_S)
+    written = int((tmp_path / "step").read_text())
+    begun = tmp_path / "from"
+    begun.unlink()
+    with started(tmp_path, *flags, "train.py", "0.1") as job:  # a keeper that is left still uploads
+        eventually(lambda: begun.exists() and begun.read_text().endswith("\n"), "it goes on")
+        job.terminate()
+        job.wait(DEADLINE_S)
+    assert int(begun.read_text()) >= written
 
 
 def _check(folder: Path) -> None:

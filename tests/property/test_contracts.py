@@ -22,7 +22,12 @@ from headrace.contracts.sagemaker_files import (
 from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.contracts.training_job import Channel, Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables, worker_pools
+from headrace.contracts.vertex_variables import (
+    VertexPlaces,
+    experiment_variables,
+    vertex_variables,
+    worker_pools,
+)
 from headrace.core.errors import UsageError
 
 MACHINE = Machine(cpus=96, gpus=8)
@@ -200,6 +205,33 @@ def test_sdk_3_has_no_groups_and_json_with_spaces() -> None:
     assert not [name for name in told if any(part in name for part in gone)]
 
 
+@pytest.mark.parametrize(
+    ("distribution", "asked", "parameters", "config"),
+    [
+        ("mpi", 2,
+         {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2},
+         {"process_count_per_node": 2, "mpi_additional_options": None}),
+        ("mpi", None, {"sagemaker_mpi_enabled": True},
+         {"process_count_per_node": None, "mpi_additional_options": None}),
+        # SDK 2 has a number for MPI alone: the toolkit counts devices for the others.
+        ("torch_distributed", 2, {"sagemaker_torch_distributed_enabled": True},
+         {"process_count_per_node": 2, "smp": None}),
+        ("torch_distributed", None, {"sagemaker_torch_distributed_enabled": True},
+         {"process_count_per_node": None, "smp": None}),
+    ],
+)  # fmt: skip
+def test_the_ranks_that_a_host_was_asked_to_have_are_told(
+    distribution, asked, parameters, config
+) -> None:
+    job = TrainingJob(
+        name="j", groups=groups_of([1]), entry_point="train.py", distribution=distribution,
+        distributed=("gpu",), processes_per_host=asked,
+    )  # fmt: skip
+    told = sagemaker_variables(job, "algo-1", FOLDERS, MACHINE)
+    assert json.loads(told["SM_FRAMEWORK_PARAMS"]) == parameters
+    assert json.loads(told["SM_DISTRIBUTED_CONFIG"]) == config
+
+
 def test_the_two_dialects_of_arguments() -> None:
     values = {"lr": 0.1, "b": True, "nothing": None, "augment": {"flip": 1, "crop": 2}, "a": "x"}
     assert sagemaker_arguments(values) == [
@@ -239,6 +271,53 @@ def test_one_machine_alone_has_no_tf_config() -> None:
     assert "TF_CONFIG" not in told
     assert told["AIP_TRAINING_DATA_URI"] == "gs://b/data"
     assert told["AIP_CHECKPOINT_DIR"] == "gs://b/run/checkpoints/"
+
+
+# facts: what of section 5c belongs to features of Vertex AI that a job here does not use.
+NOT_HERE = {
+    "AIP_EXPERIMENT_NAME", "AIP_EXPERIMENT_RUN_NAME", "AIP_TENSORBOARD_RESOURCE_NAME",
+    "AIP_TENSORBOARD_API_URI", "AIP_TF_PROFILER_PORT", "AIP_HTTP_HANDLER_PORT",
+}  # fmt: skip
+
+
+def test_project_and_region_are_told_on_vertex_and_no_feature_that_is_not_used() -> None:
+    places = VertexPlaces(output="/out", data={}, project="p-1", region="europe-west4")
+    told = vertex_variables(HETERO, "algo-1", places)
+    assert told["CLOUD_ML_PROJECT_ID"] == "p-1"
+    assert told["CLOUD_ML_REGION"] == "europe-west4"
+    assert not NOT_HERE & told.keys()
+    assert "trial" not in json.loads(told["CLUSTER_SPEC"])["task"]
+    assert "AIP_DATA_FORMAT" not in told  # HETERO's channels are nowhere: no data, no format
+
+
+def test_an_experiment_is_told_and_its_run_where_it_has_one() -> None:
+    assert experiment_variables("exp-1", None) == {"AIP_EXPERIMENT_NAME": "exp-1"}
+    assert experiment_variables("exp-1", "run-1") == {
+        "AIP_EXPERIMENT_NAME": "exp-1", "AIP_EXPERIMENT_RUN_NAME": "run-1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "places", "told"),
+    [
+        ((None, None), ("/images", "/more"), "jsonl"),
+        (("text/csv", "text/csv; charset=utf-8"), ("/a", "/b"), "csv"),
+        ((None, None), ("gs://b/train.csv", "gs://b/val.csv"), "csv"),
+        (("text/csv", None), ("/a", "/images"), "jsonl"),  # one format is told for all
+        (("application/jsonlines", "text/csv"), ("/a.csv", "/b"), "jsonl"),
+    ],
+)
+def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, told) -> None:
+    names = ("training", "validation")
+    job = TrainingJob(
+        name="j", groups=groups_of([1]), entry_point="train.py",
+        channels=tuple(
+            Channel(name=name, content_type=kind) for name, kind in zip(names, kinds, strict=True)
+        ),
+    )  # fmt: skip
+    data = dict(zip(names, places, strict=True))
+    found = vertex_variables(job, "algo-1", VertexPlaces(output="/out", data=data))
+    assert found["AIP_DATA_FORMAT"] == told
 
 
 @pytest.mark.parametrize(

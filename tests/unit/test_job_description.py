@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,24 @@ def test_a_cluster_of_ray_and_a_group_that_makes_batches():
         "--contract=vertex",
     ]  # fmt: skip
     assert flags(engine="ray", instance_count=2)[0] == "--group=gpu=2xlocal"
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"ExperimentName": "exp-1"}, ["--environment=AIP_EXPERIMENT_NAME=exp-1"]),
+        ({"ExperimentName": "exp-1", "TrialName": "t", "RunName": "run-1"},
+         ["--environment=AIP_EXPERIMENT_NAME=exp-1",
+          "--environment=AIP_EXPERIMENT_RUN_NAME=run-1"]),
+        ({"TrialComponentDisplayName": "x"}, []),
+    ],
+)  # fmt: skip
+def test_a_script_of_vertexs_is_told_of_its_experiment(config: dict[str, str], told: list[str]):
+    for contract, expected in (("vertex", told), ("sagemaker", [])):
+        job = describe({"entry_point": "t.py", "contract": contract}, "Estimator: ")
+        job = replace(job, asked={**job.asked, "experiment_config": config})
+        flags = lower(job, {}).flags
+        assert [flag for flag in flags if "AIP_" in flag] == expected
 
 
 @pytest.mark.parametrize("named", ["gpu", GPU])

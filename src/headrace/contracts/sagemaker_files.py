@@ -15,6 +15,7 @@ from headrace.core.errors import UsageError
 
 OWN_PREFIX = "sagemaker_"
 """What the names of SageMaker's own hyperparameters begin with."""
+_PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
 _OF_DISTRIBUTIONS = {
     "torch_distributed": "sagemaker_torch_distributed_enabled",
     "pytorchddp": "sagemaker_pytorch_ddp_enabled",
@@ -73,10 +74,16 @@ def own_hyperparameters(job: TrainingJob) -> dict[str, Any]:
 
 
 def framework_parameters(job: TrainingJob) -> dict[str, Any]:
-    """Return those of them that say what starts the ranks, and where."""
+    """Return those of them that say what starts the ranks, and where.
+
+    SDK 2 tells how many ranks a host has for MPI alone: its other distributions take no number,
+    and the toolkit starts one on each device.
+    """
     if job.distribution is None:
         return {}
     found: dict[str, Any] = {_OF_DISTRIBUTIONS[job.distribution]: True}
+    if job.distribution == "mpi" and job.processes_per_host is not None:
+        found[_PROCESSES] = job.processes_per_host
     if len(job.groups) > 1:
         found["sagemaker_distribution_instance_groups"] = list(job.distributed)
     return found

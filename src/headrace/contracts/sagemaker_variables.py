@@ -74,7 +74,7 @@ def sagemaker_v3_variables(
         "SM_INPUT_DATA_CONFIG": input_data_config(job, host),
     }
     if job.distribution is not None:
-        told["SM_DISTRIBUTED_CONFIG"] = {"process_count_per_node": machine.gpus or 1}
+        told["SM_DISTRIBUTED_CONFIG"] = _distributed_config(job)
     channels = [channel.name for channel in job.channels_of(host)]
     told["SM_CHANNELS"] = channels
     told |= {f"SM_CHANNEL_{name.upper()}": folders.channel(name) for name in channels}
@@ -183,6 +183,16 @@ def _paths(folders: SageMakerFolders) -> dict[str, str]:
         "SM_OUTPUT_DIR": folders.output,
         "SM_OUTPUT_DATA_DIR": folders.output_data,
     }
+
+
+def _distributed_config(job: TrainingJob) -> dict[str, Any]:
+    """Return what SDK 3 writes to distributed.json: the fields of its `Torchrun` or its `MPI`.
+
+    No number means one rank a device, which its drivers count themselves. Source: sagemaker-train
+    1.27, train/distributed.py and model_trainer.py.
+    """
+    other = "mpi_additional_options" if job.distribution == "mpi" else "smp"
+    return {"process_count_per_node": job.processes_per_host, other: None}
 
 
 def _v3_environment(

@@ -64,6 +64,8 @@ class TrainingJob:
         entry_point: The script, from the folder of the code on.
         distribution: What starts several ranks; None: the script runs once on each host.
         distributed: The names of the groups in which it does so.
+        processes_per_host: How many ranks each host was asked to have; None: nobody said, and it
+            has one a device.
         channels: The inputs.
         hyperparameters: Anything JSON can hold, by names.
         submitted: Where the code came from, a URL or a folder; "" where nobody tells.
@@ -77,6 +79,7 @@ class TrainingJob:
     entry_point: str
     distribution: Distribution | None = None
     distributed: tuple[str, ...] = ()
+    processes_per_host: int | None = None
     channels: tuple[Channel, ...] = ()
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     submitted: str = ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.contracts.host_group import HostGroup
-from headrace.contracts.training_job import TrainingJob
+from headrace.contracts.training_job import Channel, TrainingJob
 
 MASTER_PORT = 3333
 VERTEX_FOLDERS = ("model", "checkpoints", "logs")
@@ -33,14 +33,14 @@ class VertexPlaces:
         output: The folder, or URL, below which it does.
         data: Where channels are, by their names; those that are the script's training, validation
             and test data are told by AIP_*_DATA_URI.
-        data_format: Of these: jsonl, csv, or bigquery.
         project: The cloud's project; "": none.
+        region: The cloud's region; "": none.
     """
 
     output: str
     data: Mapping[str, str]
-    data_format: str = "jsonl"
     project: str = ""
+    region: str = ""
 
 
 def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
@@ -81,12 +81,26 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPlaces) -> dict[
         **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
         "CLOUD_ML_PROJECT_ID": places.project,
-        "CLOUD_ML_REGION": "",  # the job's is another cloud's
+        "CLOUD_ML_REGION": places.region,  # the job's own is another cloud's
         **_data(job, host, places),
     }
     if len(machines) > 1:
         told["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
     return told
+
+
+def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:
+    """Return what tells a script of the experiment that its job belongs to.
+
+    The service sets them only for a job that was given an experiment, the second one only for a
+    job that was also given a run of it.
+
+    Args:
+        experiment: Its name.
+        run: That of the run in it; None: not told.
+    """
+    told = {"AIP_EXPERIMENT_NAME": experiment}
+    return told if run is None else {**told, "AIP_EXPERIMENT_RUN_NAME": run}
 
 
 def vertex_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
@@ -134,11 +148,22 @@ def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> di
 
 def _data(job: TrainingJob, host: str, places: VertexPlaces) -> dict[str, str]:
     told = {}
+    formats = set()
     for channel in job.channels_of(host):
         kind = _DATA_OF.get(channel.name)
         if kind is not None and channel.name in places.data:
             told[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
-    return {"AIP_DATA_FORMAT": places.data_format, **told} if told else {}
+            formats.add(_format(channel, places.data[channel.name]))
+    if not told:
+        return {}
+    # There is one for all: tables are csv only where each of them is.
+    return {"AIP_DATA_FORMAT": "csv" if formats == {"csv"} else "jsonl", **told}
+
+
+def _format(channel: Channel, place: str) -> str:
+    """Return how the service would export such data: tables as csv, all else as jsonl."""
+    kind = (channel.content_type or "").partition(";")[0].strip()
+    return "csv" if kind == "text/csv" or (not kind and place.endswith(".csv")) else "jsonl"
 
 
 def _compact(value: Any) -> str:

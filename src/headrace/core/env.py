@@ -159,6 +159,10 @@ AWS_CREDENTIALS = (
     Variable("AWS_CONTAINER_CREDENTIALS_FULL_URI", "likewise, a whole URL"),
     Variable("AWS_SKIP_SIGNATURE", "S3: do not sign requests"),
 )
+GOOGLE_CLOUD_PROJECT = Variable("GOOGLE_CLOUD_PROJECT", "the project (Google's libraries)")
+CLOUDSDK_CORE_PROJECT = Variable("CLOUDSDK_CORE_PROJECT", "likewise (gcloud)")
+GOOGLE_CLOUD_REGION = Variable("GOOGLE_CLOUD_REGION", "the region (Vertex AI's SDK)")
+CLOUDSDK_COMPUTE_REGION = Variable("CLOUDSDK_COMPUTE_REGION", "likewise (gcloud)")
 GOOGLE_BASE_URL = Variable("GOOGLE_BASE_URL", "Cloud Storage endpoint other than Google's")
 STORAGE_EMULATOR_HOST = Variable("STORAGE_EMULATOR_HOST", "likewise, as Google's clients call it")
 GOOGLE_CREDENTIALS = (

@@ -21,6 +21,7 @@ from headrace.launch.copies import Copies
 from headrace.launch.holding import Held
 from headrace.launch.mounted import Mounts
 from headrace.launch.piped import Piped
+from headrace.launch.readable import first_unreadable
 from headrace.launch.watched import Watched
 from headrace.launch.weigh import weigh
 
@@ -173,8 +174,10 @@ def _local(spec: ChannelSpec) -> Path:
     said = f"--channel {spec.name}={spec.uri}"
     if not path.exists():
         raise UsageError(f"{said}: there is no {path}. Name a folder, a file, or a URL.")
-    if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
-        raise UsageError(f"{said}: {path} may not be read. Run `chmod -R +rX {path}`.")
+    may_be = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
+    unreadable = path if not may_be else first_unreadable(path) if path.is_dir() else None
+    if unreadable is not None:
+        raise UsageError(f"{said}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
     if path.is_dir() and not any(path.iterdir()):
         raise UsageError(f"{said}: the folder {path} is empty. Name one that holds data.")
     return path

@@ -49,6 +49,7 @@ class ContractOptions:
         hyperparameters: By their names.
         source_dir: The folder of the code; None: the script's own.
         distribution: What starts the ranks; None: the script runs once on each host.
+        processes_per_host: How many ranks a host was asked to have; None: nobody said.
         input_modes: How channels' data get to the script, by their names; "": all others'.
         cache_dir: The folder of channels in mode Cache.
         cache_limit: How much a cache of channels may hold; None: what the disk does.
@@ -60,6 +61,7 @@ class ContractOptions:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     source_dir: str | None = None
     distribution: Distribution | None = None
+    processes_per_host: int | None = None
     input_modes: Mapping[str, str] = field(default_factory=dict)
     cache_dir: str | None = None
     cache_limit: str | None = None

@@ -53,8 +53,12 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
         command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
     )
     tell(f"headrace: run folder {folder.path}\n")
+    limit = RunLimit(  # from here on: what brings the channels counts, as on SageMaker
+        job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
+        is_passed_on=False,
+    )  # fmt: skip
     try:
-        run = _Run(job, script, folder, attempt)
+        run = _Run(job, script, folder, attempt, limit)
     except HeadraceError as error:
         write_down_end(folder, attempt.number, error.exit_code)
         raise
@@ -64,8 +68,11 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
 class _Run:
     """One attempt of such a job, with all that its script is to find in place."""
 
-    def __init__(self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt) -> None:
+    def __init__(
+        self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: RunLimit
+    ) -> None:
         self._job = job
+        self._limit = limit
         self._folder = folder
         self._attempt = attempt
         self._log = folder.logs(attempt.number) / "rank-0.stderr"
@@ -82,6 +89,7 @@ class _Run:
         """Run the script and return the exit code."""
         number = self._attempt.number
         with signals_held() as held:
+            self._limit.is_passed_on = True
             recording = Recording(self._folder, self._attempt, self._job.options)
             self._uploads.start()
             returncode = self._run(recording, held)
@@ -105,16 +113,12 @@ class _Run:
             Tee(streams[0].source, raw(sys.stdout.buffer), self._log.with_name("rank-0.stdout")),
             Tee(streams[1].source, raw(sys.stderr.buffer), self._log),
         )
-        limit = RunLimit(
-            self._job.around.max_run_s, launcher=os.getpid(), folder=self._folder,
-            attempt=self._attempt.number,
-        )  # fmt: skip
         # A script may save for minutes once it was asked to stop; not once its time is over.
         returncode = wait_for(
             child, held, own_session=False, resized=lambda: resize(streams),
-            grace_s=lambda: GRACE_S if limit.is_over or self._site.failure() else None,
+            grace_s=lambda: GRACE_S if self._limit.is_over or self._site.failure() else None,
         )  # fmt: skip
-        limit.cancel()
+        self._limit.cancel()
         for tee in tees:
             tee.close()
         return returncode

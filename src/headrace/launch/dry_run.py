@@ -13,7 +13,6 @@ from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces
 from headrace.core.placed import may_place
 from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
@@ -23,6 +22,7 @@ from headrace.launch.script_flags import ScriptOptions
 from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
 from headrace.launch.surroundings import check_environment
 from headrace.launch.tables import filled, pairs
+from headrace.launch.vertex_places import vertex_places
 from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
 
@@ -283,6 +283,7 @@ def _told(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[str, s
         entry_point=Path(job.script).name,
         distribution=plan.distribution,
         distributed=plan.distributed,
+        processes_per_host=job.contract.processes_per_host,
         channels=told_channels(job.contract),
         hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
         submitted=job.contract.source_dir or str(Path(job.script).parent),
@@ -291,6 +292,6 @@ def _told(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[str, s
     base = USUAL_BASE if plan.may_place else f"{_RUN}/hosts/{host}/ml"
     return Script(contracts=job.contract.contracts, job=told, host=host).variables(
         SageMakerFolders(base),
-        VertexPlaces(output=f"{_RUN}/output", data=data),
+        vertex_places(f"{_RUN}/output", data),
         job.machines[host],
     )

@@ -94,7 +94,7 @@ class Estimator:
             wait: Wait for its end. The job then ends with this process, too; otherwise it goes on.
             logs: While waiting, show what it says.
             job_name: The run's name; one that there is goes on with its next attempt.
-            experiment_config: SageMaker's; recorded.
+            experiment_config: SageMaker's; recorded, and told to a script by Vertex AI's contract.
 
         Raises:
             UsageError: A value that cannot be; nothing has run.

@@ -7,7 +7,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -85,7 +85,8 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     args, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise UsageError(_no_such_flag(unknown[0], parser.spellings()))
-    contract, around = contract_options(args), script_options(args)
+    contract = replace(contract_options(args), processes_per_host=_asked_ranks(args))
+    around = script_options(args)
     args.typed_script = args.training_script
     if not args.module:
         args.training_script = find_script(args.training_script, contract.source_dir)
@@ -225,6 +226,12 @@ def _no_such_flag(flag: str, spellings: Sequence[str]) -> str:
     nearest = max(spellings, key=likeness)
     near = f" Did you mean {nearest}?" if likeness(nearest) > 0.6 else ""
     return f"There is no flag {name}.{near} {_HOW}"
+
+
+def _asked_ranks(args: argparse.Namespace) -> int | None:
+    """Return the number of ranks a host that the user gave; None: none, or a word such as auto."""
+    told = args.nproc_per_node or ""
+    return int(told) if told.isdecimal() else None
 
 
 def _ranks_here(nproc_per_node: str) -> int:

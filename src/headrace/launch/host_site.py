@@ -207,6 +207,7 @@ def _job(
         entry_point=entry_point,
         distribution=plan.distribution,
         distributed=plan.distributed,
+        processes_per_host=options.processes_per_host,
         channels=told_channels(options),
         hyperparameters=options.hyperparameters,
         submitted=str(code),

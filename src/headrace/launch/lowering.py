@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from typing import Any
 
+from headrace.contracts.vertex_variables import experiment_variables
 from headrace.core.errors import UsageError
 from headrace.launch.job_description import JobDescription
 from headrace.launch.training_inputs import Input, input_notes, mode_of
@@ -51,6 +52,7 @@ def lower(job: JobDescription, inputs: Mapping[str, Input], where: str = "") -> 
         f"--environment={name}" if name in secret else f"--environment={name}={value}"
         for name, value in job.environment.items()
     ]
+    flags += [f"--environment={name}={value}" for name, value in _of_experiment(job).items()]
     notes = (*job.notes, *input_notes(inputs))
     asked = {**job.asked, "inputs": dict(inputs), "notes": list(notes)}
     return Lowered(
@@ -87,6 +89,16 @@ def _of_script(job: JobDescription) -> list[str]:
         f"--hyperparameter={name}={_value(each)}" for name, each in job.hyperparameters.items()
     ]
     return flags
+
+
+def _of_experiment(job: JobDescription) -> dict[str, str]:
+    """Return what a script of Vertex AI's is told of SageMaker's `experiment_config`."""
+    told = job.asked.get("experiment_config") or {}
+    experiment = told.get("ExperimentName")
+    if not experiment or "vertex" not in job.contracts:
+        return {}
+    found = experiment_variables(experiment, told.get("RunName") or told.get("TrialName"))
+    return {name: value for name, value in found.items() if name not in job.environment}
 
 
 def _of_inputs(job: JobDescription, inputs: Mapping[str, Input]) -> list[str]:

@@ -27,12 +27,16 @@ class RunLimit:
 
     Attributes:
         is_over: Whether the job took too long.
+        is_passed_on: Whether that signal reaches the script; before, as channels are copied, it
+            ends the launcher itself, so the end is written down here.
     """
 
     def __init__(
-        self, limit_s: float | None, *, launcher: int, folder: RunFolder, attempt: int
-    ) -> None:
+        self, limit_s: float | None, *, launcher: int, folder: RunFolder, attempt: int,
+        is_passed_on: bool = True,
+    ) -> None:  # fmt: skip
         self.is_over = False
+        self.is_passed_on = is_passed_on
         self._limit_s = limit_s or 0.0
         self._launcher = launcher
         self._folder = folder
@@ -41,7 +45,12 @@ class RunLimit:
         if limit_s is not None:
             self._timer = threading.Timer(limit_s, self._end)
             self._timer.daemon = True
-            self._timer.start()
+            # It inherits this: a signal to the launcher is for the thread that waits for one.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                self._timer.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def cancel(self) -> None:
         """Count no more: the job has ended."""
@@ -56,4 +65,6 @@ class RunLimit:
         )
         with suppress(OSError, LaunchError):  # a full disk must not keep the job running
             self._folder.note_reason(self._attempt, TOO_LONG)
+            if not self.is_passed_on:
+                self._folder.end_attempt(self._attempt, 128 + signal.SIGTERM)
         os.kill(self._launcher, signal.SIGTERM)

@@ -10,13 +10,13 @@ from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.script import Script
 from headrace.contracts.training_job import Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces
 from headrace.core import env
 from headrace.launch.channel_flags import read_channels
 from headrace.launch.channels import told_channels
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.host_site import torch_version
 from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
+from headrace.launch.vertex_places import vertex_places
 
 _ADDRESS = "127.0.0.{}"
 
@@ -78,9 +78,9 @@ def show_environment(
     folders = SageMakerFolders()
     shown = Script(contracts=options.contracts, job=told, host=here)
     specs = read_channels(options.channels, options.input_modes)
-    places = VertexPlaces(
-        output=str(Path("runs", job, "output").resolve()),
-        data={name: spec.uri for name, spec in specs.items()},
+    places = vertex_places(
+        str(Path("runs", job, "output").resolve()),
+        {name: spec.uri for name, spec in specs.items()},
     )
     machine = Machine(
         cpus=group.cpus or cores, gpus=group.gpus or 0, interface="lo", torch=torch_version()

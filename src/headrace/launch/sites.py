@@ -13,7 +13,7 @@ from typing import Any
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.script import ContractName, Script, script_arguments
 from headrace.contracts.training_job import Machine
-from headrace.contracts.vertex_variables import VERTEX_FOLDERS, VertexPlaces
+from headrace.contracts.vertex_variables import VERTEX_FOLDERS
 from headrace.core import env
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.placed import placed_command
@@ -22,6 +22,7 @@ from headrace.launch.checkpoint_place import make_place
 from headrace.launch.holding import Held
 from headrace.launch.sagemaker_tree import SageMakerTree
 from headrace.launch.told import tell
+from headrace.launch.vertex_places import vertex_places
 
 _MOST_BYTES = 128 * 1024  # of one variable or argument: MAX_ARG_STRLEN, <linux/binfmts.h>
 _HOSTS_FILE = Path("/etc/hosts")
@@ -120,9 +121,7 @@ def told_before_channels(
 ) -> dict[str, str]:
     """Return what the script will be told whatever its channels turn out to be; see `make_site`."""
     seen = SageMakerFolders() if may_place else SageMakerFolders(str(request.base))
-    return request.script.variables(
-        seen, VertexPlaces(output=str(request.output), data={}), machine
-    )
+    return request.script.variables(seen, vertex_places(str(request.output), {}), machine)
 
 
 def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Site:
@@ -156,7 +155,7 @@ def make_site(request: SiteRequest, machine: Machine, *, may_place: bool) -> Sit
             (request.output / name).mkdir(parents=True, exist_ok=True)
     if may_place:
         places[str(_HOSTS_FILE)] = str(_write_hosts(request))
-    places_told = VertexPlaces(output=str(request.output), data=request.channels)
+    places_told = vertex_places(str(request.output), request.channels)
     told = script.variables(seen, places_told, machine)
     _check_lengths({**told, "its arguments": max(script.arguments(), key=len, default="")}, script)
     return Site(

@@ -12,7 +12,7 @@ from s3_server import S3Server
 from slow_proxy import slow_proxy
 
 from headrace.data.storage import open_store
-from jobs import alive, descendants, eventually, run, started
+from jobs import alive, attempts_of, descendants, eventually, run, started
 
 SCRIPT = """
 import hashlib, json, os, pathlib
@@ -150,6 +150,31 @@ def test_ctrl_c_ends_the_copying_at_once_and_leaves_nothing_running(
     assert "interrupted while channels were copied; what is whole stays" in terminal
     assert "Traceback" not in terminal
     assert "here " not in terminal
+
+
+@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
+def test_the_longest_time_of_a_job_counts_the_copying_of_its_channels(
+    flags: list[str],
+    job: Path,
+    s3_server: S3Server,
+    s3_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_store(s3_url).put("a.bin", b"a")
+    with slow_proxy(s3_server.endpoint, latency_ms=60_000) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        command = [*SAGEMAKER, *flags, "--name=a", "--max-run=3", "--channel", f"train={s3_url}"]
+        with started(job, *command, "train.py") as process:
+            eventually((job / "runs" / "a" / "run.json").exists, "the run begins")
+            below = descendants(process.pid)
+            # A signal that ends a process by default, or what a shell makes of it.
+            assert process.wait(50) in {-signal.SIGTERM, 128 + signal.SIGTERM}
+            eventually(lambda: not any(map(alive, below)), "everything has ended")
+    terminal = (job / "terminal").read_text()
+    assert "--max-run: 3 s are over" in terminal
+    assert "here " not in terminal
+    (attempt,) = attempts_of(job / "runs" / "a")
+    assert (attempt["reason"], attempt["exit_code"]) == ("MaxRuntimeExceeded", 143)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,16 @@ def test_a_script_of_vertex_finds_its_cluster_and_its_folders(job: Path) -> None
     assert made == {"model.pth", "1.pt", "events"}
 
 
+def test_cluster_env_prints_project_and_region_of_vertex(job: Path) -> None:
+    command = headrace("cluster", "env", "--contract", "vertex", "--channel", "train=t.csv")
+    ended = subprocess.run(
+        command, cwd=job, capture_output=True, text=True, check=True,
+        env=clean_environment(GOOGLE_CLOUD_PROJECT="p-1", CLOUDSDK_COMPUTE_REGION="europe-west4"),
+    )  # fmt: skip
+    for line in ("CLOUD_ML_PROJECT_ID=p-1", "CLOUD_ML_REGION=europe-west4", "AIP_DATA_FORMAT=csv"):
+        assert f"{line}\n" in ended.stdout
+
+
 @pytest.mark.parametrize(
     "flags", [["--distribution", "smdistributed", "--nproc-per-node", "2"], ["--nproc-per-node=2"]]
 )
@@ -183,6 +193,19 @@ def test_the_first_library_for_data_parallel_training_is_there(job: Path, flags:
         # The mean of both ranks' gradients, 1 and 2.
         assert f"[rank {rank}] rank {rank} of 2 [[1.5, 1.5]]\n" in ended.stdout
         assert f"[rank {rank}] sum 2.0 smddp\n" in ended.stdout
+
+
+def test_scripts_are_told_how_many_ranks_a_host_was_asked_to_have(job: Path) -> None:
+    (job / "train.py").write_text(
+        "import json, os\n"
+        "print('told', json.loads(os.environ['SM_DISTRIBUTED_CONFIG'])['process_count_per_node'],"
+        " json.loads(os.environ['SM_FRAMEWORK_PARAMS'])['sagemaker_mpi_num_of_processes_per_host'],"
+        " flush=True)\n"
+    )
+    flags = ["--contract", "sagemaker", "--distribution", "mpi", "--nproc-per-node", "2"]
+    ended = run(job, *flags, "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("told 2 2\n") == 2
 
 
 def test_its_backend_is_there_also_where_nothing_is_recorded(job: Path) -> None:

@@ -17,7 +17,7 @@ from headrace.contracts.host_group import HostGroup
 from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
 from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.training_job import Channel, Machine, TrainingJob
+from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
 from headrace.core.placed import placed_command
 from headrace.launch.sagemaker_tree import SageMakerTree
 from jobs import clean_environment
@@ -46,13 +46,19 @@ print("TOLD", json.dumps(told))
 OF_THE_MACHINE = {"num_cpus", "num_gpus", "num_neurons"}
 
 
-def job_of(*groups: HostGroup, distributed: tuple[str, ...] = ()) -> TrainingJob:
+def job_of(
+    *groups: HostGroup,
+    distributed: tuple[str, ...] = (),
+    by: Distribution = "torch_distributed",
+    processes: int | None = None,
+) -> TrainingJob:
     return TrainingJob(
         name="a-job",
         groups=groups,
         entry_point="train.py",
-        distribution="torch_distributed" if distributed else None,
+        distribution=by if distributed else None,
         distributed=distributed,
+        processes_per_host=processes,
         channels=CHANNELS if len(groups) > 1 else CHANNELS[:2],
         hyperparameters=HYPERPARAMETERS,
         submitted="/code",
@@ -63,6 +69,7 @@ def job_of(*groups: HostGroup, distributed: tuple[str, ...] = ()) -> TrainingJob
 JOBS = {
     "one group": job_of(ONE),
     "one group, distributed": job_of(ONE, distributed=("homogeneousCluster",)),
+    "two ranks a host": job_of(ONE, distributed=("homogeneousCluster",), by="mpi", processes=2),
     "two groups": job_of(GPU, CPU, distributed=("gpu",)),
     "two groups, none distributed": job_of(CPU, GPU),
 }
