@@ -12,12 +12,12 @@ from typing import Any
 from headrace.core import env
 
 HOOK = "headrace.enter.ray_start.be_this_host"
-# What `ray start` takes where it is not told; 0: any that is free.
-_USUAL_PORTS = {
+USUAL_PORTS = {
     "min_worker_port": 10002,
     "max_worker_port": 19999,
     "dashboard_agent_listen_port": 52365,
 }
+"""What `ray start` takes where it is not told, by the names of its options."""
 
 
 def be_this_host(node: Any, _is_head: object) -> None:
@@ -29,6 +29,6 @@ def be_this_host(node: Any, _is_head: object) -> None:
     # A node that joins would take the head's folder, where this host's `ray status` does not look.
     folder = f"{env.RAY_TMPDIR.get('/tmp')}/ray"  # noqa: S108 - Ray's own choice
     node.update_if_absent(node_ip_address=env.HOST_ADDRESS.get(), temp_dir=folder)
-    for name, usual in _USUAL_PORTS.items():
+    for name, usual in USUAL_PORTS.items():
         if getattr(node, name) == usual:
-            setattr(node, name, 0)
+            setattr(node, name, 0)  # any that is free
