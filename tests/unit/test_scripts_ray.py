@@ -37,7 +37,10 @@ def test_each_host_has_its_own_and_all_of_them_one_token() -> None:
     ("name", "left"),
     [
         ("RAY_ADDRESS", set()),
-        ("RAY_AUTH_TOKEN", {"RAY_TMPDIR", "RAY_START_HOOK", "HEADRACE_HOST_ADDRESS"}),
+        (
+            "RAY_AUTH_TOKEN",
+            {"RAY_TMPDIR", "RAY_START_HOOK", "HEADRACE_HOST_ADDRESS", "GRPC_DNS_RESOLVER"},
+        ),
         ("RAY_TMPDIR", {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}),
         ("PYTHON_EXEC", {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"}),
     ],

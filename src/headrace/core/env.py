@@ -98,6 +98,7 @@ USUAL_HASH_SEED = "0"
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
 RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
+GRPC_DNS_RESOLVER = Variable("GRPC_DNS_RESOLVER", "native: names are looked up as in C (gRPC)")
 HOST_ADDRESS = Variable(
     "HEADRACE_HOST_ADDRESS", "that of an emulated host, for a Ray node that its script starts"
 )

@@ -39,15 +39,16 @@ class ScriptsRay:
             self._token = _token(self._folder)
         if any(each.get() is not None for each in _OF_HOSTS):
             return self._token
-        own = (
-            self._folder / address.rpartition(".")[2]
-        )  # short, as paths of sockets may not be long
+        # A short name, as paths of sockets may not be long.
+        own = self._folder / address.rpartition(".")[2]
         own.mkdir(exist_ok=True)
         return {
             **self._token,
             env.RAY_TMPDIR.name: str(own),
             env.HOST_ADDRESS.name: address,
             env.RAY_START_HOOK.name: HOOK,
+            # gRPC's own way asks a name server too, and waits for it where there is no network.
+            env.GRPC_DNS_RESOLVER.name: env.GRPC_DNS_RESOLVER.get() or "native",
         }
 
     def close(self) -> None:
