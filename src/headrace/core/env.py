@@ -96,6 +96,12 @@ HASH_SEED = Variable("PYTHONHASHSEED", "what hashes of texts begin with: a numbe
 USUAL_HASH_SEED = "0"
 """Where the user has not set it: processes that make batches of one dataset hash alike."""
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
+RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
+RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
+GRPC_DNS_RESOLVER = Variable("GRPC_DNS_RESOLVER", "native: names are looked up as in C (gRPC)")
+HOST_ADDRESS = Variable(
+    "HEADRACE_HOST_ADDRESS", "that of an emulated host, for a Ray node that its script starts"
+)
 RAY_JOB_CONFIG = Variable(
     "RAY_JOB_CONFIG_JSON_ENV_VAR", "what `ray.init` gives a job's processes, JSON (Ray)"
 )

@@ -20,6 +20,7 @@ from headrace.core.placed import may_place
 from headrace.launch.emulated_types import devices_of
 from headrace.launch.gang import HostEnd, StopRequest
 from headrace.launch.programs import Programs
+from headrace.launch.scripts_ray import ScriptsRay
 from headrace.launch.starts import GangOf
 
 _ADDRESS = "127.0.0.1"
@@ -46,6 +47,7 @@ class MachineHosts:
         self._programs = programs
         self._mark = mark
         self._devices = devices
+        self._ray = ScriptsRay()
 
     def placed(self, stop: StopRequest) -> _Agents | None:
         """Return an agent for each host; None: the job is over."""
@@ -62,7 +64,11 @@ class MachineHosts:
 
     def program(self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int) -> Program:
         """Return what a host is to run."""
-        return self._programs.program(agents, agent, number, variables={}, files={}, version=0)
+        address = self._programs.told_address(agents, agent)
+        variables = self._ray.variables(address) if address else {}
+        return self._programs.program(
+            agents, agent, number, variables=variables, files={}, version=0
+        )
 
     def tend(self) -> None:
         """Nothing else is to be looked after."""
@@ -73,8 +79,9 @@ class MachineHosts:
         return []
 
     def close(self) -> None:
-        """Close what was recorded."""
+        """Close what was recorded, and remove what Ray nodes of the script's have left."""
         self._programs.finish()
+        self._ray.close()
 
 
 class _Agents:

@@ -165,8 +165,7 @@ def _run(once: OnceOnHost, site: Site, uploads: HostUploads, logs: Path) -> int:
             child, held, own_session=True,
             grace_s=lambda: GRACE_S if site.failure() else None,
         )  # fmt: skip
-        if code != 0:  # what a script that ended well leaves running, it means to
-            leftovers.end()
+        leftovers.end()  # as with the container that the script would have had
         follower.close()
         told = last_traceback(streams["stderr"]) if code else ""
         verdict = site.verdict(exit_code_of(code))

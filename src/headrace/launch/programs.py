@@ -125,6 +125,10 @@ class Programs:
             files=files,
         )
 
+    def told_address(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str | None:
+        """Return the address at which a host's script is told that it is; None: it is not told."""
+        return None if self._plan is None else self._plan.addresses[self._name(agents, agent)]
+
     def recorded(self) -> dict[str, str | None]:
         """Return the variables that have ranks on this machine recorded together."""
         if self._recording is None:

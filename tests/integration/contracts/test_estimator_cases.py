@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from webdataset import TarWriter
 
 from headrace import (
     Estimator,
@@ -52,7 +54,8 @@ for batch in DataLoader(torch.rand(32, 4), batch_size=4):
 while not pathlib.Path(sys.argv[2]).exists():
     time.sleep(0.01)
 """
-# Case B: the hosts of a heterogeneous cluster find one another by the toolkit's own package.
+# Case B: the hosts of a heterogeneous cluster find one another by the toolkit's own package. With
+# Ray, as it was published: test_scripts_ray.py.
 BALANCED = """
 import os, socket
 from sagemaker_training.environment import Environment
@@ -78,9 +81,11 @@ else:
     joining.sendall(name.encode())
     joining.close()
 """
-# Case C: one process a device, DDP or FSDP, on Vertex AI.
+# Case C: one process for all devices, or one a device by DDP or FSDP, on Vertex AI; the shards are
+# read by the library of their format.
 VERTEX = """
-import argparse, os, torch, torch.distributed as dist
+import argparse, glob, os, torch, torch.distributed as dist
+import webdataset as wds
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
@@ -88,15 +93,22 @@ parser.add_argument("--strategy")
 args = parser.parse_args()
 data = os.environ["AIP_TRAINING_DATA_URI"].replace("gs://", "/gcs/")
 model = torch.nn.Linear(4, 2)
-if args.strategy != "single":
+if args.strategy == "dp":
+    model = torch.nn.DataParallel(model)
+elif args.strategy != "single":
     dist.init_process_group("gloo")
     if args.strategy == "ddp":
         model = DistributedDataParallel(model)
     else:
         fully_shard(model)
-model(torch.ones(3, 4)).sum().backward()
+urls = sorted(glob.glob(data + "/*.tar"))
+shards = wds.WebDataset(urls, shardshuffle=False, nodesplitter=wds.split_by_node)
+seen = []
+for keys, features in shards.decode().to_tuple("__key__", "npy").batched(3):
+    model(torch.as_tensor(features)).sum().backward()
+    seen += keys
 world = dist.get_world_size() if dist.is_initialized() else 1
-print(args.strategy, os.environ.get("RANK"), "of", world, sorted(os.listdir(data)), flush=True)
+print(args.strategy, os.environ.get("RANK"), "of", world, sorted(seen), flush=True)
 if os.environ.get("RANK", "0") == "0":
     open(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/") + "model.pt", "w").close()
 if dist.is_initialized():
@@ -127,16 +139,16 @@ def test_case_a_by_the_library_for_data_parallel_training(
     (job / "code" / "train.py").write_text(SEGMENTATION)
     estimator = PyTorch(
         entry_point="train.py", source_dir="code", role="arn:aws:iam::1:role/sagemaker",
-        instance_count=2, instance_type="ml.p3.2xlarge", framework_version="1.8.1",
+        instance_count=4, instance_type="ml.p3.2xlarge", framework_version="1.8.1",
         py_version="py36", hyperparameters={"batch-size": 8},
         distribution={"smdistributed": {"dataparallel": {"enabled": True}}},
         profiler_config=ProfilerConfig(system_monitor_interval_millis=500),
     )  # fmt: skip
     estimator.fit(inputs={"train": fsx(job)})
     said = capsys.readouterr().out
-    for rank in range(2):
-        assert f"rank {rank} of 2 ml.p3.2xlarge [[1.5, 1.5]] ['a.png'] 8\n" in said
-    assert "2 x ml.p3.2xlarge have 1 devices each" in said or "emulated" not in said
+    for rank in range(4):
+        assert f"rank {rank} of 4 ml.p3.2xlarge [[2.5, 2.5]] ['a.png'] 8\n" in said
+    assert "4 x ml.p3.2xlarge have 1 devices each" in said or "emulated" not in said
 
 
 def test_case_a_in_debuggers_words_while_it_runs(
@@ -220,6 +232,7 @@ def test_case_b_on_hosts_of_two_kinds(job: Path, capsys: pytest.CaptureFixture[s
     ("strategy", "machine", "ranks"),
     [
         ("single", "n1-standard-8", 1),
+        ("dp", "n1-standard-8", 1),
         ("ddp", "g2-standard-24", 2),
         ("fsdp", "g2-standard-24", 2),
     ],
@@ -228,14 +241,21 @@ def test_case_c_on_vertex(
     job: Path, capsys: pytest.CaptureFixture[str], strategy: str, machine: str, ranks: int
 ) -> None:
     (job / "task.py").write_text(VERTEX)
+    (job / "shards").mkdir()
+    for shard in range(2):
+        with TarWriter(str(job / "shards" / f"{shard}.tar")) as tar:
+            for sample in range(3):
+                features = np.full(4, sample, np.float32)
+                tar.write({"__key__": f"{shard}-{sample}", "npy": features})
     distribution = {"torch_distributed": {"enabled": True}} if ranks > 1 else None
     estimator = Estimator(
         "task.py", contract="vertex", instance_type=machine, distribution=distribution,
         hyperparameters={"strategy": strategy},
     )  # fmt: skip
-    estimator.fit({"training": str(job / "fsx")})
+    estimator.fit({"training": str(job / "shards")})
     said = capsys.readouterr().out
     for rank in range(ranks):
-        assert f"{strategy} {rank} of {ranks} ['a.png']\n" in said
+        keys = [f"{shard}-{sample}" for shard in range(rank, 2, ranks) for sample in range(3)]
+        assert f"{strategy} {rank} of {ranks} {keys}\n" in said
     assert estimator.latest_run is not None
     assert (estimator.latest_run.path / "output" / "model" / "model.pt").exists()
