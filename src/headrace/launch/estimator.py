@@ -200,8 +200,7 @@ _HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
 def _start(lowered: Lowered, name: str | None, stem: str, *, tied: bool) -> StartedRun:
     folder = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(folder.attempts())
-    if before and StartedRun(path=folder.path, number=before).state == "InProgress":
-        raise UsageError(f"{folder.path.name} is running: take another job_name, or stop it first.")
+    folder.check_free()
     command = [*_HEADRACE, f"--run-dir={folder.path}", *lowered.flags, lowered.script]
     with (folder.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
