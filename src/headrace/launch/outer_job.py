@@ -15,6 +15,7 @@ from headrace.contracts.contract import told_hosts
 from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.sagemaker_variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.contracts.strays import strays
 from headrace.contracts.told_hosts import ToldHosts
 from headrace.contracts.training_group import training_group
 from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
@@ -138,11 +139,13 @@ def find_outer_job(options: ContractOptions, training: str | None = None) -> Out
 def check_variables(told: Mapping[str, str]) -> None:
     """Raise UsageError where a variable of this process says other than a script is to be told.
 
+    So does one of its contracts' of which it is to be told nothing.
+
     Args:
         told: What it is to be told, by the variables' names.
     """
     for name, value in told.items():
-        if name.startswith(_OURS_TO_SET) or name in _RANKS_OWN:
+        if _is_replaced(name):
             continue
         own = env.values_of([name])[name]
         if own and value and own != value:  # an empty one says that nobody knows
@@ -150,6 +153,19 @@ def check_variables(told: Mapping[str, str]) -> None:
                 f"{name} is set to {own!r} here, and the contract would tell the script "
                 f"{value!r}. Unset it, or leave out --contract to have the script see yours."
             )
+    left = [name for name in strays(told, env.whole_environment()) if not _is_replaced(name)]
+    if left:
+        others = f", and {len(left) - 1} more: {', '.join(left[1:])}" if left[1:] else ""
+        raise UsageError(
+            f"{left[0]} is set here{others}; the contract has no such variable for this job, and "
+            "the script would find another job's. Unset all such; what you mean the script to "
+            "have beside, name by --environment NAME=VALUE."
+        )
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether a variable is set anew for the script, or left to it, whatever it says here."""
+    return name.startswith(_OURS_TO_SET) or name in _RANKS_OWN
 
 
 def _training(told: ToldHosts, training: str | None) -> tuple[str, ...]:

@@ -140,3 +140,53 @@ def test_a_variable_that_says_otherwise_is_told_before_anything_starts(tmp_path:
     ended = run(tmp_path, "--contract", "sagemaker", "train.py", SM_MODEL_DIR="/my/model")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell" in ended.stderr
+
+
+TF = {"TF_CONFIG": "{}", "AIP_EXPERIMENT_NAME": "another"}
+SM = {"SM_CHANNEL_VALIDATION": "/stale", "SM_HP_LR": "9"}
+
+
+@pytest.mark.parametrize(
+    ("contract", "set_here", "said"),
+    [
+        ("sagemaker", SM, "SM_CHANNEL_VALIDATION is set here, and 1 more: SM_HP_LR; the contract"),
+        ("sagemaker-v3", {"SM_USER_ARGS": "[]"}, "SM_USER_ARGS is set here; the contract has no"),
+        ("vertex", TF, "AIP_EXPERIMENT_NAME is set here, and 1 more: TF_CONFIG; the contract has"),
+        ("sagemaker,vertex", {**SM, **TF}, "and 3 more: SM_CHANNEL_VALIDATION, SM_HP_LR, TF_CON"),
+    ],
+)
+def test_a_variable_of_another_job_that_the_contract_lacks_is_told_before_anything_starts(
+    tmp_path: Path, contract: str, set_here: dict[str, str], said: str
+) -> None:
+    """Names by contract: facts/launch.md, 5b and 5c."""
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    ended = run(tmp_path, "--contract", contract, "--profile=off", "train.py", **set_here)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert said in ended.stderr
+    assert "/stale" not in ended.stderr  # it may be anything, a password too
+
+
+def test_variables_that_no_contract_has_or_none_that_is_asked_for_are_the_users(
+    tmp_path: Path,
+) -> None:
+    names = {
+        "SM_LOGS_OF_MINE": "1", "AIP_EXPERIMENT_NAME": "mine", "TF_CONFIG": "{}",
+        "SAGEMAKER_REGION": "eu-west-1", "NCCL_DEBUG": "INFO", "MASTER_ADDR": "elsewhere",
+    }  # fmt: skip
+    (tmp_path / "train.py").write_text(f"import os\nprint(*map(os.environ.get, {list(names)}))\n")
+    ended = run(tmp_path, "--contract", "sagemaker", "--profile=off", "train.py", **names)
+    *kept, master = ended.stdout.split()
+    assert kept == ["1", "mine", "{}", "eu-west-1", "INFO"], ended.stderr
+    assert master != "elsewhere"  # where ranks meet is the job's business
+
+
+def test_a_script_that_runs_headrace_itself_goes_on_by_the_same_contract(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("import os\nprint(os.environ['SM_CHANNEL_TRAIN'])\n")
+    command = [*headrace("run", "--contract", "sagemaker", "--profile=off"), "inner.py"]
+    (tmp_path / "train.py").write_text(f"import subprocess\nsubprocess.run({command}, check=True)")
+    ended = run(
+        tmp_path, "--contract=sagemaker", "--channel=train=.", "--hyperparameter=lr=1",
+        "--group=gpu=2", "--profile=off", "--run-dir=../r", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("/data/train\n") == 2
