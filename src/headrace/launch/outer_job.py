@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.contracts.contract import told_hosts
 from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.sagemaker_variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.contracts.script import ContractName
 from headrace.contracts.strays import strays
 from headrace.contracts.told_hosts import ToldHosts
 from headrace.contracts.training_group import training_group
@@ -22,10 +23,12 @@ from headrace.contracts.vertex_variables import MASTER_PORT as VERTEXS_PORT
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.contract_flags import ContractOptions
+from headrace.launch.told import tell
 
 _USUAL_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
 _OURS_TO_SET = ("HEADRACE_", "PYTHON", "MASTER_", "NCCL_")
 _RANKS_OWN = ("RANK", "WORLD_SIZE")
+_SERVICES = {"sagemaker": "SageMaker", "sagemaker-v3": "SageMaker", "vertex": "Vertex AI"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,36 @@ def resource_config() -> str | None:
         return None
 
 
+def with_job_around(options: ContractOptions) -> ContractOptions:
+    """Return options as if they named the contract of the job around this process, and tell of it.
+
+    They stay where they name any, where there is no such job, and within a run of Headrace: what
+    started that one has taken the hosts.
+
+    Args:
+        options: What the command line says.
+    """
+    if options.contracts or env.RUN_DIR.get():
+        return options
+    variables = env.values_of([variable.name for variable in env.HOSTS_OF_THE_JOB])
+    try:
+        if told_hosts(variables, resource_config()) is None:
+            return options
+    except UsageError as error:
+        tell(f"headrace: this is taken for no job of SageMaker's or Vertex AI's: {error}\n")
+        return options
+    name: ContractName = "sagemaker"
+    if variables[env.CLUSTER_SPEC.name]:
+        name = "vertex"
+    elif variables[env.SM_HOST_COUNT.name]:  # SDK 2's containers know no such variable
+        name = "sagemaker-v3"
+    tell(
+        f"headrace: started within a job of {_SERVICES[name]}, so as with --contract {name}; "
+        "--contract torchrun leaves that job alone\n"
+    )
+    return replace(options, contracts=(name,))
+
+
 def find_outer_job(options: ContractOptions, training: str | None = None) -> OuterJob | None:
     """Return the job around this one by a contract that is asked for; None: there is none.
 
@@ -119,7 +152,13 @@ def find_outer_job(options: ContractOptions, training: str | None = None) -> Out
         variables[env.CLUSTER_SPEC.name] = None
     if "sagemaker" not in asked:
         variables = {env.CLUSTER_SPEC.name: variables[env.CLUSTER_SPEC.name]}
-    told = told_hosts(variables, resource_config() if "sagemaker" in asked else None)
+    try:
+        told = told_hosts(variables, resource_config() if "sagemaker" in asked else None)
+    except UsageError as error:
+        raise UsageError(
+            f"{error} Where this host is in no job of theirs, unset these variables: --contract "
+            "makes what the script is told."
+        ) from error
     if told is None:
         return None
     if options.channels:

@@ -118,6 +118,46 @@ def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
             assert f"[rank {rank}] rank {rank} sum 4.0\n" in said[host]
 
 
+@pytest.mark.parametrize("service", ["sagemaker", "vertex"])
+def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contract(
+    tmp_path: Path, service: str
+) -> None:
+    environments = {host: outer(host, tmp_path) for host in GPU.hosts}
+    if service == "vertex":
+        places = VertexPlaces(output="/gcs/bucket", data={})
+        job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
+        environments = {host: vertex_variables(job, host, places) for host in job.hosts}
+    said = on_all_hosts(
+        tmp_path, environments, "--nproc-per-node", "1", "--master-port", str(free_port())
+    )
+    for rank, host in enumerate(GPU.hosts):
+        assert f"[rank {rank}] rank {rank} sum 2.0\n" in said[host]
+    alone = run(tmp_path, "--contract=torchrun", "--nproc-per-node=1", "train.py",
+                **environments[GPU.hosts[1]])  # fmt: skip
+    assert "rank 0 sum 1.0\n" in alone.stdout, alone.stderr
+
+
+def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    ended = run(tmp_path, "--profile=off", "train.py", **outer("127.0.0.3", tmp_path))
+    assert ended.stdout.startswith("runs once\n127.0.0.3 ")
+    assert "within a job of SageMaker, so as with --contract sagemaker" in ended.stderr
+    assert "this is host 127.0.0.3 of a job of 3" in ended.stderr
+
+
+def test_what_tells_of_no_whole_job_is_told_with_a_remedy_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    half = {"SM_CURRENT_HOST": "algo-2"}
+    ended = run(tmp_path, "--contract=sagemaker", "--profile=off", "train.py", **half)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "does not say which hosts there are: neither SM_HOSTS" in ended.stderr
+    assert "in no job of theirs, unset these variables" in ended.stderr
+    assert "--head" not in ended.stderr
+    ended = run(tmp_path, "--profile=off", "train.py", **half)  # which may be for the script alone
+    assert (ended.returncode, ended.stdout) == (0, "it has begun\n")
+    assert "this is taken for no job of SageMaker's" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
