@@ -52,6 +52,10 @@ WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
 LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of its host (torchrun)")
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
+TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
+ERROR_FILE = Variable(
+    "TORCHELASTIC_ERROR_FILE", "where a rank says why it failed: <start's folder>/<rank>/error.json"
+)
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
 OTHER_THREADS = (
     Variable("MKL_NUM_THREADS", "threads of one process in MKL"),

@@ -81,18 +81,18 @@ class OuterJob:
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
 
 
-# What torchrun tells a rank.
-_TORCHRUNS = (
+TORCHRUNS = (
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
     "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
+"""What torchrun tells a rank."""
 
 
 def without_ranks() -> list[str]:
     """Return the command by which a script under torchrun has the variables of this process."""
-    own = env.values_of(_TORCHRUNS)
+    own = env.values_of(TORCHRUNS)
     removed = [part for name, value in own.items() if value is None for part in ("-u", name)]
     return ["env", *removed, *(f"{name}={value}" for name, value in own.items() if value)]
 
