@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.core.errors import UsageError
 
@@ -301,6 +302,12 @@ def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[st
 def values_of(names: Iterable[str]) -> dict[str, str | None]:
     """Return what variables are set to, None for those that are not, for `change` to set again."""
     return {name: os.environ.get(name) for name in names}
+
+
+def names_begun_with(pid: int) -> set[str]:
+    """Return the variables with which a process of this host began; raises OSError."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return {os.fsdecode(entry.partition(b"=")[0]) for entry in entries}
 
 
 _BEGUN_WITH: dict[str, str] = {}

@@ -179,11 +179,11 @@ def _agent() -> tuple[str, ...] | None:
     """
     try:
         for parent in psutil.Process().parents():
-            if env.TORCHRUN_ID.name not in parent.environ():
+            if env.TORCHRUN_ID.name not in env.names_begun_with(parent.pid):
                 return tuple(parent.cmdline())
             if Path(parent.exe()).name.startswith("python"):
                 return None
-    except psutil.Error:  # another user's
+    except (OSError, psutil.Error):  # another user's
         return ("torchrun",)
     return ("torchrun",)
 
