@@ -13,7 +13,7 @@ from headrace.records.reading import Records
 from jobs import DEADLINE_S, alive, attempts_of, clean_environment, headrace
 
 TRAIN = """
-import os, sys
+import atexit, os, sys
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,15 +21,20 @@ restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
 if "fail" in sys.argv and restart == "0" and os.environ["RANK"] == "1":
     sys.exit(7)
 dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4):
     optimizer.zero_grad()
     model(x).sum().backward()
     optimizer.step()
+met = torch.ones(1)
+dist.all_reduce(met)
+assert met.item() == 2
 names = ["RANK", "WORLD_SIZE", "HEADRACE_RUN_DIR", "SM_CHANNEL_TRAIN"]
 print(*map(os.environ.get, names), sys.argv[1:], flush=True)
-dist.destroy_process_group()
+dist.barrier()
+atexit._run_exitfuncs()
+os._exit(0)  # torch 2.13 may abort a rank that ends by itself on a busy host, as without us
 """
 
 
