@@ -22,6 +22,8 @@ _BY_HAND = (
     "all hosts where you can: --hosts A,B,C."
 )
 
+_INSTEAD = "Or name the hosts instead: --head HOST --group NAME --hosts A,B,C."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractFlags:
@@ -87,7 +89,10 @@ def contract_of(
         check_group_name(flags.group, f"--group {flags.group}")
     told = None
     if not (flags.hosts and flags.group):  # else flags say all there is to say
-        told = told_hosts(variables, resource_config)
+        try:
+            told = told_hosts(variables, resource_config)
+        except UsageError as error:
+            raise UsageError(f"{error} {_INSTEAD}") from error
     contract = _by_hand(flags, find_here) if told is None else _of_told(told, flags, find_here)
     _check_offload(contract, flags)
     return contract

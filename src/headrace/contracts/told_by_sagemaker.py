@@ -186,14 +186,12 @@ def _all(names: Sequence[str]) -> str:
 
 def _contradiction(one: str, other: str) -> UsageError:
     return UsageError(
-        f"SageMaker's environment contradicts itself: {one}, but {other}. Correct it, or name the "
-        "hosts instead: --head HOST --group NAME --hosts A,B,C."
+        f"SageMaker's environment contradicts itself: {one}, but {other}. Correct it."
     )
 
 
 def _missing(what: str, variable: env.Variable, key: str) -> UsageError:
     return UsageError(
         f"SageMaker's environment does not say {what}: neither {variable.name} nor {key} in "
-        f"{_FILE} is there. Set the variable, or name the hosts instead: --head HOST --group NAME "
-        "--hosts A,B,C."
+        f"{_FILE} is there. Set the variable."
     )

@@ -63,7 +63,4 @@ def _without_port(host: str) -> str:
 
 
 def _wrong(why: str) -> UsageError:
-    return UsageError(
-        f"{_NAME}: {why}. Correct it, or name the hosts instead: --head HOST --group NAME "
-        "--hosts A,B,C."
-    )
+    return UsageError(f"{_NAME}: {why}. Correct it.")

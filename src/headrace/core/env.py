@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.core.errors import UsageError
 
@@ -52,6 +53,10 @@ WORLD_SIZE = Variable("WORLD_SIZE", "how many ranks there are (torchrun)")
 LOCAL_RANK = Variable("LOCAL_RANK", "this process's number among the ranks of its host (torchrun)")
 LOCAL_WORLD_SIZE = Variable("LOCAL_WORLD_SIZE", "how many ranks this host has (torchrun)")
 RESTART_COUNT = Variable("TORCHELASTIC_RESTART_COUNT", "how often torchrun restarted the ranks")
+TORCHRUN_ID = Variable("TORCHELASTIC_RUN_ID", "the job that this process is a rank of (torchrun)")
+ERROR_FILE = Variable(
+    "TORCHELASTIC_ERROR_FILE", "where a rank says why it failed: <start's folder>/<rank>/error.json"
+)
 OMP_NUM_THREADS = Variable("OMP_NUM_THREADS", "threads of one process in torch's CPU kernels")
 OTHER_THREADS = (
     Variable("MKL_NUM_THREADS", "threads of one process in MKL"),
@@ -307,6 +312,12 @@ def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[st
 def values_of(names: Iterable[str]) -> dict[str, str | None]:
     """Return what variables are set to, None for those that are not, for `change` to set again."""
     return {name: os.environ.get(name) for name in names}
+
+
+def names_begun_with(pid: int) -> set[str]:
+    """Return the variables with which a process of this host began; raises OSError."""
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return {os.fsdecode(entry.partition(b"=")[0]) for entry in entries}
 
 
 _BEGUN_WITH: dict[str, str] = {}

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from headrace.core import env
 from headrace.core.errors import HeadraceError
-from headrace.core.tied import tied_command
 from headrace.launch.ended import tell_how_it_went, write_down_end
 from headrace.launch.failure import describe_end, last_traceback
+from headrace.launch.following_rank import follow_leader
 from headrace.launch.host_site import only_host_site
 from headrace.launch.local_requirements import install_here
+from headrace.launch.outer_job import TORCHRUNS
+from headrace.launch.outer_rank import Led, OuterRank, find_outer_rank
 from headrace.launch.own_flags import DirectJob
 from headrace.launch.recording import Recording
 from headrace.launch.run_limit import RunLimit
 from headrace.launch.scripts import check_script, find_script
+from headrace.launch.shown_script import run_shown, script_command
 from headrace.launch.sites import Site
-from headrace.launch.streams import Stream, open_stream, resize
-from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held, wait_for
+from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held
 from headrace.launch.surroundings import joined_environment, with_surroundings
-from headrace.launch.tee import Tee, raw
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads
 from headrace.launch.uploads.job_output import JobOutput, finished_on_error
@@ -46,19 +47,16 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     script = _checked_script(job)
     if job.around.dry_run:
         return _describe(job, script)
-    folder = open_run_folder(
-        run_dir=job.run_dir, name=job.name, script=script, runs_dir=job.runs_dir
-    )
-    attempt = folder.start_attempt(
-        command=["headrace", "run", *argv], argv=[job.script, *job.arguments], world_size=1
-    )
-    tell(f"headrace: run folder {folder.path}\n")
+    rank = find_outer_rank()
+    if rank is not None and not rank.leads:
+        return follow_leader(job, script, rank)
+    folder, attempt = _begin(job, argv, script, rank)
     limit = RunLimit(  # from here on: what brings the channels counts, as on SageMaker
         job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
         is_passed_on=False,
     )  # fmt: skip
     try:
-        run = _Run(job, script, folder, attempt, limit)
+        run = _Run(job, script, folder, attempt, limit, rank)
     except HeadraceError as error:
         write_down_end(folder, attempt.number, error.exit_code)
         raise
@@ -69,21 +67,24 @@ class _Run:
     """One attempt of such a job, with all that its script is to find in place."""
 
     def __init__(
-        self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: RunLimit
-    ) -> None:
+        self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: RunLimit,
+        rank: OuterRank | None,
+    ) -> None:  # fmt: skip
         self._job = job
         self._limit = limit
         self._folder = folder
         self._attempt = attempt
-        self._log = folder.logs(attempt.number) / "rank-0.stderr"
+        self._rank = rank
+        number = rank.world.rank if rank is not None else 0
+        self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
         install_here(job.contract, job.around, folder, attempt)
         self._output = JobOutput(job.uploads, job.contract, folder.path)
         self._output.begin()  # first: another job that writes there is known before a copy is made
         with finished_on_error(self._output):
             self._site = self._make_site(script)
-            self._uploads = HostUploads(job.uploads, self._site, folder.path)
+            self._uploads = self._host_uploads()
             self._uploads.fetch()
-        self._command = self._script_command(script)
+        self._command = script_command(job, script, self._site)
 
     def to_its_end(self) -> int:
         """Run the script and return the exit code."""
@@ -94,7 +95,8 @@ class _Run:
             self._uploads.start()
             returncode = self._run(recording, held)
             code = self._site.verdict(exit_code_of(returncode))
-            write_down_end(self._folder, number, code)
+            ended = code if self._rank is None else self._rank.verdict(code)
+            write_down_end(self._folder, number, ended)
         # Signals are free again: whoever does not want to wait for this may leave.
         if returncode != 0:
             tell(f"headrace: {self._job.script}: {describe_end(returncode)}; log: {self._log}\n")
@@ -107,41 +109,39 @@ class _Run:
         return code
 
     def _run(self, recording: Recording, held: frozenset[signal.Signals]) -> int:
-        streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
-        child = self._start(recording, streams)
-        tees = (
-            Tee(streams[0].source, raw(sys.stdout.buffer), self._log.with_name("rank-0.stdout")),
-            Tee(streams[1].source, raw(sys.stderr.buffer), self._log),
-        )
-        # A script may save for minutes once it was asked to stop; not once its time is over.
-        returncode = wait_for(
-            child, held, own_session=False, resized=lambda: resize(streams),
-            grace_s=lambda: GRACE_S if self._limit.is_over or self._site.failure() else None,
-        )  # fmt: skip
-        self._limit.cancel()
-        for tee in tees:
-            tee.close()
-        return returncode
-
-    def _start(
-        self, recording: Recording, streams: tuple[Stream, Stream]
-    ) -> subprocess.Popen[bytes]:
         own = {
             **self._site.environment,
             **self._uploads.environment(),
             env.RUN_DIR.name: str(self._folder.path),
         }
-        child = subprocess.Popen(
-            tied_command(sys.executable, self._site.placed(self._command)),
-            stdout=streams[0].written,
-            stderr=streams[1].written,
-            env=env.child_environment(joined_environment(own, recording.environment())),
-            cwd=self._site.folder,
-            close_fds=False,  # what the shell opened, as by <(command), is the script's
+        environment = joined_environment(own, recording.environment())
+        if self._rank is not None:
+            for name in TORCHRUNS:  # ranks meet where torchrun has them meet, as always
+                environment.pop(name, None)
+            self._tell_others(self._rank, environment)
+        # A script may save for minutes once it was asked to stop; not once its time is over.
+        returncode = run_shown(
+            self._command, site=self._site, environment=environment, log=self._log, held=held,
+            grace_s=lambda: GRACE_S if self._limit.is_over or self._site.failure() else None,
+        )  # fmt: skip
+        self._limit.cancel()
+        return returncode
+
+    def _tell_others(self, rank: OuterRank, environment: Mapping[str, str | None]) -> None:
+        led = Led(
+            run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
+            arguments=self._site.arguments, folder=self._site.folder, places=self._site.places,
+        )  # fmt: skip
+        rank.tell_others(led)
+
+    def _host_uploads(self) -> HostUploads:
+        job, path, rank = self._job, self._folder.path, self._rank
+        if rank is None or rank.world.size == rank.world.local_size:
+            return HostUploads(job.uploads, self._site, path)
+        # The other hosts' first ranks keep theirs.
+        return HostUploads(
+            job.uploads, self._site, path, kept_as=socket.gethostname(), kept_by=None
         )
-        for stream in streams:
-            stream.handed_over()
-        return child
 
     def _make_site(self, script: str) -> Site:
         job = self._job
@@ -152,12 +152,22 @@ class _Run:
         )  # fmt: skip
         return with_surroundings(site, job.around, self._folder.path)
 
-    def _script_command(self, script: str) -> list[str]:
-        python = env.PYTHON_EXEC.get() or sys.executable
-        if self._site.folder is not None and not self._job.module:
-            script = str(Path(script).absolute())
-        module = ["-m"] if self._job.module else []
-        return [python, "-u", *module, script, *self._site.arguments, *self._job.arguments]
+
+def _begin(
+    job: DirectJob, argv: Sequence[str], script: str, rank: OuterRank | None
+) -> tuple[RunFolder, Attempt]:
+    """Begin the attempt: of this process alone, or of the ranks that torchrun has started."""
+    run_dir, command, ranks = job.run_dir, ("headrace", "run", *argv), 1
+    if rank is not None:
+        rank.lead()
+        run_dir = run_dir or (None if job.name else rank.run_before())
+        command, ranks = rank.command, rank.world.size
+    folder = open_run_folder(run_dir=run_dir, name=job.name, script=script, runs_dir=job.runs_dir)
+    attempt = folder.start_attempt(
+        command=command, argv=[job.script, *job.arguments], world_size=ranks
+    )
+    tell(f"headrace: run folder {folder.path}\n")
+    return folder, attempt
 
 
 def _checked_script(job: DirectJob) -> str:

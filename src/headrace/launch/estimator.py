@@ -237,8 +237,7 @@ def _start(
 ) -> StartedRun:
     run = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(run.attempts())
-    if before and StartedRun(path=run.path, number=before).state == "InProgress":
-        raise UsageError(f"{run.path.name} is running: take another job_name, or stop it first.")
+    run.check_free()
     command = [*_HEADRACE, f"--run-dir={run.path}", *lowered.flags, lowered.script]
     with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()

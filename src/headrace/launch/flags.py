@@ -21,7 +21,7 @@ from headrace.core.tied import tied_command
 from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
 from headrace.launch.contract_flags import ContractOptions, add_contract_flags, contract_options
 from headrace.launch.emulated_types import emulated_ranks
-from headrace.launch.outer_job import OuterJob, find_outer_job, without_ranks
+from headrace.launch.outer_job import OuterJob, find_outer_job, with_job_around, without_ranks
 from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import ScriptOptions, add_script_flags, script_options
 from headrace.launch.scripts import check_script, find_script
@@ -97,6 +97,9 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     if args.nproc_per_node is None:  # a contract's distribution starts one on each device
         args.nproc_per_node = "auto" if contract.distribution else "1"
     cluster = cluster_options(args, parser)
+    # By themselves alone: ranks that are to meet nobody else are told so by flags.
+    if asks_for_ranks and cluster is None and not (args.standalone or around.dry_run):
+        contract = with_job_around(contract)
     outer = _outer_job(contract, cluster)
     if outer is not None:
         cluster = None

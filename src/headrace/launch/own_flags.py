@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.contract_flags import SPELLINGS, ContractOptions
+from headrace.launch.outer_job import with_job_around
 from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import DRY_RUN, ScriptOptions
 from headrace.launch.script_flags import SPELLINGS as OF_SCRIPTS
@@ -95,7 +96,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
     if own.keys() & _NOT_DIRECT:
         return None
     last = {name: values[-1] for name, values in own.items()}
-    around = ScriptOptions.parse(own)
+    around, contract = ScriptOptions.parse(own), ContractOptions.parse(own)
     return DirectJob(
         run_dir=last.get("run_dir"),
         runs_dir=last.get("runs_dir"),
@@ -103,7 +104,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
         options=JobOptions.parse(
             last.get("profile"), last.get("profile_interval"), last.get("apply"), around.metrics
         ),
-        contract=ContractOptions.parse(own),
+        contract=contract if around.dry_run else with_job_around(contract),
         around=around,
         uploads=UploadOptions.parse(own),
         module=module,

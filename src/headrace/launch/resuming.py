@@ -24,13 +24,15 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
         runs_dir: Where runs lie; see `runs_folder`.
 
     Raises:
-        UsageError: There is no such run, or its command cannot be repeated as it was written down.
+        UsageError: There is no such run, it is running, or its command cannot be repeated as it
+            was written down.
         LaunchError: The run's folder is broken.
     """
     path = _find(run, runs_dir)
     attempts = RunFolder(path).attempts()
     if not attempts:
         raise UsageError(f"{path} holds no attempt that could be gone on with.")
+    RunFolder(path).check_free()
     last = attempts[-1]
     argv = _repeatable(path, last)
     if last.folder:

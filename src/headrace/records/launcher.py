@@ -37,6 +37,12 @@ def living_pid(launcher: Mapping[str, Any]) -> int | None:
     return process.pid if is_it and lives else None
 
 
+def is_dead_here(launcher: Mapping[str, Any]) -> bool:
+    """Whether a process that `identity_of` told was one of this host, and has ended."""
+    is_here = bool(launcher) and launcher["host"] == platform.node()
+    return is_here and living_pid(launcher) is None
+
+
 def take_asked() -> dict[str, Any]:
     """Return what this process was asked for, secrets hidden; those it starts are not told."""
     text = env.ASKED.get()

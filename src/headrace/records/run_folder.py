@@ -17,7 +17,8 @@ from typing import Any
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.core.files import write_whole
-from headrace.records.launcher import identity_of, take_asked
+from headrace.records.hold import hold, is_held, wait_for_the_dead
+from headrace.records.launcher import identity_of, is_dead_here, living_pid, take_asked
 from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
@@ -104,6 +105,19 @@ class RunFolder:
                 f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
             )
 
+    def check_free(self, launcher: int | None = None) -> None:
+        """Raise UsageError where an attempt of the run is running.
+
+        Args:
+            launcher: The pid of the process that is to lead the next one; None: this process.
+        """
+        attempts = self.attempts()
+        last = attempts[-1] if attempts else None
+        wait_for_the_dead(self.path, last.launcher if last is not None else {})
+        leader = None if last is None else living_pid(last.launcher)
+        if is_held(self.path) or leader not in (None, launcher or os.getpid()):
+            raise _running(self.path, last)
+
     def start_attempt(
         self,
         *,
@@ -114,6 +128,8 @@ class RunFolder:
     ) -> Attempt:
         """Write down that an attempt begins, make its logs folder, and return it.
 
+        This process holds the folder from then on until it ends: a run has one attempt at a time.
+
         Args:
             command: The command line.
             argv: The script and its arguments.
@@ -121,9 +137,11 @@ class RunFolder:
             launcher: The pid of `headrace run`; None: this process is it.
 
         Raises:
+            UsageError: An attempt is running.
             LaunchError: The folder cannot be written to, or what is there cannot be read.
         """
         try:
+            self.check_free(launcher)
             return self._start_attempt(command, argv, world_size, launcher or os.getpid())
         except OSError as error:
             raise LaunchError(
@@ -137,6 +155,8 @@ class RunFolder:
         versions = _versions()
         with self._alone():
             before = self.attempts()
+            if not hold(self.path):  # another one began at the same moment
+                raise _running(self.path, before[-1] if before else None)
             attempt = Attempt(
                 number=len(before) + 1,
                 command=redact(command),
@@ -271,6 +291,21 @@ def _new_folder(script: str, runs: Path) -> Path:
             continue
         return path.resolve()
     raise UsageError(f"{runs / stem} and 999 more exist. Name this run with --name.")
+
+
+def _running(path: Path, last: Attempt | None) -> UsageError:
+    told, stop = "", "stop it"
+    # One that only begins is not written down yet, and the last one is over then.
+    is_it = last is not None and (last.ended_s is None or living_pid(last.launcher) is not None)
+    if last is not None and is_it and not is_dead_here(last.launcher) and last.launcher:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started_s))
+        host, pid = last.launcher["host"], last.launcher["pid"]
+        told = f" since {since}, led by process {pid} on {host} (attempt {last.number})"
+        stop = f"stop it by kill {pid} there"
+    return UsageError(
+        f"{path.name} is running{told}. Wait until it has ended, {stop}, or take another run's "
+        "name or folder."
+    )
 
 
 def _current_folder() -> str:

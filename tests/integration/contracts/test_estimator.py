@@ -149,7 +149,7 @@ def test_a_job_of_a_name_that_runs_is_not_started_twice(job: Path) -> None:
     est = waiting(job)
     est.fit(wait=False, job_name="base")
     pids_in(job, 1)
-    with pytest.raises(UsageError, match="base is running: take another job_name"):
+    with pytest.raises(UsageError, match=r"base is running since .*, led by process \d+ on .*Wait"):
         waiting(job).fit(job_name="base")
     est.stop()
     assert est.latest_run is not None

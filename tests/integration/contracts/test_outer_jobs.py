@@ -118,6 +118,46 @@ def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
             assert f"[rank {rank}] rank {rank} sum 4.0\n" in said[host]
 
 
+@pytest.mark.parametrize("service", ["sagemaker", "vertex"])
+def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contract(
+    tmp_path: Path, service: str
+) -> None:
+    environments = {host: outer(host, tmp_path) for host in GPU.hosts}
+    if service == "vertex":
+        places = VertexPlaces(output="/gcs/bucket", data={})
+        job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
+        environments = {host: vertex_variables(job, host, places) for host in job.hosts}
+    said = on_all_hosts(
+        tmp_path, environments, "--nproc-per-node", "1", "--master-port", str(free_port())
+    )
+    for rank, host in enumerate(GPU.hosts):
+        assert f"[rank {rank}] rank {rank} sum 2.0\n" in said[host]
+    alone = run(tmp_path, "--contract=torchrun", "--nproc-per-node=1", "train.py",
+                **environments[GPU.hosts[1]])  # fmt: skip
+    assert "rank 0 sum 1.0\n" in alone.stdout, alone.stderr
+
+
+def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    ended = run(tmp_path, "--profile=off", "train.py", **outer("127.0.0.3", tmp_path))
+    assert ended.stdout.startswith("runs once\n127.0.0.3 ")
+    assert "within a job of SageMaker, so as with --contract sagemaker" in ended.stderr
+    assert "this is host 127.0.0.3 of a job of 3" in ended.stderr
+
+
+def test_what_tells_of_no_whole_job_is_told_with_a_remedy_that_fits(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    half = {"SM_CURRENT_HOST": "algo-2"}
+    ended = run(tmp_path, "--contract=sagemaker", "--profile=off", "train.py", **half)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "does not say which hosts there are: neither SM_HOSTS" in ended.stderr
+    assert "in no job of theirs, unset these variables" in ended.stderr
+    assert "--head" not in ended.stderr
+    ended = run(tmp_path, "--profile=off", "train.py", **half)  # which may be for the script alone
+    assert (ended.returncode, ended.stdout) == (0, "it has begun\n")
+    assert "this is taken for no job of SageMaker's" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -164,3 +204,53 @@ def test_a_dry_run_within_a_job_tells_of_that_job(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
     assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")
+
+
+TF = {"TF_CONFIG": "{}", "AIP_EXPERIMENT_NAME": "another"}
+SM = {"SM_CHANNEL_VALIDATION": "/stale", "SM_HP_LR": "9"}
+
+
+@pytest.mark.parametrize(
+    ("contract", "set_here", "said"),
+    [
+        ("sagemaker", SM, "SM_CHANNEL_VALIDATION is set here, and 1 more: SM_HP_LR; the contract"),
+        ("sagemaker-v3", {"SM_USER_ARGS": "[]"}, "SM_USER_ARGS is set here; the contract has no"),
+        ("vertex", TF, "AIP_EXPERIMENT_NAME is set here, and 1 more: TF_CONFIG; the contract has"),
+        ("sagemaker,vertex", {**SM, **TF}, "and 3 more: SM_CHANNEL_VALIDATION, SM_HP_LR, TF_CON"),
+    ],
+)
+def test_a_variable_of_another_job_that_the_contract_lacks_is_told_before_anything_starts(
+    tmp_path: Path, contract: str, set_here: dict[str, str], said: str
+) -> None:
+    """Names by contract: facts/launch.md, 5b and 5c."""
+    (tmp_path / "train.py").write_text("print('it has begun')\n")
+    ended = run(tmp_path, "--contract", contract, "--profile=off", "train.py", **set_here)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
+    assert said in ended.stderr
+    assert "/stale" not in ended.stderr  # it may be anything, a password too
+
+
+def test_variables_that_no_contract_has_or_none_that_is_asked_for_are_the_users(
+    tmp_path: Path,
+) -> None:
+    names = {
+        "SM_LOGS_OF_MINE": "1", "AIP_EXPERIMENT_NAME": "mine", "TF_CONFIG": "{}",
+        "SAGEMAKER_REGION": "eu-west-1", "NCCL_DEBUG": "INFO", "MASTER_ADDR": "elsewhere",
+    }  # fmt: skip
+    (tmp_path / "train.py").write_text(f"import os\nprint(*map(os.environ.get, {list(names)}))\n")
+    ended = run(tmp_path, "--contract", "sagemaker", "--profile=off", "train.py", **names)
+    *kept, master = ended.stdout.split()
+    assert kept == ["1", "mine", "{}", "eu-west-1", "INFO"], ended.stderr
+    assert master != "elsewhere"  # where ranks meet is the job's business
+
+
+def test_a_script_that_runs_headrace_itself_goes_on_by_the_same_contract(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("import os\nprint(os.environ['SM_CHANNEL_TRAIN'])\n")
+    command = [*headrace("run", "--contract", "sagemaker", "--profile=off"), "inner.py"]
+    (tmp_path / "train.py").write_text(f"import subprocess\nsubprocess.run({command}, check=True)")
+    ended = run(
+        tmp_path, "--contract=sagemaker", "--channel=train=.", "--hyperparameter=lr=1",
+        "--group=gpu=2", "--profile=off", "--run-dir=../r", "train.py",
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("/data/train\n") == 2

@@ -1,0 +1,134 @@
+"""A run's folder has one attempt at a time: who would begin another meanwhile is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.records.run_folder import RunFolder, open_run_folder
+from jobs import (
+    DEADLINE_S,
+    attempts_of,
+    clean_environment,
+    headrace,
+    pids_in,
+    run,
+    started,
+)
+
+WAITS = """
+import os, pathlib, signal
+if pathlib.Path("go").exists():
+    print("went on", flush=True)
+else:
+    pathlib.Path(f"pid-{os.environ.get('RANK', 0)}").write_text(f"{os.getpid()}\\n")
+    signal.pause()
+"""
+HOLDS = """
+import sys
+from headrace.records.run_folder import open_run_folder
+folder = open_run_folder(run_dir=sys.argv[1], name=None, script="t.py")
+try:
+    attempt = folder.start_attempt(command=["t"], argv=["t.py"], world_size=1)
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+else:
+    print("began", attempt.number, flush=True)
+    sys.stdin.read()
+"""
+QUIET = ("--profile", "off")
+
+
+def resume(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        headrace("resume", name), cwd=folder, env=clean_environment(), capture_output=True,
+        text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node", "1"]])
+def test_a_run_that_is_running_is_not_begun_again_until_it_has_ended(
+    tmp_path: Path, ranks: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(WAITS)
+    with started(tmp_path, "--name", "base", *QUIET, *ranks, "train.py") as job:
+        pids_in(tmp_path, 1)
+        for refused in (
+            resume(tmp_path, "base"),
+            run(tmp_path, "--name", "base", *QUIET, "train.py"),
+            run(tmp_path, "--run-dir", "runs/base", *QUIET, "--nproc-per-node", "1", "train.py"),
+        ):
+            assert (refused.returncode, refused.stdout) == (2, "")
+            (said,) = refused.stderr.splitlines()
+            assert "base is running since 20" in said
+            assert f"led by process {job.pid} on {platform.node()} (attempt 1). Wait until" in said
+            assert f"stop it by kill {job.pid} there" in said
+        assert len(attempts_of(tmp_path / "runs" / "base")) == 1
+        job.send_signal(signal.SIGKILL)  # what it started ends with it
+        job.wait()
+        (tmp_path / "go").touch()
+        assert resume(tmp_path, "base").stdout.endswith("went on\n")
+    assert len(attempts_of(tmp_path / "runs" / "base")) == 2
+
+
+def test_of_starts_at_one_moment_one_begins(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    said = []
+    for process in processes:
+        assert process.stdout is not None
+        said.append(process.stdout.readline())
+    for process in processes:
+        process.communicate(timeout=DEADLINE_S)
+    assert sorted(line.split()[0] for line in said) == ["UsageError"] * 5 + ["began"]
+    assert len(attempts_of(tmp_path / "r")) == 1
+
+
+def test_a_lock_tells_of_a_launcher_on_another_host_and_a_pid_of_it_says_nothing(
+    tmp_path: Path,
+) -> None:
+    """What its run.json tells cannot be looked up here; the folder is locked as long as it runs."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, "r"], cwd=tmp_path, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:  # fmt: skip
+        assert other.stdout is not None
+        assert other.stdout.readline() == "began 1\n"
+        file = tmp_path / "r" / "run.json"
+        told = json.loads(file.read_text())
+        told["attempts"][0]["launcher"] = {"host": "another", "pid": os.getpid(), "began_s": 0.0}
+        file.write_text(json.dumps(told))
+        folder = RunFolder((tmp_path / "r").resolve())
+        with pytest.raises(UsageError, match=rf"led by process {os.getpid()} on another"):
+            folder.check_free()
+        other.kill()
+    folder.check_free()
+    assert attempts_of(tmp_path / "r")[0]["ended_s"] is None
+
+
+def test_another_process_of_the_same_number_is_not_the_launcher(tmp_path: Path) -> None:
+    folder = open_run_folder(run_dir=str(tmp_path / "r"), name=None, script="t.py")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
+        folder.start_attempt(command=["t"], argv=["t.py"], world_size=1, launcher=stranger.pid)
+        with pytest.raises(UsageError, match=f"led by process {stranger.pid}"):
+            folder.check_free()
+        file = tmp_path / "r" / "run.json"
+        told = json.loads(file.read_text())
+        told["attempts"][0]["launcher"]["began_s"] -= 100.0
+        file.write_text(json.dumps(told))
+        folder.check_free()
+        assert stranger.poll() is None
+        stranger.communicate()
