@@ -129,12 +129,7 @@ def host_site(
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
-    machine = Machine(
-        cpus=cores or len(os.sched_getaffinity(0)),
-        gpus=devices,
-        interface=_interface(plan.addresses[host]),
-        torch=torch_version(),
-    )
+    machine = _machine(plan.addresses[host], cores, devices)
     told = told_before_channels(request, machine, may_place=plan.may_place)
     check_variables(told)  # before anything is copied
     check_environment(environment, told)
@@ -213,6 +208,15 @@ def _job(
         submitted=str(code),
         region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
         master_port=plan.master_port,
+    )
+
+
+def _machine(address: str, cores: int | None, devices: int) -> Machine:
+    return Machine(
+        cpus=cores or len(os.sched_getaffinity(0)),
+        gpus=devices,
+        interface=_interface(address),
+        torch=torch_version(),
     )
 
 
