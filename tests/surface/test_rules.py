@@ -68,7 +68,7 @@ def test_the_environment_is_read_in_one_file_alone(path: Path):
 # In launch it is what torchrun's own process runs; `headrace` itself starts without torch.
 MAY_IMPORT_TORCH = (
     "data/loader/", "train/", "observe/probe/", "enter/smddp/",
-    "launch/flags.py", "launch/logs.py", "launch/on_cluster.py", "launch/torchrun.py",
+    "launch/flags.py", "launch/logs.py", "launch/hosts/on_cluster.py", "launch/torchrun.py",
 )  # fmt: skip
 
 

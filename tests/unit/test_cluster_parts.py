@@ -18,11 +18,11 @@ from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.flags import parse_torchrun_flags
-from headrace.launch.member import Member
-from headrace.launch.ray_scripts import tell_unrecorded
-from headrace.launch.requirements import Requirements
-from headrace.launch.requirements_file import code_folder, find_requirements
-from headrace.launch.travelling import pack_luggage
+from headrace.launch.hosts.member import Member
+from headrace.launch.hosts.ray_scripts import tell_unrecorded
+from headrace.launch.hosts.travelling import pack_luggage
+from headrace.launch.requirements.file import code_folder, find_requirements
+from headrace.launch.requirements.on_hosts import Requirements
 from headrace.records.run_folder import open_run_folder
 
 

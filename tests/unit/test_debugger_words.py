@@ -19,11 +19,11 @@ from headrace import (
     rule_configs,
 )
 from headrace.core.errors import UsageError
-from headrace.launch.debugger import read_rules
-from headrace.launch.framework_profile import read_profile
-from headrace.launch.job_description import JobDescription, describe
-from headrace.launch.lowering import lower
-from headrace.launch.training_inputs import named_inputs
+from headrace.launch.estimator.debugger import read_rules
+from headrace.launch.estimator.framework_profile import read_profile
+from headrace.launch.estimator.job_description import JobDescription, describe
+from headrace.launch.estimator.lowering import lower
+from headrace.launch.estimator.training_inputs import named_inputs
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
 
 

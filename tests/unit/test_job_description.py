@@ -10,9 +10,9 @@ import pytest
 
 from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 from headrace.core.errors import UsageError
-from headrace.launch.job_description import describe
-from headrace.launch.lowering import lower
-from headrace.launch.training_inputs import named_inputs
+from headrace.launch.estimator.job_description import describe
+from headrace.launch.estimator.lowering import lower
+from headrace.launch.estimator.training_inputs import named_inputs
 
 TORCH = {"torch_distributed": {"enabled": True}}
 GPU = InstanceGroup("gpu", "ml.g5.xlarge", 1)

@@ -12,7 +12,7 @@ from headrace.contracts.contract import ContractFlags
 from headrace.contracts.groups import Group
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.launch.join_flags import parse_join_flags
+from headrace.launch.hosts.join_flags import parse_join_flags
 
 
 def test_flags_of_both_kinds_in_any_order():

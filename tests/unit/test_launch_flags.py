@@ -8,7 +8,7 @@ from torch.distributed.run import get_args_parser
 
 from headrace.core.errors import UsageError
 from headrace.launch.flags import parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.sites import Site
+from headrace.launch.site.sites import Site
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from headrace.launch.failure import (
     last_traceback,
 )
 from headrace.launch.follow import Follower
-from headrace.launch.host_clock import HostClock
+from headrace.launch.hosts.host_clock import HostClock
 from headrace.launch.leftovers import Leftovers
 from headrace.launch.own_flags import direct_job
 from headrace.launch.scripts import check_script

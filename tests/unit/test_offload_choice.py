@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch.offload_choice import Foretold, OffloadChoice
+from headrace.launch.hosts.offload_choice import Foretold, OffloadChoice
 from headrace.observe.whatif.prediction import Prediction
 
 

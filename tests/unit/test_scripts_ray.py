@@ -10,7 +10,7 @@ from ray._private.parameter import RayParams
 from ray.scripts.scripts import start
 
 from headrace.enter.ray_start import USUAL_PORTS, be_this_host
-from headrace.launch.scripts_ray import ScriptsRay
+from headrace.launch.hosts.scripts_ray import ScriptsRay
 
 OURS = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR",
         "RAY_START_HOOK", "PYTHON_EXEC")  # fmt: skip

@@ -46,7 +46,7 @@ def _env(
 ) -> None:
     from headrace.contracts.groups import parse_groups
     from headrace.launch.contract_flags import ContractOptions
-    from headrace.launch.shown_environment import show_environment
+    from headrace.launch.site.shown_environment import show_environment
 
     told = {
         "contract": contract,

@@ -63,7 +63,7 @@ def _join(
         ),
     ] = None,
 ) -> None:
-    from headrace.launch.join import join
+    from headrace.launch.hosts.join import join
 
     told = {
         "--head": head,

@@ -16,8 +16,8 @@ from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
-from headrace.launch.channel_flags import check_channels, read_modes
-from headrace.launch.checkpoint_place import FLAG, check_place
+from headrace.launch.channels.channel_flags import check_channels, read_modes
+from headrace.launch.site.checkpoint_place import FLAG, check_place
 
 FLAGS = {
     "--contract": "sagemaker, sagemaker-v3 or vertex: what the script is told, and how.",

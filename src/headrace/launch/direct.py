@@ -13,19 +13,19 @@ from headrace.core import env
 from headrace.core.errors import HeadraceError
 from headrace.launch.ended import tell_how_it_went, write_down_end
 from headrace.launch.failure import describe_end, last_traceback
-from headrace.launch.following_rank import follow_leader
-from headrace.launch.host_site import only_host_site
-from headrace.launch.local_requirements import install_here
-from headrace.launch.outer_job import TORCHRUNS
-from headrace.launch.outer_rank import Led, OuterRank, find_outer_rank
 from headrace.launch.own_flags import DirectJob
 from headrace.launch.recording import Recording
+from headrace.launch.requirements.local import install_here
 from headrace.launch.run_limit import RunLimit
 from headrace.launch.scripts import check_script, find_script
 from headrace.launch.shown_script import run_shown, script_command
-from headrace.launch.sites import Site
+from headrace.launch.site.following_rank import follow_leader
+from headrace.launch.site.host_site import only_host_site
+from headrace.launch.site.outer_job import TORCHRUNS
+from headrace.launch.site.outer_rank import Led, OuterRank, find_outer_rank
+from headrace.launch.site.sites import Site
+from headrace.launch.site.surroundings import joined_environment, with_surroundings
 from headrace.launch.supervise import GRACE_S, exit_code_of, signals_held
-from headrace.launch.surroundings import joined_environment, with_surroundings
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads
 from headrace.launch.uploads.job_output import JobOutput, finished_on_error

@@ -14,15 +14,15 @@ from headrace.contracts.sagemaker_folders import USUAL_BASE, SageMakerFolders
 from headrace.contracts.script import Script, script_arguments
 from headrace.contracts.training_job import Distribution, Machine, TrainingJob
 from headrace.core.placed import may_place
-from headrace.launch.channels import told_channels
+from headrace.launch.channels.bringing import told_channels
+from headrace.launch.channels.dry_channels import DryChannel, dry_channels, lines_of
 from headrace.launch.contract_flags import ContractOptions
-from headrace.launch.dry_channels import DryChannel, dry_channels, lines_of
-from headrace.launch.outer_job import OuterJob, check_variables, find_outer_job
 from headrace.launch.script_flags import ScriptOptions
-from headrace.launch.site_plan import SitePlan, plan_only_host, plan_sites
-from headrace.launch.surroundings import check_environment
+from headrace.launch.site.outer_job import OuterJob, check_variables, find_outer_job
+from headrace.launch.site.site_plan import SitePlan, plan_only_host, plan_sites
+from headrace.launch.site.surroundings import check_environment
+from headrace.launch.site.vertex_places import vertex_places
 from headrace.launch.tables import filled, pairs
-from headrace.launch.vertex_places import vertex_places
 from headrace.records.launcher import hide_secrets
 from headrace.records.redaction import redact
 

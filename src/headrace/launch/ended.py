@@ -19,7 +19,7 @@ def write_down_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
 def tell_how_it_went(folder: RunFolder, attempt: int) -> None:
     """Tell the verdict of an attempt that has ended, and what rules say that were asked for."""
     # Imported once the job has ended: see `signals_held` on threads, and NumPy starts some.
-    from headrace.launch.rules_told import tell_rules
+    from headrace.launch.estimator.rules_told import tell_rules
     from headrace.launch.verdict import tell_verdict
 
     tell_verdict(folder, attempt)

@@ -18,14 +18,14 @@ from headrace.contracts.training_job import Distribution
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.tied import tied_command
-from headrace.launch.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
 from headrace.launch.contract_flags import ContractOptions, add_contract_flags, contract_options
-from headrace.launch.emulated_types import emulated_ranks
-from headrace.launch.outer_job import OuterJob, find_outer_job, with_job_around, without_ranks
+from headrace.launch.hosts.cluster_flags import ClusterOptions, add_cluster_flags, cluster_options
+from headrace.launch.hosts.emulated_types import emulated_ranks
 from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import ScriptOptions, add_script_flags, script_options
 from headrace.launch.scripts import check_script, find_script
-from headrace.launch.sites import Site, program_command
+from headrace.launch.site.outer_job import OuterJob, find_outer_job, with_job_around, without_ranks
+from headrace.launch.site.sites import Site, program_command
 from headrace.launch.uploads.flags import UploadOptions, add_upload_flags, upload_options
 
 _SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout

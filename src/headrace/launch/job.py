@@ -12,8 +12,8 @@ from pathlib import Path
 
 from headrace.launch.direct import run_directly
 from headrace.launch.ended import tell_how_it_went, write_down_end
+from headrace.launch.estimator.job_file import with_job_file
 from headrace.launch.failure import describe_end
-from headrace.launch.job_file import with_job_file
 from headrace.launch.own_flags import direct_job
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.told import tell

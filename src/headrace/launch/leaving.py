@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.launch.holding import holders
+from headrace.launch.channels.holding import holders
 from headrace.launch.supervise import STOPPING, exit_code_of
 
 _LOOK_EVERY_S = 0.05

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.launch.contract_flags import SPELLINGS, ContractOptions
-from headrace.launch.outer_job import with_job_around
 from headrace.launch.recording import JobOptions
 from headrace.launch.script_flags import DRY_RUN, ScriptOptions
 from headrace.launch.script_flags import SPELLINGS as OF_SCRIPTS
+from headrace.launch.site.outer_job import with_job_around
 from headrace.launch.uploads.flags import SPELLINGS as UPLOAD_SPELLINGS
 from headrace.launch.uploads.flags import UploadOptions
 

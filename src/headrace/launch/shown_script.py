@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.tied import tied_command
 from headrace.launch.own_flags import DirectJob
-from headrace.launch.sites import Site
+from headrace.launch.site.sites import Site
 from headrace.launch.streams import open_stream, resize
 from headrace.launch.supervise import wait_for
 from headrace.launch.tee import Tee, raw

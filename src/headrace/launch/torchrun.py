@@ -32,19 +32,19 @@ from headrace.core.errors import HeadraceError, LaunchError, UsageError
 from headrace.core.lifetime import die_with_parent
 from headrace.launch.failure import RankFailure, failure_message, first_failure, last_write_s
 from headrace.launch.flags import TorchrunJob, parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.host_site import host_site, only_host_site, plain_site
+from headrace.launch.hosts.member import Member
+from headrace.launch.hosts.together import announce_refusal, begin_together
 from headrace.launch.leaving import leave_when_asked
 from headrace.launch.leftovers import Leftovers
-from headrace.launch.local_requirements import install_here
 from headrace.launch.logs import CleanStarts, RunLogs
-from headrace.launch.member import Member
 from headrace.launch.recording import Recording
+from headrace.launch.requirements.local import install_here
 from headrace.launch.run_limit import RunLimit
-from headrace.launch.site_plan import SitePlan
-from headrace.launch.sites import Site
+from headrace.launch.site.host_site import host_site, only_host_site, plain_site
+from headrace.launch.site.site_plan import SitePlan
+from headrace.launch.site.sites import Site
+from headrace.launch.site.surroundings import with_surroundings
 from headrace.launch.supervise import STOPPING, exit_code_of, was_killed
-from headrace.launch.surroundings import with_surroundings
-from headrace.launch.together import announce_refusal, begin_together
 from headrace.launch.told import tell
 from headrace.launch.uploads.host_uploads import HostUploads, extra_grace_s
 from headrace.launch.uploads.job_output import JobOutput, finished_on_error, member_output
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             attempt=attempt.number,
         )  # fmt: skip
         if job.cluster is not None:
-            from headrace.launch.on_cluster import run_on_cluster
+            from headrace.launch.hosts.on_cluster import run_on_cluster
 
             return run_on_cluster(job, job.cluster, argv, folder, attempt)
         return _run_here(job, folder, attempt)

@@ -479,7 +479,7 @@ def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -
     launcher = (
         "import sys, time\n"
         "from headrace.data.copies.request import CopyRequest\n"
-        "from headrace.launch import copies, holding\n"
+        "from headrace.launch.channels import copies, holding\n"
         "made = copies.Copies(CopyRequest.from_json(sys.argv[1]))\n"
         "made.make()\n"
         "print(*holding.holders(), flush=True)\n"

@@ -14,7 +14,7 @@ import pytest
 from headrace.core.errors import UsageError
 from headrace.core.placed import may_place
 from headrace.data.storage import open_store
-from headrace.launch.checkpoint_place import make_place
+from headrace.launch.site.checkpoint_place import make_place
 from headrace.launch.uploads.lease import Lease
 from jobs import attempts_of, clean_environment, eventually, headrace, run, started
 

@@ -24,7 +24,7 @@ from headrace import (
     rule_configs,
 )
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.launch.started_run import StartedRun
+from headrace.launch.estimator.started_run import StartedRun
 from jobs import (
     alive,
     attempts_of,

@@ -14,7 +14,7 @@ from headrace.contracts.host_group import HostGroup
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.contracts.training_job import Channel, Machine, TrainingJob
 from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables
-from headrace.launch.sagemaker_tree import SageMakerTree
+from headrace.launch.site.sagemaker_tree import SageMakerTree
 from jobs import clean_environment, headrace, run
 
 MACHINE = Machine(cpus=2, interface="lo")

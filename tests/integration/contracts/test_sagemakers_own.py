@@ -19,7 +19,7 @@ from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
 from headrace.core.placed import placed_command
-from headrace.launch.sagemaker_tree import SageMakerTree
+from headrace.launch.site.sagemaker_tree import SageMakerTree
 from jobs import clean_environment
 
 HYPERPARAMETERS = {

@@ -14,7 +14,7 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.data.storage.urls import parse_url
 from headrace.launch.failure import describe_end
-from headrace.launch.sites import Site
+from headrace.launch.site.sites import Site
 from headrace.launch.told import tell
 from headrace.launch.uploads.ending import finished
 from headrace.launch.uploads.flags import UploadOptions

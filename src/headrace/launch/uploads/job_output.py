@@ -13,7 +13,7 @@ from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.failure import describe_end
-from headrace.launch.site_plan import SitePlan
+from headrace.launch.site.site_plan import SitePlan
 from headrace.launch.told import tell
 from headrace.launch.uploads.ending import finished
 from headrace.launch.uploads.flags import UploadOptions

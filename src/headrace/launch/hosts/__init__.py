@@ -1,0 +1,1 @@
+"""A job on several hosts: who drives it, and what each host runs."""

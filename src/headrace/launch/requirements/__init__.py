@@ -1,0 +1,1 @@
+"""The requirements.txt of a job: found, installed, told."""
