@@ -42,7 +42,7 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def _started() -> Iterator[None]:
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
         runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}},
     )  # fmt: skip
     ray.data.DataContext.get_current().enable_progress_bars = False

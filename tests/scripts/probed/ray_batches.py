@@ -11,7 +11,7 @@ def make(batch):
     return {"x": torch.ones(len(batch["id"]), 16).numpy(), "y": batch["id"] % 3}
 
 
-ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
 data = ray.data.range(160).map_batches(make, batch_size=16)
 net = model()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
