@@ -31,10 +31,16 @@ met = torch.ones(1)
 dist.all_reduce(met)
 assert met.item() == 2
 names = ["RANK", "WORLD_SIZE", "HEADRACE_RUN_DIR", "SM_CHANNEL_TRAIN"]
-print(*map(os.environ.get, names), sys.argv[1:], flush=True)
+said = " ".join(map(str, [*map(os.environ.get, names), sys.argv[1:]]))
+# At once: print writes in pieces, between those of the other rank.
+os.write(1, (said + os.linesep).encode())
 dist.barrier()
 atexit._run_exitfuncs()
 os._exit(0)  # torch 2.13 may abort a rank that ends by itself on a busy host, as without us
+"""
+TOOL = """
+import os
+os.write(1, ("tool " + os.environ["RANK"] + os.linesep).encode())
 """
 
 
@@ -111,7 +117,7 @@ def test_what_the_first_rank_is_refused_ends_all(tmp_path: Path) -> None:
 
 
 def test_what_a_rank_starts_beside_itself_is_a_run_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "tool.py").write_text("import os\nprint('tool', os.environ['RANK'])\n")
+    (tmp_path / "tool.py").write_text(TOOL)
     command = [*headrace("run", "--profile=off"), "tool.py"]
     script = f"import subprocess\nsubprocess.run({command}, check=True)\n"
     ended = torchrun(tmp_path, "train.py", script=script)
