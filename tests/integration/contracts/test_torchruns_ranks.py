@@ -46,9 +46,11 @@ os.write(1, ("tool " + os.environ["RANK"] + os.linesep).encode())
 
 def torchrun(folder: Path, *arguments: str, script: str = TRAIN) -> Any:
     (folder / "train.py").write_text(script)
+    # Ranks that torchrun starts anew may look for the dead ones (pytorch issue 135712) without it.
+    environment = clean_environment(OMP_NUM_THREADS="1", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *arguments],
-        cwd=folder, env=clean_environment(OMP_NUM_THREADS="1"), capture_output=True, text=True,
+        cwd=folder, env=environment, capture_output=True, text=True,
         timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
