@@ -152,6 +152,28 @@ def test_ctrl_c_ends_the_copying_at_once_and_leaves_nothing_running(
     assert "here " not in terminal
 
 
+def test_ctrl_c_ends_hosts_that_wait_for_another_ones_copy(
+    job: Path, s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(s3_url)
+    for number in range(300):
+        store.put(f"{number}.bin", os.urandom(1000))
+    channel = f'--channel=train={{"uri": "{s3_url}", "groups": ["gpu"]}}'
+    with slow_proxy(s3_server.endpoint, latency_ms=500) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        command = [*SAGEMAKER, "--group=gpu=1", "--group=cpu=1", channel, "train.py"]
+        with started(job, *command) as process:
+            eventually(lambda: list(job.glob("cache/channels/objects/*/*")), "an object")
+            eventually(lambda: list(job.glob("runs/*/hosts/algo-2/ml")), "the other is ready")
+            below = descendants(process.pid)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+            eventually(lambda: not any(map(alive, below)), "everything has ended")
+    terminal = (job / "terminal").read_text()
+    assert "Traceback" not in terminal
+    assert "here " not in terminal
+
+
 @pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
 def test_the_longest_time_of_a_job_counts_the_copying_of_its_channels(
     flags: list[str],

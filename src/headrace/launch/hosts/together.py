@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Iterable
 
 from headrace.core.errors import HeadraceError, LaunchError
@@ -25,9 +27,13 @@ def begin_together(announce_fd: int, go_fd: int) -> None:
 
     Raises:
         LaunchError: The agent is gone.
+        SystemExit: By ctrl-C, before any script has begun: there is nothing to wait for.
     """
     os.write(announce_fd, json.dumps({READY: True}).encode() + b"\n")
-    went = os.read(go_fd, 1)
+    try:
+        went = os.read(go_fd, 1)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     os.close(go_fd)
     if not went:
         raise LaunchError("The agent of this host has ended; look at what the launcher said.")
