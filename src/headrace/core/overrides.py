@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean
 
 APPLIED = "applied"
 _LONGEST_NAME = 200
@@ -70,8 +70,7 @@ def _parse(part: str) -> Override:
     name, _, place = name.partition("@")
     known = [*_INTEGERS, *sorted(_SWITCHES)]
     if not equals or name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
+        meant = did_you_mean(name, known)
         raise UsageError(f"{part!r}: write NAME=VALUE, with one of {', '.join(known)}.{meant}")
     if name in _OF_PROCESSES and place:
         raise UsageError(f"{part!r}: {name} is of all loaders. Write {name}={value}.")

@@ -6,7 +6,6 @@ Each may come several times. A value is read as JSON where it is JSON, and is a 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.contracts.script import ContractName
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
+from headrace.core.nearest import is_one_of
 from headrace.launch.channels.channel_flags import check_channels, read_modes
 from headrace.launch.site.checkpoint_place import FLAG, check_place
 
@@ -131,9 +131,7 @@ def _contracts(texts: Sequence[str]) -> tuple[ContractName, ...]:
     for text in ",".join(texts).split(",") if texts else ():
         name = next((each for each in known if each == text.strip()), None)
         if name is None:
-            near = difflib.get_close_matches(text.strip(), known, n=1)
-            meant = f" Did you mean {near[0]}?" if near else ""
-            raise UsageError(f"--contract {text}: it is one of {', '.join(known)}.{meant}")
+            raise UsageError(f"--contract {text}{is_one_of(text.strip(), known)}")
         if name not in found:
             found.append(name)
     if {"sagemaker", "sagemaker-v3"} <= set(found):
@@ -181,9 +179,7 @@ def _distribution(text: str | None, contracts: tuple[ContractName, ...]) -> Dist
     known: tuple[Distribution, ...] = get_args(Distribution)
     found = next((each for each in known if each == text), None)
     if found is None:
-        near = difflib.get_close_matches(text, known, n=1)
-        meant = f" Did you mean {near[0]}?" if near else ""
-        raise UsageError(f"--distribution {text}: it is one of {', '.join(known)}.{meant}")
+        raise UsageError(f"--distribution {text}{is_one_of(text, known)}")
     if not contracts:
         raise UsageError(
             f"--distribution {text} is of a contract: add --contract sagemaker, say; without one, "

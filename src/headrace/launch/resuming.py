@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shlex
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean
 from headrace.launch.job import run_job
 from headrace.launch.told import tell
 from headrace.records.redaction import HIDDEN
@@ -55,8 +55,7 @@ def _find(run: str, runs_dir: str | None) -> Path:
         if (path / "run.json").is_file():
             return path.resolve()
     there = [each.parent.name for each in sorted(runs.glob("*/run.json"))]
-    near = difflib.get_close_matches(run, there, n=1)
-    meant = f" Did you mean {near[0]}?" if near else f" There are: {', '.join(there) or 'none'}."
+    meant = did_you_mean(run, there) or f" There are: {', '.join(there) or 'none'}."
     raise UsageError(f"There is no run {run} in {runs.absolute()}.{meant}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from headrace.contracts.training_job import Channel, ChannelMode, DataDistribution
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean, is_one_of
 from headrace.core.units import parse_bytes
 
 TOLD_MODES: dict[str, ChannelMode] = {
@@ -105,7 +105,7 @@ def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict
         if name not in channels:
             raise UsageError(
                 f"--input-mode {name}={modes[name]}: there is no channel {name}."
-                f"{_meant(name, channels)} Name it by --channel {name}=URL."
+                f"{did_you_mean(name, channels)} Name it by --channel {name}=URL."
             )
     _check_names(channels)
     specs = {}
@@ -156,15 +156,7 @@ def one_of(known: Iterable[str], text: str, said: str) -> str:
     known = list(known)
     if text in known:
         return text
-    near = {each.lower(): each for each in known}.get(text.lower())
-    meant = f" Did you mean {near}?" if near else _meant(text, known)
-    raise UsageError(f"{said}: it is one of {', '.join(known)}.{meant}")
-
-
-def _meant(text: str, known: Iterable[str]) -> str:
-    lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(text.lower(), lower, n=1)
-    return f" Did you mean {lower[near[0]]}?" if near else ""
+    raise UsageError(f"{said}{is_one_of(text, known)}")
 
 
 def _check_names(names: Iterable[str]) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from headrace.core.errors import UsageError
+from headrace.core.nearest import is_one_of
 from headrace.launch.estimator import rule_configs
 from headrace.launch.estimator.framework_profile import FrameworkProfile
-from headrace.launch.estimator.nearest import is_one_of
 
 _CHECKED = (*rule_configs.DEFAULTS, rule_configs.REPORT)
 

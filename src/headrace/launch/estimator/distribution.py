@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from headrace.contracts.training_job import Distribution
 from headrace.core.errors import UsageError
+from headrace.core.nearest import is_one_of
 from headrace.launch.estimator.job_parts import InstanceGroup
-from headrace.launch.estimator.nearest import is_one_of
 
 _GROUPS = "instance_groups"
 _PER_HOST = "processes_per_host"

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.core.errors import UsageError
-from headrace.launch.estimator.nearest import is_one_of
+from headrace.core.nearest import is_one_of
 
 
 class PythonProfiler(Enum):

@@ -6,11 +6,11 @@ accepted and recorded, so that a launch script needs another import alone.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean
 from headrace.launch.estimator.job_parts import InstanceGroup, ProfilerConfig
 from headrace.launch.estimator.training_inputs import FileSystemInput
 
@@ -189,8 +189,7 @@ def check_arguments(
     known = [*ARGUMENTS, *more]
     for name, value in given.items():
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            meant = f" Did you mean {near[0]}?" if near else " docs/estimator.md lists them."
+            meant = did_you_mean(str(name), known) or " docs/estimator.md lists them."
             raise UsageError(f"{where}there is no argument {name}.{meant}")
         if name in _REFUSED and value is not None:
             raise UsageError(f"{where}{name}: {_REFUSED[name]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -14,6 +13,7 @@ from headrace.contracts.groups import USUAL_GROUP
 from headrace.contracts.instance_types import HERE
 from headrace.contracts.sagemaker_files import check_hyperparameters
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean, is_one_of
 from headrace.launch.channels.channel_flags import limit_of
 from headrace.launch.estimator.debugger import read_rules, without_effect
 from headrace.launch.estimator.distribution import (
@@ -24,7 +24,6 @@ from headrace.launch.estimator.distribution import (
 )
 from headrace.launch.estimator.job_arguments import check_arguments
 from headrace.launch.estimator.job_parts import InstanceGroup, ProfilerConfig
-from headrace.launch.estimator.nearest import is_one_of
 from headrace.launch.estimator.training_inputs import MODES, FileSystemInput, read_file_system
 from headrace.launch.script_flags import check_metric, parse_limit
 from headrace.launch.site.checkpoint_place import check_place
@@ -197,8 +196,7 @@ def _group(told: object, where: str) -> InstanceGroup:
         )
     for name in told:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            meant = f" Did you mean {near[0]}?" if near else ""
+            meant = did_you_mean(str(name), known)
             raise UsageError(f"{where}instance_groups: a group has no {name}.{meant}")
     return InstanceGroup(**told)
 

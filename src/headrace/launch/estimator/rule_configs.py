@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.core.errors import UsageError
-from headrace.launch.estimator.nearest import is_one_of
+from headrace.core.nearest import is_one_of
 
 _SCAN = {"scan_interval_us": 60_000_000}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headrace.core.errors import UsageError
+from headrace.core.nearest import did_you_mean, is_one_of
 
 MODES = ("File", "FastFile", "Pipe", "Mount", "Stream", "Cache")
 """How a channel's data reach a script."""
@@ -194,7 +194,7 @@ def _made(
     given = {("s3_data" if key == "uri" else key): each for key, each in told.items()}
     for key in given:
         if key not in known:
-            raise UsageError(f"{where}: there is no {key}.{_near(str(key), known)}")
+            raise UsageError(f"{where}: there is no {key}.{did_you_mean(str(key), known)}")
     try:
         if isinstance(given.get("shuffle_config"), Mapping):
             given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
@@ -230,10 +230,4 @@ def _check_text(where: str, value: object) -> None:
 
 def _check_choice(where: str, value: object, known: Sequence[str]) -> None:
     if value is not None and value not in known:
-        near = _near(str(value), known)
-        raise UsageError(f"{where} {value!r}: it is one of {', '.join(known)}.{near}")
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{where} {value!r}{is_one_of(str(value), known)}")
