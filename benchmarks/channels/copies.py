@@ -2,13 +2,16 @@
 
     python benchmarks/channels/copies.py                     # under two minutes
     python benchmarks/channels/copies.py --small 100000      # the case of 100,000 files of 10 kB
+    python benchmarks/channels/copies.py --link-mbit 40      # behind a link of a rate (needs root)
 
-A real S3 server on this machine. Three arms take turns in each round, each in a process of its own,
-its start not counted: the copy as `headrace run` makes it, into an empty cache; the same objects
-read by the client alone, as many requests in flight, nothing hashed and nothing written; the same
-bytes written to files of the same disk. The slower one of the last two is what a copy could reach
-where a link or a disk sets the pace; where the server has the same cores, these may: the last
-column says how busy they were meanwhile.
+A real S3 server on this machine. With --link-mbit it and its clients are in a network namespace
+of their own, over whose link no more bits a second go; --latency-ms and --rate-mb put a proxy
+between them, which takes some of the cores. Three arms take turns in each round, each in a process
+of its own, its start not counted: the copy as `headrace run` makes it, into an empty cache; the
+same objects read by the client alone, as many requests in flight, nothing hashed and nothing
+written; the same bytes written to files of the same disk. The slower one of the last two is what a
+copy could reach where a link or a disk sets the pace; where the server has the same cores, these
+may: the last column says how busy they were meanwhile.
 
 Begin five minutes after anything that removed many files of the disk: ext4 looks at each inode
 that was removed lately before it gives one out, and makes files ten times slower meanwhile.
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import json
 import os
 import statistics
@@ -51,6 +55,8 @@ from headrace.data.storage.urls import parse_url
 
 ARMS = ("copy", "read", "write")
 SMALL_BYTES = 10_000
+_NEW_NETWORK = 0x40000000  # <linux/sched.h>: CLONE_NEWNET
+_MTU_BYTES = 9000  # of data centres' networks
 
 
 def main() -> None:
@@ -61,17 +67,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--latency-ms", type=float, default=0.0, help="distance of the server")
     parser.add_argument("--rate-mb", type=float, default=0.0, help="of a connection, MB/s")
+    parser.add_argument("--link-mbit", type=float, help="of all connections together, Mbit/s")
     parser.add_argument("--folder", help="where to write; by default the system's temporary one")
     parser.add_argument("--arm", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.arm:
         print(json.dumps(run_arm(*args.arm)), flush=True)
         os._exit(0)  # the client's threads do not survive that the interpreter is taken apart
+    if args.link_mbit:
+        open_link()
     with TemporaryDirectory(dir=args.folder) as folder, s3_server(Path(folder) / "s3") as server:
         env.change(server.environment())
         prefix = f"s3://{server.bucket}"
         fill(f"{prefix}/large", 2, parse_bytes(args.large))
         fill(f"{prefix}/small", args.small, SMALL_BYTES)
+        if args.link_mbit:
+            limit_link(args.link_mbit)
         print("| objects | copy | client alone | disk alone | copy / slower of both | cores busy |")
         print("|---|---|---|---|---|---|")
         with slow_proxy(server.endpoint, latency_ms=args.latency_ms, rate_mb=args.rate_mb) as proxy:
@@ -79,6 +90,22 @@ def main() -> None:
                 env.AWS_ENDPOINT_URL.set(proxy.endpoint)
             for name in ("large", "small"):
                 print(row(name, f"{prefix}/{name}", Path(folder), args), flush=True)
+
+
+def open_link() -> None:
+    """Have a network of this process's own: a loopback device, with packets as on Ethernet."""
+    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_NETWORK) != 0:
+        raise SystemExit(f"--link-mbit: {os.strerror(ctypes.get_errno())}. It needs root.")
+    subprocess.run(["ip", "link", "set", "lo", "mtu", str(_MTU_BYTES), "up"], check=True)
+
+
+def limit_link(mbit: float) -> None:
+    """Let no more bits a second through; what comes faster waits in a queue of 0.4 s."""
+    subprocess.run(
+        ["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", f"{mbit}mbit",
+         "burst", f"{max(64, round(mbit))}kb", "latency", "400ms"],
+        check=True,
+    )  # fmt: skip
 
 
 def fill(url: str, count: int, size_bytes: int) -> None:

@@ -119,7 +119,7 @@ def split_own_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str
     rest = list(argv)
     while rest:
         flag, equals, value = rest[0].partition("=")
-        if rest[0] in {DRY_RUN, "--dry_run"}:
+        if rest[0] in DRY_RUN:
             own["dry_run"] = [rest.pop(0)]
             continue
         if flag not in OWN_FLAGS:

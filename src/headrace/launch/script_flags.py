@@ -23,7 +23,7 @@ FLAGS = {
     "--max-run": "Longest time that the job may take: 3600 (seconds), 90s, 30min, 2h.",
 }
 """Each flag with a value, and its help."""
-DRY_RUN = "--dry-run"
+DRY_RUN = ("--dry-run", "--dry_run")
 """The flag that has the job described in place of started."""
 SPELLINGS = {
     spelling: flag.removeprefix("--").replace("-", "_")
@@ -83,7 +83,7 @@ def add_script_flags(parser: argparse.ArgumentParser) -> None:
     for flag, meaning in FLAGS.items():
         spellings = sorted({flag, flag[:2] + flag[2:].replace("-", "_")})
         parser.add_argument(*spellings, action="append", default=[], help=meaning)
-    parser.add_argument(DRY_RUN, "--dry_run", action="store_true", help="Describe it only.")
+    parser.add_argument(*DRY_RUN, action="store_true", help="Describe it only.")
 
 
 def script_options(args: argparse.Namespace) -> ScriptOptions:

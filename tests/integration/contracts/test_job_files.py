@@ -144,6 +144,22 @@ def test_a_job_file_that_is_not_there_or_stands_behind_flags_of_torchruns(job: P
     assert "job.toml is a job file, and flags of torchrun's stand before it" in ended.stderr
 
 
+def test_behind_a_job_file_a_dry_run_is_ours_and_what_could_be_anybodys_is_refused(
+    job: Path,
+) -> None:
+    ended = run(job, "job.yaml", "--lr", "2", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    assert "--lr 2\n" in ended.stdout
+    assert not (job / "runs").exists()
+    ended = run(job, "job.yaml", "--name=mine")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "headrace run --name ... job.yaml" in ended.stderr
+    assert "headrace run job.yaml -- --name ..." in ended.stderr
+    ended = run(job, "job.yaml", "--lr", "2", "--", "--name", "mine", "--dry-run")
+    assert ended.returncode == 0, ended.stderr
+    assert "['--lr', '2', '--name', 'mine', '--dry-run'] 3 local" in ended.stdout
+
+
 def test_a_dry_run_of_each_way_to_start(job: Path) -> None:
     two, script = ["--group", "a=2"], "code/train.py"
     eight = ["--group", "a=2xg2-standard-96", "--contract", "vertex", "--distribution", "mpi"]

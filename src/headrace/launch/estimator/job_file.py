@@ -15,7 +15,8 @@ from headrace.core.errors import UsageError
 from headrace.launch.estimator.job_description import describe
 from headrace.launch.estimator.lowering import lower
 from headrace.launch.estimator.training_inputs import named_inputs
-from headrace.launch.own_flags import split_own_flags
+from headrace.launch.own_flags import OWN_FLAGS, split_own_flags
+from headrace.launch.script_flags import DRY_RUN
 from headrace.launch.told import tell
 
 _TOML, _YAML = (".toml",), (".yaml", ".yml")
@@ -29,17 +30,20 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     """Return the command line that a job file stands for; without one, the same.
 
     Flags of ours before the file come after the file's own, and arguments behind it go to the
-    script. What the job was asked for is noted for run.json.
+    script, but for --dry-run: who adds that to a line wants nothing started. What the job was asked
+    for is noted for run.json.
 
     Args:
         argv: What follows `headrace run`.
 
     Raises:
-        UsageError: The file cannot be read, or holds what cannot be; it is named, with the key.
+        UsageError: The file cannot be read, or holds what cannot be; it is named, with the key. Or
+            a flag of ours stands behind it.
     """
     own, rest = split_own_flags(argv)
     if not rest or not rest[0].endswith(SUFFIXES):
         return list(argv)
+    behind, arguments = _split_behind(rest[0], rest[1:])
     file, where = Path(rest[0]), f"{rest[0]}: "
     given = _read(file)
     job = describe(given, where, more=(_INPUTS,))
@@ -50,8 +54,28 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     flags = list(lowered.flags)
     if job.job_name is not None and not own.keys() & {"run_dir", "name"}:
         flags.append(f"--name={job.job_name}")
-    typed = argv[: len(argv) - len(rest)]
-    return [*_ours_first(flags, typed), lowered.script, *rest[1:]]
+    typed = [*argv[: len(argv) - len(rest)], *behind]
+    return [*_ours_first(flags, typed), lowered.script, *arguments]
+
+
+def _split_behind(file: str, behind: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flags behind a job file that are ours, and the script's arguments.
+
+    Raises:
+        UsageError: A flag that ours and the script's could be.
+    """
+    end = behind.index("--") if "--" in behind else len(behind)
+    for argument in behind[:end]:
+        flag = argument.partition("=")[0]
+        if flag in OWN_FLAGS:
+            raise UsageError(
+                f"{flag} stands behind {file}, where the script's arguments are. If it is "
+                f"Headrace's, write it before: headrace run {flag} ... {file}. If it is the "
+                f"script's, write -- first: headrace run {file} -- {flag} ..."
+            )
+    ours = [argument for argument in behind[:end] if argument in DRY_RUN]
+    theirs = [argument for argument in behind[:end] if argument not in DRY_RUN]
+    return ours, [*theirs, *behind[end + 1 :]]
 
 
 def _ours_first(flags: Sequence[str], typed: Sequence[str]) -> list[str]:
