@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from headrace.launch.channels.bringing import told_channels
 from headrace.launch.channels.dry_channels import DryChannel, dry_channels, lines_of
 from headrace.launch.contract_flags import ContractOptions
 from headrace.launch.script_flags import ScriptOptions
+from headrace.launch.site.host_site import machine_of
 from headrace.launch.site.outer_job import OuterJob, check_variables, find_outer_job
 from headrace.launch.site.site_plan import SitePlan, plan_only_host, plan_sites
 from headrace.launch.site.surroundings import check_environment
@@ -163,14 +163,12 @@ def _gpus(group: Group, groups: Sequence[Group], devices: int) -> int:
 
 
 def _machines_here(plan: SitePlan, devices: int) -> dict[str, Machine]:
-    cores = len(os.sched_getaffinity(0))
-    return {host: Machine(cpus=cores, gpus=devices, interface="lo") for host in plan.hosts}
+    return {host: machine_of(None, devices) for host in plan.hosts}
 
 
 def _machines_of(groups: Sequence[Group], plan: SitePlan, devices: int) -> dict[str, Machine]:
-    cores = len(os.sched_getaffinity(0))
     return {
-        host: Machine(cpus=group.cpus or cores, gpus=_gpus(group, groups, devices), interface="lo")
+        host: machine_of(group.cpus, _gpus(group, groups, devices))
         for group, named in zip(groups, plan.groups, strict=True)
         for host in named.hosts
     }
@@ -267,8 +265,9 @@ def _variables(job: DryJob, channels: Sequence[DryChannel], host: str) -> dict[s
     found: dict[str, Any] = dict(_told(job, channels, host))
     if job.ranks_per_host is not None:
         ranks = len(job.plan.groups[0].hosts) * job.ranks_per_host
+        last = job.ranks_per_host - 1
         found |= {
-            "RANK": f"0 to {job.ranks_per_host - 1}", "WORLD_SIZE": str(ranks),
+            "RANK": f"0 to {last}" if last else "0", "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
         }  # fmt: skip
     return dict(sorted({**found, **job.around.environment}.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,7 @@ def test_behind_a_job_file_a_dry_run_is_ours_and_what_could_be_anybodys_is_refus
     ended = run(job, "job.yaml", "--lr", "2", "--dry-run")
     assert ended.returncode == 0, ended.stderr
     assert "--lr 2\n" in ended.stdout
+    assert f"  SM_DLC_TORCH_VERSION={metadata.version('torch')}\n" in ended.stdout
     assert not (job / "runs").exists()
     ended = run(job, "job.yaml", "--name=mine")
     assert (ended.returncode, ended.stdout) == (2, "")

@@ -135,7 +135,7 @@ def host_site(
         LaunchError: The folders cannot be made.
     """
     request = _request(options, plan, host, script, folder, is_module=is_module)
-    machine = _machine(plan.addresses[host], cores, devices)
+    machine = machine_of(cores, devices, _interface(plan.addresses[host]))
     told = told_before_channels(request, machine, may_place=plan.may_place)
     check_variables(told)  # before anything is copied
     check_environment(environment, told)
@@ -217,16 +217,23 @@ def _job(
     )
 
 
-def _machine(address: str, cores: int | None, devices: int) -> Machine:
+def machine_of(cores: int | None, devices: int, interface: str = "lo") -> Machine:
+    """Return a host as its script is told of it.
+
+    Args:
+        cores: Of the host; None: those of this process.
+        devices: Accelerators of the host.
+        interface: Over which it reaches the other hosts; of emulated ones the loopback.
+    """
     return Machine(
         cpus=cores or len(os.sched_getaffinity(0)),
         gpus=devices,
-        interface=_interface(address),
-        torch=torch_version(),
+        interface=interface,
+        torch=_torch_version(),
     )
 
 
-def torch_version() -> str:
+def _torch_version() -> str:
     """Return the version of PyTorch here, without importing it; "": it is not installed."""
     try:
         return metadata.version("torch")

@@ -9,12 +9,12 @@ from pathlib import Path
 from headrace.contracts.groups import Group
 from headrace.contracts.sagemaker_folders import SageMakerFolders
 from headrace.contracts.script import Script
-from headrace.contracts.training_job import Machine, TrainingJob
+from headrace.contracts.training_job import TrainingJob
 from headrace.core import env
 from headrace.launch.channels.bringing import told_channels
 from headrace.launch.channels.channel_flags import read_channels
 from headrace.launch.contract_flags import ContractOptions
-from headrace.launch.site.host_site import torch_version
+from headrace.launch.site.host_site import machine_of
 from headrace.launch.site.site_plan import SitePlan, plan_only_host, plan_sites
 from headrace.launch.site.vertex_places import vertex_places
 
@@ -82,9 +82,7 @@ def show_environment(
         str(Path("runs", job, "output").resolve()),
         {name: spec.uri for name, spec in specs.items()},
     )
-    machine = Machine(
-        cpus=group.cpus or cores, gpus=group.gpus or 0, interface="lo", torch=torch_version()
-    )
+    machine = machine_of(group.cpus or cores, group.gpus or 0)
     return ShownEnvironment(
         host=here,
         hosts=told.hosts,
