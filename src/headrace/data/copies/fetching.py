@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +16,9 @@ from headrace.core.errors import CorruptError, NotFoundError
 from headrace.data.copies.draft import Draft
 from headrace.data.copies.folders import CacheFolders, told_of_disk
 from headrace.data.copies.known import KnownContents
-from headrace.data.copies.listing import Listing, check_same
+from headrace.data.copies.listing import check_same
 from headrace.data.copies.objects import Objects, content_of
-from headrace.data.copies.progress import Progress
+from headrace.data.copies.progress import Counts
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.direct import DirectClient
 from headrace.data.storage.fetch import all_or_none, checked_range, info_of, part_of
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 """The content of an empty object whose key ends in "/": consoles write it to show a folder."""
-_SMALL_BYTES = 2**20  # so that what is in memory of all of them stays below 256 MiB
-SMALL_AT_ONCE = 128  # 30 ms away, 4,000 objects a second: about what one loop can take
+SMALL_BYTES = 2**20
+"""Objects up to this size come whole: what is in memory of all of them is below 256 MiB."""
+SMALL_AT_ONCE = 128  # 30 ms away, 4,000 objects a second: more than one loop can take
 PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
 AT_ONCE = SMALL_AT_ONCE + PARTS_AT_ONCE
 WRITING_THREADS = 4
@@ -46,28 +46,27 @@ class Fetcher:
     """Fetches objects into a tree. All its coroutines run on one loop.
 
     Args:
-        listing: What the channel has.
+        base: The URL that the objects' paths are below.
         tree: The folder of the tree; its folders are there.
         folders: The cache's.
         known: Where contents are noted.
-        progress: Counts what comes.
+        counts: Counts what comes.
         config: How requests are made.
     """
 
     def __init__(
-        self, listing: Listing, tree: str, folders: CacheFolders, known: KnownContents,
-        progress: Progress, config: StorageConfig,
+        self, base: str, tree: str, folders: CacheFolders, known: KnownContents,
+        counts: Counts, config: StorageConfig,
     ) -> None:  # fmt: skip
-        self._location = parse_url(listing.base)
-        self._base = listing.base
+        self._location = parse_url(base)
+        self._base = base
         self._client = DirectClient(self._location, config)
         self._tree = tree
         self._folders = folders
         self._objects = Objects(folders)
         self._known = known
-        self._progress = progress
+        self._counts = counts
         self._writers = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="headrace-write")
-        self._counting = threading.Lock()
         self._come: list[_Came] = []
         self._tags_are_md5 = True
 
@@ -77,8 +76,8 @@ class Fetcher:
         Raises:
             StorageError: One that cannot be had, is another now, or cannot be written.
         """
-        small = iter([info for info in infos if info.size_bytes <= _SMALL_BYTES])
-        large = [info for info in infos if info.size_bytes > _SMALL_BYTES]
+        small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
+        large = [info for info in infos if info.size_bytes > SMALL_BYTES]
         parts: _Parts = asyncio.Queue(PARTS_AT_ONCE)
         try:
             await all_or_none(
@@ -128,8 +127,7 @@ class Fetcher:
             except OSError as error:
                 raise told_of_disk(error, self._place(info)) from error
             placed.append((info, content))
-            with self._counting:
-                self._progress.add(info.size_bytes)
+            self._counts.add(objects=1, size_bytes=info.size_bytes)
         self._known.add(placed)
         return doubtful
 
@@ -165,8 +163,7 @@ class Fetcher:
     def _note_folder(self, info: ObjectInfo) -> None:
         Path(self._place(info)).mkdir(exist_ok=True)
         self._known.add([(info, FOLDER)])
-        with self._counting:
-            self._progress.add(0)
+        self._counts.add(objects=1)
 
     async def _plan_parts(self, infos: Sequence[ObjectInfo], parts: _Parts) -> None:
         """Hand out the parts that are still to come; a draft is opened when its turn is near."""
@@ -174,9 +171,10 @@ class Fetcher:
         for info in infos:
             try:
                 draft = Draft(self._folders, self._base, info)
-                self._progress.size_bytes += await loop.run_in_executor(self._writers, draft.resume)
+                resumed = await loop.run_in_executor(self._writers, draft.resume)
             except OSError as error:
                 raise told_of_disk(error, self._place(info)) from error
+            self._counts.keep(size_bytes=resumed)
             missing = draft.missing()
             draft.left = len(missing)
             if not missing:
@@ -196,8 +194,7 @@ class Fetcher:
                 await loop.run_in_executor(self._writers, draft.write, number, data)
             except OSError as error:
                 raise told_of_disk(error, draft.file) from error
-            self._progress.fetched_bytes += length
-            self._progress.size_bytes += length
+            self._counts.add(size_bytes=length)
             draft.left -= 1
             if not draft.left:
                 self._place_draft(draft)
@@ -220,8 +217,7 @@ class Fetcher:
             self._known.add([(draft.info, content)])
         except OSError as error:
             raise told_of_disk(error, place) from error
-        self._progress.fetched += 1
-        self._progress.objects += 1
+        self._counts.add(objects=1)
 
     def _named(self, info: ObjectInfo) -> tuple[str, str]:
         return self._location.key(info.path), self._location.object_url(info.path)

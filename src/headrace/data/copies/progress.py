@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from contextlib import suppress
 
@@ -13,13 +14,8 @@ _LINE_EVERY_S = 5.0
 _REFRESH_EVERY_S = 0.2
 
 
-class Progress:
-    """Counts what a channel's copy has, and shows it.
-
-    Args:
-        name: The channel's.
-        objects: How many it will have.
-        size_bytes: How long they are together.
+class Counts:
+    """Counts what a copy has; any thread may count.
 
     Attributes:
         objects: How many are there.
@@ -28,7 +24,38 @@ class Progress:
         fetched_bytes: How many bytes did.
     """
 
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self.objects = 0
+        self.size_bytes = 0
+        self.fetched = 0
+        self.fetched_bytes = 0
+
+    def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count what has come from the store."""
+        with self._counting:
+            self.fetched += objects
+            self.fetched_bytes += size_bytes
+        self.keep(objects=objects, size_bytes=size_bytes)
+
+    def keep(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count what was here before."""
+        with self._counting:
+            self.objects += objects
+            self.size_bytes += size_bytes
+
+
+class Progress(Counts):
+    """Shows how far a channel's copy is.
+
+    Args:
+        name: The channel's.
+        objects: How many it will have.
+        size_bytes: How long they are together.
+    """
+
     def __init__(self, name: str, objects: int, size_bytes: int) -> None:
+        super().__init__()
         self._name = name
         self._of_objects = objects
         self._of_bytes = size_bytes
@@ -36,17 +63,6 @@ class Progress:
         self._next_s = self._began_s + _SILENT_S
         self._on_terminal = sys.stderr.isatty()
         self._line_shown = False
-        self.objects = 0
-        self.size_bytes = 0
-        self.fetched = 0
-        self.fetched_bytes = 0
-
-    def add(self, size_bytes: int) -> None:
-        """Count an object that has come."""
-        self.fetched += 1
-        self.objects += 1
-        self.fetched_bytes += size_bytes
-        self.size_bytes += size_bytes
 
     def show(self) -> None:
         """Show how far the copy is, where it is time to."""

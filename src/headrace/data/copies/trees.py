@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from headrace.data.copies.listing import Listing, named_few
 from headrace.data.copies.objects import Objects, is_untouched
 from headrace.data.copies.progress import Progress, say
 from headrace.data.copies.room import Need, make_room
+from headrace.data.copies.sharing import Share, default_processes, fetching_elsewhere, share_out
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.background import submit
 
@@ -56,14 +57,17 @@ class Trees:
         folders: The cache's.
         limit_bytes: How much it may hold; None: what the disk does.
         config: How requests are made.
+        processes: How many fetch small objects at once; None: as the cores allow.
     """
 
     def __init__(
-        self, folders: CacheFolders, limit_bytes: int | None, config: StorageConfig
-    ) -> None:
+        self, folders: CacheFolders, limit_bytes: int | None, config: StorageConfig,
+        processes: int | None = None,
+    ) -> None:  # fmt: skip
         self._folders = folders
         self._limit_bytes = limit_bytes
         self._config = config
+        self._processes = processes or default_processes()
 
     def hold(self, name: str, listing: Listing) -> HeldTree:
         """Return the tree of a listing, made where there is none, and held.
@@ -149,8 +153,7 @@ class Trees:
             )
             make_room(self._folders, need, self._limit_bytes)
             if missing:
-                fetcher = Fetcher(listing, str(data), self._folders, known, progress, self._config)
-                _show_until(submit(fetcher.fetch(missing)), progress, tree / "beat")
+                self._fetch(missing, listing.base, tree, known, progress)
             lost = [info.path for info in listing.objects if _lacks(f"{data}/{info.path}", info)]
             if lost:
                 raise StorageError(
@@ -166,6 +169,19 @@ class Trees:
             known.close()
         progress.end(listing.url)
 
+    def _fetch(
+        self, missing: Sequence[ObjectInfo], base: str, tree: Path, known: KnownContents,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        data, cache = str(tree / "data"), str(self._folders.folder)
+        own, *others = share_out(missing, self._processes)
+        shares = [
+            Share(base=base, tree=data, cache=cache, objects=tuple(objects)) for objects in others
+        ]
+        with fetching_elsewhere(shares, progress) as works:
+            fetcher = Fetcher(base, data, self._folders, known, progress, self._config)
+            _show_until([*works, submit(fetcher.fetch(own))], progress, tree / "beat")
+
     def _link_known(
         self, listing: Listing, data: Path, known: KnownContents, progress: Progress
     ) -> list[ObjectInfo]:
@@ -176,8 +192,7 @@ class Trees:
             if _lacks(place, info) and not _link(objects, known.get(info), info, place):
                 missing.append(info)
                 continue
-            progress.objects += 1
-            progress.size_bytes += info.size_bytes
+            progress.keep(objects=1, size_bytes=info.size_bytes)
         return missing
 
 
@@ -196,8 +211,11 @@ def _lacks(place: str, info: ObjectInfo) -> bool:
     return info.size_bytes > 0 or not Path(place).is_dir()
 
 
-def _show_until(work: Future[None], progress: Progress, beat: Path) -> None:
-    """Wait for work, showing how far it is; each of its requests has a deadline of its own."""
+def _show_until(works: Sequence[Future[None]], progress: Progress, beat: Path) -> None:
+    """Wait for works, showing how far they are; each request of theirs has a deadline.
+
+    Raises what the first of them raises that fails.
+    """
     beaten_s = 0.0
     while True:
         now = time.monotonic()
@@ -205,11 +223,11 @@ def _show_until(work: Future[None], progress: Progress, beat: Path) -> None:
             beaten_s = now
             beat.touch()
         progress.show()
-        with suppress(TimeoutError):
-            work.result(_LOOK_EVERY_S)
-            return
-        if work.done() and work.exception() is not None:
+        done, pending = wait(works, _LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
+        for work in done:
             work.result()
+        if not pending:
+            return
 
 
 def _modified_s(file: Path) -> float:

@@ -1,0 +1,127 @@
+"""Small objects of a copy, shared by several processes: one alone is held up by one core.
+
+A small object costs a process some 0.5 ms of a core, so one fetches at most 2,000 a second however
+many are on their way. A process gets its share as one line, tells on stdout what has come, and
+ends with an answer: `python -m headrace.data.copies.share_process --parent PID`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+from headrace.core.errors import StorageError
+from headrace.data.copies.fetching import SMALL_BYTES
+from headrace.data.copies.progress import Counts
+from headrace.data.copies.request import CopyAnswer
+from headrace.data.storage import ObjectInfo
+
+_LEAST_OBJECTS = 1000  # what a process fetches while another one starts
+_MOST_PROCESSES = 4  # 512 requests on their way: what a prefix of S3 answers, and not more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one more process fetches.
+
+    Attributes:
+        base: The URL that the objects' paths are below; may hold secrets.
+        tree: The folder of the tree.
+        cache: The folder of the cache.
+        objects: The objects.
+    """
+
+    base: str
+    tree: str
+    cache: str
+    objects: tuple[ObjectInfo, ...]
+
+    def to_json(self) -> str:
+        """Return one line that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Share:
+        """Return the share that `to_json` told."""
+        told = json.loads(text)
+        return cls(**{**told, "objects": tuple(ObjectInfo(**each) for each in told["objects"])})
+
+
+def default_processes() -> int:
+    """Return how many processes fetch small objects here: one for two cores, four at most."""
+    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
+
+
+def share_out(objects: Sequence[ObjectInfo], processes: int) -> list[list[ObjectInfo]]:
+    """Return what each of up to so many processes fetches; the first one has all large objects."""
+    small = [info for info in objects if info.size_bytes <= SMALL_BYTES]
+    count = max(1, min(processes, len(small) // _LEAST_OBJECTS))
+    shares = [small[number::count] for number in range(count)]
+    shares[0] += [info for info in objects if info.size_bytes > SMALL_BYTES]
+    return shares
+
+
+@contextmanager
+def fetching_elsewhere(shares: Sequence[Share], counts: Counts) -> Iterator[list[Future[None]]]:
+    """Have each share fetched by a process of its own, and end these with the block.
+
+    To be called by the main thread: the processes end with the thread that starts them.
+
+    Args:
+        shares: One for each process.
+        counts: Counts what comes.
+
+    Yields:
+        The work of each; its error is what failed there.
+    """
+    command = [sys.executable, "-P", "-m", "headrace.data.copies.share_process"]
+    processes = [
+        subprocess.Popen(
+            [*command, "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in shares
+    ]  # fmt: skip
+    pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")
+    try:
+        yield [
+            pool.submit(_follow, process, share, counts)
+            for process, share in zip(processes, shares, strict=True)
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        pool.shutdown()
+
+
+def _follow(process: subprocess.Popen[str], share: Share, counts: Counts) -> None:
+    """Tell a process its share, and count what it tells until it answers."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(f"{share.to_json()}\n")
+        process.stdin.flush()
+    except BrokenPipeError:  # it has ended; what it said tells why
+        pass
+    for line in process.stdout:
+        told = json.loads(line)
+        if isinstance(told, list):
+            objects, size_bytes = told
+            counts.add(objects=objects, size_bytes=size_bytes)
+            continue
+        error = CopyAnswer.from_json(line).error()
+        if error is not None:
+            raise error
+        return
+    raise StorageError(
+        f"A process that fetched {len(share.objects):,} objects to {share.tree} ended before they "
+        f"were there (exit code {process.wait()}). Was it killed, as where memory is short? What "
+        "has come stays: start the job again."
+    )

@@ -1,0 +1,148 @@
+"""A copy whose small objects are fetched by several processes, whatever the cores of this host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from s3_server import S3Server
+from slow_proxy import slow_proxy
+
+from headrace.data.copies.sharing import share_out
+from headrace.data.storage import ObjectInfo, open_store
+from jobs import descendants, eventually
+
+MIB = 2**20
+COUNT = 2000  # two shares of the fewest that there may be
+COPY = """
+import os, sys
+from pathlib import Path
+from headrace.core.errors import HeadraceError
+from headrace.data.copies.folders import CacheFolders
+from headrace.data.copies.listing import list_channel
+from headrace.data.copies.request import Wanted
+from headrace.data.copies.trees import Trees
+from headrace.data.storage import StorageConfig, declare_leaf
+
+declare_leaf()
+config = StorageConfig()
+wanted = Wanted(name="train", url=sys.argv[1], folder=sys.argv[2])
+listing = list_channel(wanted, config)
+print("listed", flush=True)
+sys.stdin.readline()
+try:
+    tree = Trees(CacheFolders(Path(wanted.folder)), None, config, processes=2)
+    print(tree.hold("train", listing).folder, flush=True)
+except HeadraceError as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def objects(s3_server: S3Server) -> dict[str, bytes]:
+    """Many small objects and a large one, below the prefix `shared`."""
+    found = {f"{number % 3}/{number:05d}.bin": os.urandom(50) for number in range(COUNT)}
+    found["large.bin"] = os.urandom(9 * MIB)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_server.environment().items():
+            patch.setenv(name, value)
+        store = open_store(f"s3://{s3_server.bucket}/shared")
+        for key, data in found.items():
+            store.put(key, data)
+    return found
+
+
+@contextmanager
+def copying(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has listed a channel, and copies it once it is told to."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", COPY, url, str(folder)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listed\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def went_on(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a process printed after it was told to copy, and what was shown meanwhile."""
+    told, shown = process.communicate("\n")
+    return told.strip(), shown
+
+
+def test_shares_are_all_objects_once_and_large_ones_are_the_first_ones() -> None:
+    sizes = [1, MIB, MIB + 1] * 2500
+    infos = [
+        ObjectInfo(path=str(number), size_bytes=size, etag="", modified_s=0.0)
+        for number, size in enumerate(sizes)
+    ]
+    shares = share_out(infos, 4)
+    assert len(shares) == 4
+    assert sorted(int(info.path) for share in shares for info in share) == list(range(len(sizes)))
+    assert all(info.size_bytes <= MIB for share in shares[1:] for info in share)
+    assert len(share_out(infos[:1500], 4)) == 1
+    assert len(share_out(infos, 1)) == 1
+    assert share_out([], 4) == [[]]
+
+
+def test_what_several_processes_fetch_is_the_channel(
+    objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    url = f"s3://{s3_server.bucket}/shared"
+    with copying(url, tmp_path) as process:
+        folder, shown = went_on(process)
+    files = [file for file in Path(folder).rglob("*") if file.is_file()]
+    found = {str(file.relative_to(folder)): file.read_bytes() for file in files}
+    assert found == objects
+    assert f"{COUNT + 1:,} objects, 9.1 MiB, of {url}: copied in" in shown
+    assert "were here already" not in shown
+
+
+def test_an_error_of_another_process_is_the_copys(
+    objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    store = open_store(f"s3://{s3_server.bucket}/shared")
+    second = sorted(objects)[1]  # the first share has every other object, from the first one on
+    with copying(store.url, tmp_path) as process:
+        store.put(second, b"another")
+        try:
+            told, _ = went_on(process)
+        finally:
+            store.put(second, objects[second])
+    assert told.startswith(f"StorageError: {store.url}/{second}: it was replaced after the channel")
+
+
+def test_a_process_that_is_killed_is_told_and_what_came_stays(
+    objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = f"s3://{s3_server.bucket}/shared"
+    with slow_proxy(s3_server.endpoint, latency_ms=500) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with copying(url, tmp_path) as process:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            (other,) = eventually(lambda: descendants(process.pid), "another process")
+            eventually(lambda: list(tmp_path.glob("objects/*/*")), "an object")
+            os.kill(other, signal.SIGKILL)
+            told, _ = process.communicate()
+    assert "StorageError: A process that fetched 1,000 objects to" in told
+    assert "exit code -9" in told
+    assert not list(tmp_path.glob("trees/*/complete"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
+    with copying(url, tmp_path) as process:
+        folder, shown = went_on(process)
+    assert len(list(Path(folder).rglob("*.bin"))) == COUNT + 1
+    assert "were here already" in shown
