@@ -64,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", type=int, default=5000, help="objects of 10 kB")
     parser.add_argument("--large", default="512MiB", help="size of each of two large objects")
+    parser.add_argument("--only", choices=("large", "small"), help="of the two rows one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--latency-ms", type=float, default=0.0, help="distance of the server")
     parser.add_argument("--rate-mb", type=float, default=0.0, help="of a connection, MB/s")
@@ -79,8 +80,11 @@ def main() -> None:
     with TemporaryDirectory(dir=args.folder) as folder, s3_server(Path(folder) / "s3") as server:
         env.change(server.environment())
         prefix = f"s3://{server.bucket}"
-        fill(f"{prefix}/large", 2, parse_bytes(args.large))
-        fill(f"{prefix}/small", args.small, SMALL_BYTES)
+        rows = [args.only] if args.only else ["large", "small"]
+        if "large" in rows:
+            fill(f"{prefix}/large", 2, parse_bytes(args.large))
+        if "small" in rows:
+            fill(f"{prefix}/small", args.small, SMALL_BYTES)
         if args.link_mbit:
             limit_link(args.link_mbit)
         print("| objects | copy | client alone | disk alone | copy / slower of both | cores busy |")
@@ -88,7 +92,7 @@ def main() -> None:
         with slow_proxy(server.endpoint, latency_ms=args.latency_ms, rate_mb=args.rate_mb) as proxy:
             if args.latency_ms or args.rate_mb:
                 env.AWS_ENDPOINT_URL.set(proxy.endpoint)
-            for name in ("large", "small"):
+            for name in rows:
                 print(row(name, f"{prefix}/{name}", Path(folder), args), flush=True)
 
 
