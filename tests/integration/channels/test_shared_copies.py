@@ -14,9 +14,10 @@ import pytest
 from s3_server import S3Server
 from slow_proxy import slow_proxy
 
-from headrace.data.copies.sharing import share_out
+from headrace.data.copies.request import CopyAnswer
+from headrace.data.copies.sharing import Share, share_out
 from headrace.data.storage import ObjectInfo, open_store
-from jobs import descendants, eventually
+from jobs import alive, descendants, eventually
 
 MIB = 2**20
 COUNT = 2000  # two shares of the fewest that there may be
@@ -75,9 +76,20 @@ def copying(url: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def begun(process: subprocess.Popen[str]) -> int:
+    """Tell a process to copy; return the one that it has started."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    (other,) = eventually(lambda: descendants(process.pid), "another process")
+    return int(other)
+
+
 def went_on(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a process printed after it was told to copy, and what was shown meanwhile."""
-    told, shown = process.communicate("\n")
+    """What a process printed once it had copied with another one, and what it showed."""
+    other = begun(process)
+    told, shown = process.communicate()
+    eventually(lambda: not alive(other), "the end of the other process")
     return told.strip(), shown
 
 
@@ -131,10 +143,7 @@ def test_a_process_that_is_killed_is_told_and_what_came_stays(
     with slow_proxy(s3_server.endpoint, latency_ms=500) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with copying(url, tmp_path) as process:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-            (other,) = eventually(lambda: descendants(process.pid), "another process")
+            other = begun(process)
             eventually(lambda: list(tmp_path.glob("objects/*/*")), "an object")
             os.kill(other, signal.SIGKILL)
             told, _ = process.communicate()
@@ -143,6 +152,45 @@ def test_a_process_that_is_killed_is_told_and_what_came_stays(
     assert not list(tmp_path.glob("trees/*/complete"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
     with copying(url, tmp_path) as process:
-        folder, shown = went_on(process)
-    assert len(list(Path(folder).rglob("*.bin"))) == COUNT + 1
+        folder, shown = process.communicate("\n")
+    assert len(list(Path(folder.strip()).rglob("*.bin"))) == COUNT + 1
     assert "were here already" in shown
+
+
+def test_no_process_outlives_the_one_that_copies(
+    objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    with slow_proxy(s3_server.endpoint, latency_ms=2000) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        with copying(f"s3://{s3_server.bucket}/shared", tmp_path) as process:
+            other = begun(process)
+            process.kill()
+            eventually(lambda: not alive(other), "the end of the other process")
+
+
+def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
+    objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    url, disk = f"s3://{s3_server.bucket}/shared", tmp_path / "disk"
+    share = Share(
+        base=url, tree=f"{disk}/tree", cache=f"{disk}/cache",
+        objects=tuple(info for info in open_store(url).list() if info.size_bytes <= MIB),
+    )  # fmt: skip
+    disk.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=64k none {disk} && mkdir -p {disk}/tree/0 {disk}/tree/1 "
+        f'{disk}/tree/2 && exec "$@"'
+    )
+    process = (
+        "import os, sys; sys.argv[2] = str(os.getppid()); "
+        "from headrace.data.copies.share_process import main; main()"
+    )
+    ended = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
+         sys.executable, "-c", process, "--parent", "0"],
+        input=f"{share.to_json()}\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    answer = CopyAnswer.from_json(ended.stdout.splitlines()[-1])
+    assert answer.kind == "NoSpaceError", ended.stderr
+    assert "no space is left on the disk" in answer.message

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FOLDER = "folder"
 """The content of an empty object whose key ends in "/": consoles write it to show a folder."""
 SMALL_BYTES = 2**20
-"""Objects up to this size come whole: what is in memory of all of them is below 256 MiB."""
+"""Objects up to this size come whole; what is in memory of them stays below 256 MiB a process."""
 SMALL_AT_ONCE = 128  # 30 ms away, 4,000 objects a second: more than one loop can take
 PARTS_AT_ONCE = 12  # of large objects: what is in memory is this many times 8 MiB
 AT_ONCE = SMALL_AT_ONCE + PARTS_AT_ONCE

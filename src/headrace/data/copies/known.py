@@ -19,13 +19,14 @@ class KnownContents:
     Args:
         folders: The cache's.
         url: The URL below which the objects lie; its secrets are left out.
+        is_read: Whether what it tells is needed; else it is added to alone.
     """
 
-    def __init__(self, folders: CacheFolders, url: str) -> None:
+    def __init__(self, folders: CacheFolders, url: str, *, is_read: bool = True) -> None:
         state = sha256()
         state.update(safe_url(url).rstrip("/").encode())
         self._file: Path = folders.folder / "known" / state.hexdigest()[:32]
-        self._contents = self._read()
+        self._contents = self._read() if is_read else {}
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._descriptor = os.open(self._file, flags, 0o644)
 

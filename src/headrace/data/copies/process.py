@@ -2,8 +2,8 @@
 
 `python -m headrace.data.copies.process --parent PID` ends with whoever started it. It reads a
 request, one line, and answers with one; then it waits. Told "end" it looks whether objects have
-changed since, and says so on stderr; where its input ends it goes at once. It forks nothing: the
-object-store client does not survive that.
+changed since, and says so on stderr; where its input ends it goes at once. It forks nothing, as the
+object-store client does not survive that: what it starts are programs of their own.
 """
 
 from __future__ import annotations

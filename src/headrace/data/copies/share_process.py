@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -26,22 +27,30 @@ def main() -> None:
     """Fetch, tell what has come, and answer."""
     begin_beside(int(sys.argv[2]))
     share = Share.from_json(sys.stdin.readline())
+    code = 1
+    try:
+        answer_with(_answer(share))
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+        # At once: leaving in order would take the interpreter apart under the client's threads.
+        os._exit(code)
+
+
+def _answer(share: Share) -> CopyAnswer:
     try:
         _fetch(share)
-        answer = CopyAnswer(folders={})
     except HeadraceError as error:
-        answer = CopyAnswer.of(error)
-    answer_with(answer)
-    # At once: leaving in order would take the interpreter apart under the client's threads.
-    os._exit(0 if answer.kind is None else 1)
+        return CopyAnswer.of(error)
+    except OSError as error:
+        return CopyAnswer.of(told_of_disk(error, share.tree))
+    return CopyAnswer(folders={})
 
 
 def _fetch(share: Share) -> None:
     folders, counts = CacheFolders(Path(share.cache)), Counts()
-    try:
-        known = KnownContents(folders, share.base)
-    except OSError as error:
-        raise told_of_disk(error, share.cache) from error
+    known = KnownContents(folders, share.base, is_read=False)
     config = StorageConfig(in_flight=AT_ONCE)
     fetcher = Fetcher(share.base, share.tree, folders, known, counts, config)
     work = submit(fetcher.fetch(share.objects))

@@ -1,8 +1,8 @@
 """Small objects of a copy, shared by several processes: one alone is held up by one core.
 
-A small object costs a process some 0.5 ms of a core, so one fetches at most 2,000 a second however
-many are on their way. A process gets its share as one line, tells on stdout what has come, and
-ends with an answer: `python -m headrace.data.copies.share_process --parent PID`.
+A small object costs a process half a millisecond of a core or more, so it fetches 2,000 a second
+at most, however many are on their way. `python -m headrace.data.copies.share_process --parent PID`
+gets its share as one line, tells on stdout what has come, and ends with an answer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
+from headrace.core.cores import usable_cores
 from headrace.core.errors import StorageError
 from headrace.data.copies.fetching import SMALL_BYTES
 from headrace.data.copies.progress import Counts
@@ -23,7 +24,7 @@ from headrace.data.copies.request import CopyAnswer
 from headrace.data.storage import ObjectInfo
 
 _LEAST_OBJECTS = 1000  # what a process fetches while another one starts
-_MOST_PROCESSES = 4  # 512 requests on their way: what a prefix of S3 answers, and not more
+_MOST_PROCESSES = 4  # some 5,000 objects a second: what S3 answers below one prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +45,25 @@ class Share:
 
     def to_json(self) -> str:
         """Return one line that `from_json` reads."""
-        return json.dumps(asdict(self))
+        objects = [(i.path, i.size_bytes, i.etag, i.modified_s) for i in self.objects]
+        return json.dumps(
+            {"base": self.base, "tree": self.tree, "cache": self.cache, "objects": objects}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Share:
         """Return the share that `to_json` told."""
         told = json.loads(text)
-        return cls(**{**told, "objects": tuple(ObjectInfo(**each) for each in told["objects"])})
+        objects = (
+            ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)
+            for path, size_bytes, etag, modified_s in told["objects"]
+        )
+        return cls(**{**told, "objects": tuple(objects)})
 
 
 def default_processes() -> int:
     """Return how many processes fetch small objects here: one for two cores, four at most."""
-    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // 2))
+    return max(1, min(_MOST_PROCESSES, usable_cores() // 2))
 
 
 def share_out(objects: Sequence[ObjectInfo], processes: int) -> list[list[ObjectInfo]]:
@@ -79,26 +87,38 @@ def fetching_elsewhere(shares: Sequence[Share], counts: Counts) -> Iterator[list
 
     Yields:
         The work of each; its error is what failed there.
+
+    Raises:
+        StorageError: No more processes can be started.
     """
+    with ExitStack() as ending:
+        pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")
+        ending.callback(pool.shutdown)  # once the processes have ended: they end its threads' work
+        works = []
+        for share in shares:
+            process = _start()
+            ending.callback(_end, process)
+            works.append(pool.submit(_follow, process, share, counts))
+        yield works
+
+
+def _start() -> subprocess.Popen[str]:
     command = [sys.executable, "-P", "-m", "headrace.data.copies.share_process"]
-    processes = [
-        subprocess.Popen(
+    try:
+        return subprocess.Popen(
             [*command, "--parent", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in shares
-    ]  # fmt: skip
-    pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")
-    try:
-        yield [
-            pool.submit(_follow, process, share, counts)
-            for process, share in zip(processes, shares, strict=True)
-        ]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        pool.shutdown()
+        )  # fmt: skip
+    except OSError as error:
+        raise StorageError(
+            f"One more process to fetch with could not be started: {error.strerror}. How many "
+            "there may be is limited by ulimit -u, or by the container."
+        ) from error
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _follow(process: subprocess.Popen[str], share: Share, counts: Counts) -> None:

@@ -165,8 +165,7 @@ class Trees:
             raise
         except OSError as error:
             raise told_of_disk(error, str(data)) from error
-        finally:
-            known.close()
+        known.close()  # not after a failure: threads may be writing there, until this process ends
         progress.end(listing.url)
 
     def _fetch(
@@ -180,7 +179,11 @@ class Trees:
         ]
         with fetching_elsewhere(shares, progress) as works:
             fetcher = Fetcher(base, data, self._folders, known, progress, self._config)
-            _show_until([*works, submit(fetcher.fetch(own))], progress, tree / "beat")
+            here = submit(fetcher.fetch(own))
+            try:
+                _show_until([*works, here], progress, tree / "beat")
+            finally:
+                here.cancel()  # where another process failed
 
     def _link_known(
         self, listing: Listing, data: Path, known: KnownContents, progress: Progress

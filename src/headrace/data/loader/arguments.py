@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
+from headrace.core.cores import usable_cores
 from headrace.core.errors import UsageError
 from headrace.core.world import World, current_world
 from headrace.data.loader.known import KnownDataset
@@ -115,17 +113,6 @@ def resolve_prefetch(batches: int | None, factor: int | None, workers: int) -> i
     if batches is not None:
         return batches
     return max(workers, 1) * (factor or _BATCHES_AHEAD_PER_WORKER)
-
-
-def usable_cores() -> int:
-    """Return how many cores this process may use: its affinity, within its cgroup's quota."""
-    cores = len(os.sched_getaffinity(0))
-    quota_file = Path("/sys/fs/cgroup/cpu.max")
-    if quota_file.exists():
-        quota, period = quota_file.read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
-    return cores
 
 
 def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
