@@ -22,6 +22,7 @@ from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
 from headrace.data.storage import open_store
 from jobs import alive, eventually
 from services.object_servers import GoogleHandler, StoredObject, object_server
+from small_disks import run_beside
 
 KEYS = [
     "a.bin",
@@ -414,16 +415,7 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
     fill(s3_url, {"large.tar": os.urandom(LARGE_BYTES)})
     request = CopyRequest(channels=(Wanted(name="t", url=s3_url, folder=f"{tmp_path}/disk/c"),))
     (tmp_path / "disk").mkdir()
-    script = f'mount -t tmpfs -o size=8m none {tmp_path}/disk && exec "$@"'
-    process = (
-        "import os, sys; sys.argv[2] = str(os.getppid()); "
-        "from headrace.data.copies.process import main; main()"
-    )
-    ended = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
-         sys.executable, "-c", process, "--parent", "0"],
-        input=request.to_json() + "\n", capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    ended = run_beside("headrace.data.copies.process", tmp_path / "disk", "8m", request.to_json())
     answer = CopyAnswer.from_json(ended.stdout)
     assert answer.kind == "NoSpaceError", ended.stderr
     assert "20 MiB are to be fetched, and the disk of" in answer.message

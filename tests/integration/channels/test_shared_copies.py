@@ -18,6 +18,7 @@ from headrace.data.copies.request import CopyAnswer
 from headrace.data.copies.sharing import Share, share_out
 from headrace.data.storage import ObjectInfo, open_store
 from jobs import alive, descendants, eventually
+from small_disks import run_beside
 
 MIB = 2**20
 COUNT = 2000  # two shares of the fewest that there may be
@@ -178,18 +179,9 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
         objects=tuple(info for info in open_store(url).list() if info.size_bytes <= MIB),
     )  # fmt: skip
     disk.mkdir()
-    script = (
-        f"mount -t tmpfs -o size=64k none {disk} && mkdir -p {disk}/tree/0 {disk}/tree/1 "
-        f'{disk}/tree/2 && exec "$@"'
-    )
-    process = (
-        "import os, sys; sys.argv[2] = str(os.getppid()); "
-        "from headrace.data.copies.share_process import main; main()"
-    )
-    ended = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
-         sys.executable, "-c", process, "--parent", "0"],
-        input=f"{share.to_json()}\n", capture_output=True, text=True, check=False,
+    ended = run_beside(
+        "headrace.data.copies.share_process", disk, "64k", share.to_json(), "tree/0", "tree/1",
+        "tree/2",
     )  # fmt: skip
     answer = CopyAnswer.from_json(ended.stdout.splitlines()[-1])
     assert answer.kind == "NoSpaceError", ended.stderr
