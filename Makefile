@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps sagemaker-train
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (under 6 minutes)
+demo: $(STAMP)  ## Train scene segmentation from a real S3 server on two ranks (4 to 7 minutes)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## Run all tests

@@ -1,4 +1,4 @@
-"""The whole of it on one machine, in under six minutes: `make demo`.
+"""The whole of it on one machine, in four to seven minutes: `make demo`.
 
 Renders street scenes, packs them into a real S3 server, trains segmentation from it on two ranks,
 kills one of them with -9 on the way, resumes, and prints what came of it. Each command is printed
