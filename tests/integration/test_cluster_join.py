@@ -76,7 +76,7 @@ def command_lines(host: NetworkHost) -> dict[int, str]:
 
 def nothing_is_left(hosts: dict[str, NetworkHost]) -> None:
     for host in hosts.values():
-        eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}", 60)
+        eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}", 20)
 
 
 def heeds_signals(pid: int) -> bool:
@@ -142,7 +142,7 @@ def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
         if "ray.scripts.scripts start" in line and "node_warden" not in line
     )
     os.kill(ray, signal.SIGKILL)
-    assert jobs["algo-3"].wait(60) == 1
+    assert jobs["algo-3"].wait(30) == 1
     assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].said(tmp_path)
     eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
     (tmp_path / "end").touch()
@@ -192,7 +192,7 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
     leaving = hosts["algo-3"].start(tmp_path, *join, **in_groups(hosts["algo-3"]))
     eventually(lambda: heeds_signals(leaving.pid), "that it heeds signals")
     leaving.send_signal(signal.SIGINT)
-    assert leaving.wait(60) == 130
+    assert leaving.wait(30) == 130
     jobs = [
         hosts[name].start(tmp_path, *join, **in_groups(hosts[name])) for name in (HEAD, "algo-1")
     ]
@@ -211,7 +211,7 @@ def test_sigterm_on_a_head_that_waits_for_hosts(hosts: dict[str, NetworkHost], t
     eventually(lambda: "raylet" in str(command_lines(hosts[HEAD])), "that Ray is starting")
     (folder,) = ray_folders(hosts)
     head.send_signal(signal.SIGTERM)
-    assert head.wait(60) == 143
+    assert head.wait(30) == 143
     nothing_is_left(hosts)
     assert not folder.exists()
 
@@ -223,12 +223,12 @@ def test_kill_9_of_a_launcher_ends_its_host_s_part_and_ctrl_c_on_the_head_ends_a
     folders = ray_folders(hosts)
     kept = ray_folders({"algo-3": hosts["algo-3"]})  # nobody is left to remove it
     jobs["algo-3"].kill()
-    eventually(lambda: not hosts["algo-3"].pids(), "the end of all on algo-3", 60)
+    eventually(lambda: not hosts["algo-3"].pids(), "the end of all on algo-3", 20)
     eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
     assert jobs[HEAD].poll() is None
     jobs[HEAD].send_signal(signal.SIGINT)
     assert jobs[HEAD].wait(60) == 130
-    assert jobs["algo-1"].wait(60) == 130
+    assert jobs["algo-1"].wait(30) == 130
     nothing_is_left(hosts)
     assert not any(folder.exists() for folder in folders - kept)
 
@@ -241,6 +241,6 @@ def test_kill_9_of_the_head_s_launcher_ends_all(hosts: dict[str, NetworkHost], t
             other.start(tmp_path, *two, "cpu", "train.py", RAY_AUTH_TOKEN_PATH="")]  # fmt: skip
     eventually((tmp_path / "running").exists, "the script")
     jobs[0].kill()
-    assert jobs[1].wait(60) == 1
+    assert jobs[1].wait(30) == 1
     assert "The head algo-1 is lost: " in other.said(tmp_path)
     nothing_is_left(hosts)
