@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
+
+from headrace.cli.main import run_command_line
 
 DEADLINE_S = 180.0
 
@@ -33,6 +36,34 @@ def run(
         timeout=timeout_s,
         check=False,
     )
+
+
+def run_here(folder: Path, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run `headrace <arguments>` within this process, without a second Python.
+
+    A dry run, a refusal, a report takes milliseconds; a script that is run directly starts as its
+    own process, as always. What ends by a signal or is about the terminal goes through `run`.
+    """
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    environment, here = clean_environment(**extra), Path.cwd()
+    before = dict(os.environ)
+    os.chdir(folder)
+    _set_environment(environment)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run_command_line(arguments)
+    finally:
+        _set_environment(before)
+        os.chdir(here)
+    assert isinstance(code, int)
+    written = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(arguments, code, *written)
+
+
+def _set_environment(wanted: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
 
 
 def on_two_hosts(address: str) -> list[str]:

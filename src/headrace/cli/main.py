@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import typer
@@ -51,13 +51,23 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line and exit."""
     open_closed_streams()
+    _exit(run_command_line())
+
+
+def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:
+    """Run a command line within this process and return what to exit with.
+
+    Args:
+        arguments: What follows `headrace`; None: the process's own.
+    """
     try:
-        build_app()(prog_name="headrace")
+        build_app()(arguments, prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
-        _exit(error.exit_code)
+        return error.exit_code
     except SystemExit as end:  # how typer ends, whatever the outcome
-        _exit(end.code)
+        return end.code
+    return 0
 
 
 def _exit(code: str | int | None) -> None:

@@ -179,9 +179,11 @@ def _checked_script(job: DirectJob) -> str:
 
 
 def _describe(job: DirectJob, script: str) -> int:
+    import torch
+
     from headrace.launch.dry_run import describe_direct_job
 
-    return describe_direct_job(job, script, _count_devices())
+    return describe_direct_job(job, script, torch.accelerator.device_count())
 
 
 def _count_devices() -> int:

@@ -15,6 +15,7 @@ from headrace.launch.ended import tell_how_it_went, write_down_end
 from headrace.launch.estimator.job_file import with_job_file
 from headrace.launch.failure import describe_end
 from headrace.launch.own_flags import direct_job
+from headrace.launch.script_flags import DRY_RUN
 from headrace.launch.supervise import exit_code_of, signals_held, wait_for
 from headrace.launch.told import tell
 from headrace.records.run_folder import RunFolder
@@ -41,10 +42,24 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     argv = with_job_file(argv)
     direct = direct_job(argv)
     if direct is None:
-        return _run_torchrun(argv, run_dir)
+        described = _describe(argv) if set(argv) & {*DRY_RUN} else None
+        return _run_torchrun(argv, run_dir) if described is None else described
     if run_dir is not None:
         direct = replace(direct, run_dir=run_dir, name=None)
     return run_directly(direct, argv)
+
+
+def _describe(argv: Sequence[str]) -> int | None:
+    """Print what a job of torchrun's would be; None: the flag that asks for it is the script's."""
+    import torch
+
+    from headrace.launch.dry_run import describe_torchrun_job
+    from headrace.launch.flags import parse_torchrun_flags
+
+    job = parse_torchrun_flags(argv)
+    if not job.around.dry_run:
+        return None
+    return describe_torchrun_job(job, torch.accelerator.device_count())
 
 
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:

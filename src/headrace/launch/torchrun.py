@@ -66,10 +66,6 @@ def main(arguments: Sequence[str]) -> int:
             return _run_member(job, told, announce_fd)
         if "--run-dir" in told:  # whatever the command line says of it
             job.args.run_dir, job.args.name = told["--run-dir"], None
-        if job.around.dry_run:
-            from headrace.launch.dry_run import describe_torchrun_job
-
-            return describe_torchrun_job(job, torch.accelerator.device_count())
         folder, attempt = _begin(job, argv, announce_fd)
         RunLimit(
             job.around.max_run_s, launcher=int(told["--parent"]), folder=folder,
