@@ -165,25 +165,75 @@ def _with_queues(load: Load, left: Floats) -> Load:
 
 
 def _play_shared(pipeline: Pipeline, load: Load) -> Played:
-    """Play it through, the CPU work stretched until the cores suffice."""
-    stretch = own_stretch = np.ones((load.service_ns.shape[0], 1))
-    fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
-    own = load.consume_cpu_ns.mean(axis=1)
-    played = _play_stretched(pipeline, load, stretch, own_stretch)
-    for _ in range(_MOST_ROUNDS):
-        least_ns = _demand_ns(load, played) / pipeline.cores
-        excess = least_ns / played.period_ns
+    """Play it through, the CPU work stretched until the cores suffice.
+
+    Cores that are full are full, whoever is kept waiting: the workers' work alone is stretched to
+    see who makes the batches and how fast, and the contested part of the consumer's with it to see
+    how long the consumer is at work.
+    """
+    played = _play_stretched(pipeline, load, np.ones(load.service_ns.shape[0]), 0.0)
+    if np.all(_excess(pipeline, load, played) <= _FITS):
+        return played
+    contested = _contested_share(pipeline, load, played)
+    made = _least_stretched(pipeline, load, played, 0.0)
+    used = _least_stretched(pipeline, load, played, contested)
+    # Whatever is stretched: the work cannot be done in less than this.
+    bound = np.maximum(made.period_ns, _demand_ns(load, made) / pipeline.cores)
+    return replace(made, period_ns=bound, consume_ns=np.minimum(used.consume_ns, bound))
+
+
+def _least_stretched(
+    pipeline: Pipeline, load: Load, played: Played, contested: Floats | float
+) -> Played:
+    """Return what the least stretch gives with which the demand for CPU fits the cores.
+
+    Args:
+        pipeline: How batches are made.
+        load: What they cost.
+        played: What it gives without a stretch; there it does not fit.
+        contested: Which share of the consumer's CPU work is stretched with the workers', 0 to 1.
+    """
+    excess = _excess(pipeline, load, played)
+    low = high = np.ones_like(excess)
+    for _ in range(_MOST_ROUNDS):  # until it fits: by no less than the excess
+        low, high = np.where(excess > _FITS, high, low), high * np.maximum(excess, 1.0)
+        played = _play_stretched(pipeline, load, high, contested)
+        excess = _excess(pipeline, load, played)
         if np.all(excess <= _FITS):
             break
-        longer = np.maximum(excess, 1.0)
-        beyond = np.maximum(own - fair * np.maximum(least_ns, played.period_ns), 0.0)
-        greedy = beyond / np.maximum(own, 1.0)
-        stretch = stretch * longer[:, None]
-        own_stretch = own_stretch * (1.0 + (longer - 1.0) * greedy)[:, None]
-        played = _play_stretched(pipeline, load, stretch, own_stretch)
-    # Whatever is stretched: the work cannot be done in less than this.
-    bound = np.maximum(played.period_ns, _demand_ns(load, played) / pipeline.cores)
-    return replace(played, period_ns=bound)
+    # The last step may have gone too far: the more is stretched, the more others take over.
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        tried = _play_stretched(pipeline, load, middle, contested)
+        fits = _excess(pipeline, load, tried) <= _FITS
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+        played = _chosen(fits, tried, played)
+    return played
+
+
+def _excess(pipeline: Pipeline, load: Load, played: Played) -> Floats:
+    """Return the demand for CPU over what the cores give in a period: one a drawing."""
+    excess: Floats = _demand_ns(load, played) / (played.period_ns * pipeline.cores)
+    return excess
+
+
+def _contested_share(pipeline: Pipeline, load: Load, played: Played) -> Floats:
+    """Return which share of the consumer's CPU work is beyond its fair share of the cores, 0 to 1.
+
+    It depends on what is asked of the cores alone, not on how far the work was stretched already.
+    """
+    own = load.consume_cpu_ns.mean(axis=1)
+    fair = pipeline.cores / (pipeline.workers + 1) if pipeline.workers else 0.0
+    least_ns = np.maximum(_demand_ns(load, played) / pipeline.cores, played.period_ns)
+    share: Floats = np.maximum(own - fair * least_ns, 0.0) / np.maximum(own, 1.0)
+    return share
+
+
+def _chosen(first: Flags, one: Played, other: Played) -> Played:
+    """Return the drawings of `one` where `first` is true, else those of `other`."""
+    names = [each.name for each in fields(Played)]
+    chosen = {name: np.where(first, getattr(one, name), getattr(other, name)) for name in names}
+    return Played(**chosen)
 
 
 def _demand_ns(load: Load, played: Played) -> Floats:
@@ -197,7 +247,19 @@ def _demand_ns(load: Load, played: Played) -> Floats:
     return demand
 
 
-def _play_stretched(pipeline: Pipeline, load: Load, stretch: Floats, own_stretch: Floats) -> Played:
+def _play_stretched(
+    pipeline: Pipeline, load: Load, stretch: Floats, contested: Floats | float
+) -> Played:
+    """Play it through with the workers' CPU work, and the contested part of the consumer's, longer.
+
+    Args:
+        pipeline: How batches are made.
+        load: What they cost.
+        stretch: How many times as long the work takes: one a drawing.
+        contested: Which share of the consumer's CPU work takes that much longer, 0 to 1.
+    """
+    own_stretch = (1.0 + (stretch - 1.0) * contested)[:, None]
+    stretch = stretch[:, None]
     cpu = np.minimum(load.service_cpu_ns, load.service_ns)
     own_cpu = np.minimum(load.consume_cpu_ns, load.consume_ns)
     service = load.service_ns + cpu * (stretch - 1.0)
