@@ -38,7 +38,7 @@ AT_ONCE = SMALL_AT_ONCE + PARTS_AT_ONCE
 WRITING_THREADS = 4
 _PLACED_TOGETHER = 16  # objects that one turn of a writing thread takes
 _Came: TypeAlias = tuple[ObjectInfo, memoryview]
-_Parts: TypeAlias = "asyncio.Queue[tuple[Draft, int] | None]"
+_Parts: TypeAlias = asyncio.Queue[tuple[Draft, int] | None]
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -42,5 +43,5 @@ def result_of(future: Future[_Result]) -> _Result:
     ends, so it ends every second.
     """
     while not future.done():
-        wait([future], timeout=1.0)
+        futures.wait([future], timeout=1.0)
     return future.result()
