@@ -126,12 +126,3 @@ def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
     if isinstance(dataset, KnownDataset):
         return dataset.fingerprint, samples, dataset.shard_sizes
     return f"{type(dataset).__qualname__}:{samples}", samples, None
-
-
-def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
-    """Return the modules that a dataset, its transform and collate_fn are defined in or need."""
-    parts = [type(dataset), type(getattr(dataset, "transform", None)), collate_fn]
-    modules = {getattr(part, "__module__", None) for part in parts}
-    if isinstance(dataset, KnownDataset):
-        modules.update(dataset.modules)
-    return sorted(m for m in modules if isinstance(m, str) and m not in {"__main__", "builtins"})

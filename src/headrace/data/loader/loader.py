@@ -21,7 +21,6 @@ from headrace.data.loader.arguments import (
     dataset_shape,
     drawn_seed,
     is_iterable,
-    modules_of,
     resolve_prefetch,
     resolve_workers,
 )
@@ -31,6 +30,7 @@ from headrace.data.loader.inline import InlineExecutor
 from headrace.data.loader.iterated import IterableExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
+from headrace.data.loader.needed_modules import modules_of
 from headrace.data.loader.orders import IterableOrders, Orders, PlanOrders, SamplerOrders
 from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget

@@ -26,12 +26,12 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
-from headrace.data.loader.arguments import modules_of
 from headrace.data.loader.device import DeviceFeed
 from headrace.data.loader.executor import Executor, Helper, close_all, take_turn
 from headrace.data.loader.iterated import IterableExecutor
 from headrace.data.loader.known import KnownDataset
 from headrace.data.loader.making import Recipe
+from headrace.data.loader.needed_modules import modules_of
 from headrace.data.loader.orders import IterableOrders, Orders, SamplerOrders
 from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget
