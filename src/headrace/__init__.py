@@ -12,39 +12,7 @@ if TYPE_CHECKING:
     from headrace.data.loader.dataset import ShardDataset as ShardDataset
     from headrace.data.loader.loader import DataLoader as DataLoader
     from headrace.data.storage import StorageConfig as StorageConfig
-    from headrace.launch.estimator import rule_configs as rule_configs
-    from headrace.launch.estimator.debugger import CollectionConfig as CollectionConfig
-    from headrace.launch.estimator.debugger import DebuggerHookConfig as DebuggerHookConfig
-    from headrace.launch.estimator.debugger import ProfilerRule as ProfilerRule
-    from headrace.launch.estimator.debugger import Rule as Rule
-    from headrace.launch.estimator.debugger import (
-        TensorBoardOutputConfig as TensorBoardOutputConfig,
-    )
     from headrace.launch.estimator.estimator import Estimator as Estimator
-    from headrace.launch.estimator.estimator import PyTorch as PyTorch
-    from headrace.launch.estimator.framework_profile import (
-        DataloaderProfilingConfig as DataloaderProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import (
-        DetailedProfilingConfig as DetailedProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import FrameworkProfile as FrameworkProfile
-    from headrace.launch.estimator.framework_profile import (
-        HorovodProfilingConfig as HorovodProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import PythonProfiler as PythonProfiler
-    from headrace.launch.estimator.framework_profile import (
-        PythonProfilingConfig as PythonProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import (
-        SMDataParallelProfilingConfig as SMDataParallelProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import cProfileTimer as cProfileTimer
-    from headrace.launch.estimator.job_parts import InstanceGroup as InstanceGroup
-    from headrace.launch.estimator.job_parts import ProfilerConfig as ProfilerConfig
-    from headrace.launch.estimator.training_inputs import FileSystemInput as FileSystemInput
-    from headrace.launch.estimator.training_inputs import ShuffleConfig as ShuffleConfig
-    from headrace.launch.estimator.training_inputs import TrainingInput as TrainingInput
     from headrace.report.open_run import open_run as open_run
     from headrace.train import Checkpointer as Checkpointer
     from headrace.train import prepare as prepare
@@ -53,33 +21,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Checkpointer": "headrace.train",
-    "CollectionConfig": "headrace.launch.estimator.debugger",
     "DataLoader": "headrace.data.loader.loader",
-    "DataloaderProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "DebuggerHookConfig": "headrace.launch.estimator.debugger",
-    "DetailedProfilingConfig": "headrace.launch.estimator.framework_profile",
     "Estimator": "headrace.launch.estimator.estimator",
-    "FileSystemInput": "headrace.launch.estimator.training_inputs",
-    "FrameworkProfile": "headrace.launch.estimator.framework_profile",
     "HeadraceError": "headrace.core.errors",
-    "HorovodProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "InstanceGroup": "headrace.launch.estimator.job_parts",
-    "ProfilerConfig": "headrace.launch.estimator.job_parts",
-    "ProfilerRule": "headrace.launch.estimator.debugger",
-    "PyTorch": "headrace.launch.estimator.estimator",
-    "PythonProfiler": "headrace.launch.estimator.framework_profile",
-    "PythonProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "Rule": "headrace.launch.estimator.debugger",
-    "SMDataParallelProfilingConfig": "headrace.launch.estimator.framework_profile",
     "ShardDataset": "headrace.data.loader.dataset",
-    "ShuffleConfig": "headrace.launch.estimator.training_inputs",
     "StorageConfig": "headrace.data.storage",
-    "TensorBoardOutputConfig": "headrace.launch.estimator.debugger",
-    "TrainingInput": "headrace.launch.estimator.training_inputs",
-    "cProfileTimer": "headrace.launch.estimator.framework_profile",
     "open_run": "headrace.report.open_run",
     "prepare": "headrace.train",
-    "rule_configs": "headrace.launch.estimator.debugger",
     "transforms": "headrace.transforms",
 }
 
