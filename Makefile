@@ -29,11 +29,12 @@ test: $(STAMP)  ## Run all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
-check: $(STAMP)  ## Lint, types, layers, written surfaces
+check: $(STAMP)  ## Lint, types, layers, documentation, written surfaces
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m pytest -q tests/surface
 
 # litdata asks for torchvision, which it does not use here and which would bring CUDA.
