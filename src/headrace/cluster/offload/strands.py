@@ -53,7 +53,7 @@ class StrandDealer:
     def __init__(self) -> None:
         self._next_ask = 0
         self._asks: dict[int, Ask] = {}
-        self._orders: dict[str, int] = {}
+        self._task_limits: dict[str, int] = {}
         self._strands: dict[int, _Strand] = {}
         self._back: list[int] = []
         self.is_spread = True
@@ -86,11 +86,11 @@ class StrandDealer:
 
     def set_orders(self, host: str, orders: int) -> None:
         """Note how many orders a host may have; it may be new."""
-        self._orders[host] = orders
+        self._task_limits[host] = orders
 
     def lose(self, host: str) -> None:
         """Ask a host no more; others go on with its strands."""
-        self._orders.pop(host, None)
+        self._task_limits.pop(host, None)
         for number, strand in self._strands.items():
             if strand.host == host:
                 self._move(number, strand)
@@ -98,7 +98,7 @@ class StrandDealer:
     def spread_out(self) -> int:
         """Give each strand a host; return how many find none and are made at home."""
         self.is_spread = True
-        places = spread(list(self._strands), self._orders, {})
+        places = spread(list(self._strands), self._task_limits, {})
         for number, strand in self._strands.items():
             self._place(strand, places.get(number))
         return len(self._strands) - len(places)
@@ -213,7 +213,7 @@ class StrandDealer:
             strand.left.add(strand.host)
         strand.is_begun_anew = strand.made > 0
         self._take_back(strand)
-        others = {name: most for name, most in self._orders.items() if name not in strand.left}
+        others = {name: most for name, most in self._task_limits.items() if name not in strand.left}
         has = {name: sum(one.host == name for one in self._strands.values()) for name in others}
         self._place(strand, spread([number], others, has).get(number))
 
