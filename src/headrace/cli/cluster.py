@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import cluster_env, cluster_join
+from headrace.cli.cluster_env import register as register_env
+from headrace.cli.cluster_join import register as register_join
 
 
 def register(app: typer.Typer) -> None:
@@ -15,8 +16,8 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode="rich",
     )
     group.callback()(_root)
-    cluster_join.register(group)
-    cluster_env.register(group)
+    register_join(group)
+    register_env(group)
     app.add_typer(group, name="cluster")
 
 

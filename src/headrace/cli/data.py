@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from headrace.cli import data_cat, data_index, data_info, data_lint, data_pack
+from headrace.cli.data_cat import register as register_cat
+from headrace.cli.data_index import register as register_index
+from headrace.cli.data_info import register as register_info
+from headrace.cli.data_lint import register as register_lint
+from headrace.cli.data_pack import register as register_pack
 
 
 def register(app: typer.Typer) -> None:
@@ -14,6 +18,12 @@ def register(app: typer.Typer) -> None:
         help="Pack, index, check and look into datasets.",
         rich_markup_mode="rich",
     )
-    for verb in (data_pack, data_index, data_info, data_lint, data_cat):
-        verb.register(group)
+    for register_verb in (
+        register_pack,
+        register_index,
+        register_info,
+        register_lint,
+        register_cat,
+    ):
+        register_verb(group)
     app.add_typer(group, name="data")

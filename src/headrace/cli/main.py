@@ -15,21 +15,30 @@ from contextlib import suppress
 
 import typer
 
-from headrace.cli import cluster, compare, data, doctor, profile, report, resume, run, top, tune
+from headrace.cli.cluster import register as register_cluster
+from headrace.cli.compare import register as register_compare
+from headrace.cli.data import register as register_data
+from headrace.cli.doctor import register as register_doctor
+from headrace.cli.profile import register as register_profile
+from headrace.cli.report import register as register_report
+from headrace.cli.resume import register as register_resume
+from headrace.cli.run import register as register_run
 from headrace.cli.standard_streams import open_closed_streams
+from headrace.cli.top import register as register_top
+from headrace.cli.tune import register as register_tune
 from headrace.core.errors import HeadraceError
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
-    run.register,
-    resume.register,
-    tune.register,
-    doctor.register,
-    report.register,
-    top.register,
-    profile.register,
-    compare.register,
-    data.register,
-    cluster.register,
+    register_run,
+    register_resume,
+    register_tune,
+    register_doctor,
+    register_report,
+    register_top,
+    register_profile,
+    register_compare,
+    register_data,
+    register_cluster,
 )
 
 

@@ -18,9 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from headrace.launch.script_flags import STEP
 from headrace.launch.told import tell
-from headrace.records.metrics import METRICS_FILE
+from headrace.records.metrics import METRICS_FILE, STEP_GROUP
 
 _LOOK_EVERY_S = 0.2
 _CLOSE_S = 20.0
@@ -120,14 +119,14 @@ class _Watcher:
     def _found(self, source: str, line: str) -> Iterator[dict[str, Any]]:
         for name, expression in self._metrics.items():
             for match in expression.finditer(line):
-                named = expression.groupindex.get(STEP)
+                named = expression.groupindex.get(STEP_GROUP)
                 value = match[next(n for n in (1, 2) if n != named)]
                 try:
                     number = float(value)
                 except (TypeError, ValueError):
                     self._no_numbers[name] += 1
                     continue
-                step = _whole(match[STEP]) if named else None
+                step = _whole(match[STEP_GROUP]) if named else None
                 counted = self._counts[name, source]
                 self._counts[name, source] += 1
                 yield {

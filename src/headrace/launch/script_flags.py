@@ -14,6 +14,7 @@ from pathlib import Path
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.units import parse_seconds
+from headrace.records.metrics import STEP_GROUP
 
 FLAGS = {
     "--environment": "NAME=VALUE: a variable of the script; NAME alone: as it is set here.",
@@ -32,8 +33,6 @@ SPELLINGS = {
 }
 """Each spelling of a flag with a value, and its name among parsed ones."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-STEP = "step"
-"""The named group of a metric's expression that is the step's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ def check_metric(name: str, expression: str, where: str) -> None:
         raise UsageError(
             f"{where} {name}: {expression!r} is no regular expression: {error}."
         ) from error
-    values = compiled.groups - (STEP in compiled.groupindex)
+    values = compiled.groups - (STEP_GROUP in compiled.groupindex)
     if values != 1:
         raise UsageError(
             f"{where} {name}: {expression!r} has {values} groups, and one is the value: "

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 METRICS_FILE = "metrics.jsonl"
+STEP_GROUP = "step"
+"""The group of a metric's expression that is the step's number."""
 METRIC_COLUMNS = ("attempt", "source", "name", "value", "step", "time_s")
 """Attempt; the log it was printed to, such as rank-0; the metric; its value; the step's number, as
 printed or else counted from 0; and when it was read, in seconds since 1970 (UTC)."""

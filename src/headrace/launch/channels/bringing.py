@@ -15,7 +15,12 @@ from headrace.core.errors import LaunchError, StorageError, UsageError
 from headrace.data.copies.folders import usual_folder
 from headrace.data.copies.request import CopyRequest, Wanted
 from headrace.data.storage import open_store
-from headrace.launch.channels.channel_flags import ChannelSpec, limit_of, read_channels
+from headrace.launch.channels.channel_flags import (
+    ChannelOptions,
+    ChannelSpec,
+    limit_of,
+    read_channels,
+)
 from headrace.launch.channels.copies import Copies
 from headrace.launch.channels.holding import Held
 from headrace.launch.channels.mounted import Mounts
@@ -23,12 +28,11 @@ from headrace.launch.channels.piped import Piped
 from headrace.launch.channels.readable import first_unreadable
 from headrace.launch.channels.watched import Watched
 from headrace.launch.channels.weigh import weigh
-from headrace.launch.contract_flags import ContractOptions
 
 _STOPPED = 128 + signal.SIGTERM
 
 
-def told_channels(options: ContractOptions) -> tuple[Channel, ...]:
+def told_channels(options: ChannelOptions) -> tuple[Channel, ...]:
     """Return the channels as scripts are told of them; raises UsageError."""
     specs = read_channels(options.channels, options.input_modes)
     return tuple(specs[name].told() for name in sorted(specs))
@@ -49,7 +53,7 @@ class Brought:
     piped: Piped | None
 
 
-def look_for_channels(options: ContractOptions, *, is_same_machine: bool) -> None:
+def look_for_channels(options: ChannelOptions, *, is_same_machine: bool) -> None:
     """Look once for channels that each of several hosts is going to look for; raises UsageError.
 
     Args:
@@ -67,7 +71,7 @@ def look_for_channels(options: ContractOptions, *, is_same_machine: bool) -> Non
 
 
 def bring_channels(
-    options: ContractOptions, job: TrainingJob, host: str, folder: Path, pipes: Path
+    options: ChannelOptions, job: TrainingJob, host: str, folder: Path, pipes: Path
 ) -> Brought:
     """Bring the channels of a host to it.
 
@@ -96,7 +100,7 @@ def bring_channels(
 class _Bringing:
     """The channels of a host on their way to it."""
 
-    def __init__(self, options: ContractOptions, folder: Path, pipes: Path) -> None:
+    def __init__(self, options: ChannelOptions, folder: Path, pipes: Path) -> None:
         self._options = options
         self._specs = read_channels(options.channels, options.input_modes)
         self._folder = folder
@@ -163,7 +167,7 @@ def _wanted(spec: ChannelSpec, url: str, folder: Path, number: int, of: int) -> 
     return Wanted(name=spec.name, url=url, folder=str(folder), number=number, of=of)
 
 
-def _cache_folder(options: ContractOptions, spec: ChannelSpec) -> Path:
+def _cache_folder(options: ChannelOptions, spec: ChannelSpec) -> Path:
     if spec.mode == "Cache" and options.cache_dir is not None:
         return Path(options.cache_dir).expanduser().absolute()
     return usual_folder()

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.contracts.training_job import Channel, ChannelMode, DataDistribution
 from headrace.core.errors import UsageError
@@ -83,6 +83,30 @@ class ChannelSpec:
             groups=self.groups,
             content_type=self.content_type,
         )
+
+
+class ChannelOptions(Protocol):
+    """What a job says of its channels."""
+
+    @property
+    def channels(self) -> Mapping[str, str]:
+        """URLs or paths of the inputs, or JSON that says more, by their names."""
+        ...
+
+    @property
+    def input_modes(self) -> Mapping[str, str]:
+        """How channels' data get to the script, by their names; "": all others'."""
+        ...
+
+    @property
+    def cache_dir(self) -> str | None:
+        """The folder of channels in mode Cache."""
+        ...
+
+    @property
+    def cache_limit(self) -> str | None:
+        """How much a cache of channels may hold; None: what the disk does."""
+        ...
 
 
 def read_modes(texts: Sequence[str]) -> dict[str, str]:

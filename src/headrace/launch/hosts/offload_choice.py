@@ -1,7 +1,7 @@
 """`--offload auto`: whether auxiliary hosts are to help, as what is recorded of the job tells.
 
 The ranks begin without them. Once enough steps are recorded the model says what their cores would
-give; where they are used, the steps after that are held against what was foretold.
+give; where they are used, the steps after that are held against what was forecast.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class OffloadChoice:
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
         self._looking: Future[Foretold | None] | None = None
         self._checking: Future[Comparison | None] | None = None
-        self._foretold: Foretold | None = None
+        self._forecast: Foretold | None = None
         self._cores = 0
         self._is_checked = False
         self._next_s, self._pause_s = 0.0, _FIRST_PAUSE_S
@@ -85,20 +85,20 @@ class OffloadChoice:
             cores: Their cores now, all together.
             now_s: The time, by any clock that goes on.
         """
-        if self._foretold is None or not (self._foretold.helps or cores == self._cores):
+        if self._forecast is None or not (self._forecast.helps or cores == self._cores):
             self._look(cores, now_s)  # for the first time, or as other hosts are there
-        elif self._foretold.helps and not self._is_checked:
+        elif self._forecast.helps and not self._is_checked:
             self._check(now_s)
-        return self._foretold is not None and self._foretold.helps
+        return self._forecast is not None and self._forecast.helps
 
     def close(self) -> None:
         """Tell what there is to tell; the job is over."""
         self._thread.shutdown(cancel_futures=True)
-        if self._foretold is None:
+        if self._forecast is None:
             self._tell(
                 f"headrace: --offload auto: group {self._group} was not used: {self._why_not()}\n"
             )
-        elif self._foretold.helps and not self._is_checked:
+        elif self._forecast.helps and not self._is_checked:
             measured = _quietly(lambda: measured_so_far(self._run, self._attempt))
             if measured is not None:
                 self._note(measured)
@@ -133,28 +133,28 @@ class OffloadChoice:
 
     def _take_in(self, found: Foretold | None) -> None:
         if found is not None:
-            self._foretold, self._pause_s = found, _FIRST_PAUSE_S
+            self._forecast, self._pause_s = found, _FIRST_PAUSE_S
             self._tell(self._told(found))
 
     def _put_off(self, now_s: float) -> None:
         self._next_s = now_s + self._pause_s
         self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
 
-    def _told(self, foretold: Foretold) -> str:
-        does = "makes batches from now on" if foretold.helps else "is not used"
-        what = self._told_of(foretold)
+    def _told(self, forecast: Foretold) -> str:
+        does = "makes batches from now on" if forecast.helps else "is not used"
+        what = self._told_of(forecast)
         return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
 
-    def _told_of(self, foretold: Foretold) -> str:
-        if not foretold.reached:
+    def _told_of(self, forecast: Foretold) -> str:
+        if not forecast.reached:
             return (
                 "batches of the loader that feeds the steps can be made on this host alone, as was "
                 "told"
             )
-        found = foretold.prediction
+        found = forecast.prediction
         return (
             f"with its {self._cores} cores the job is foretold to run {found.speedup:.2f} times as "
-            f"fast ({found.low:.2f} to {found.high:.2f}); {foretold.wait_share:.0%} of step time "
+            f"fast ({found.low:.2f} to {found.high:.2f}); {forecast.wait_share:.0%} of step time "
             "waits for data"
         )
 
@@ -176,8 +176,8 @@ class OffloadChoice:
 
     def _note(self, measured: Comparison) -> None:
         self._is_checked = True
-        assert self._foretold is not None  # hosts are used
-        found = self._foretold.prediction
+        assert self._forecast is not None  # hosts are used
+        found = self._forecast.prediction
         checked = Checked(
             remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self._group}",
             applied=(f"offload={self._group}",),

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
-from headrace.data.storage.urls import parse_url
 
 FLAGS = {
     "--checkpoint-uri": "URL: where checkpoints are kept while the job runs, and come back from.",
@@ -74,6 +73,8 @@ def upload_options(args: argparse.Namespace) -> UploadOptions:
 def _check_url(flag: str, url: str) -> None:
     if not url:
         raise UsageError(f"{flag} is empty: name a URL, such as s3://bucket/folder, or a folder.")
+    from headrace.data.storage.urls import parse_url  # the Estimator needs no storage
+
     try:
         location = parse_url(url)
     except UsageError as error:

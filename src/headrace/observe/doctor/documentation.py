@@ -30,7 +30,7 @@ def documentation() -> str:
 
 
 def _section(rule: str) -> str:
-    title, _, text = (inspect.getdoc(inspect.getmodule(RULES[rule])) or "").partition("\n")
+    title, _, text = (inspect.getdoc(RULES[rule]) or "").partition("\n")
     return f"## {rule}\n\n{title}\n{text.rstrip()}\n"
 
 

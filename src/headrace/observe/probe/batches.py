@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from headrace.observe.probe import proc
+from headrace.observe.probe.proc import read as read_proc_file
 from headrace.observe.probe.receiving import RECEIVER, Received
 from headrace.observe.probe.session import SESSION, guarded
 from headrace.observe.probe.transforms import TIMER
@@ -163,7 +163,7 @@ class BatchRecorder:
         self._looks, self._looked_ns = self._looks + 1, now_ns
         read_bytes, reads = self._read_bytes, self._reads
         with suppress(OSError, ValueError, IndexError):
-            words = proc.read("/proc/self/io").split()  # rchar: 1 wchar: 2 syscr: 3 ...
+            words = read_proc_file("/proc/self/io").split()  # rchar: 1 wchar: 2 syscr: 3 ...
             self._read_bytes, self._reads = int(words[1]), int(words[5])
         return self._read_bytes - read_bytes, max(self._reads - reads - 1, 0)
 

@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from headrace.core.after_import import after_import
-from headrace.observe.probe import receipts
 from headrace.observe.probe.copies import COPIES_SEEN
 from headrace.observe.probe.loaders import LOADERS_SEEN
 from headrace.observe.probe.rank import RECORDER, RankRecorder
 from headrace.observe.probe.ray_data import RayIterator, hook_ray
+from headrace.observe.probe.receipts import hook_torch
 from headrace.observe.probe.sharded_sync import SHARDED
 from headrace.observe.probe.sync import SYNC
 
@@ -88,7 +88,7 @@ def _hook_backward(torch: ModuleType) -> None:
 def _hook_torch_loader(module: ModuleType) -> None:
     LOADERS_SEEN.hook_torch(module)
     _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
-    receipts.hook_torch(module)  # last: a torch of other makings may lack what it hooks
+    hook_torch(module)  # last: a torch of other makings may lack what it hooks
 
 
 def _hook_own_loader(module: ModuleType) -> None:

@@ -20,7 +20,8 @@ from typing import ParamSpec, TypeVar
 from headrace.core import env
 from headrace.core.after_import import FAILED
 from headrace.core.errors import HeadraceError
-from headrace.observe.probe import claims
+from headrace.observe.probe.claims import claim as claim_rank_file
+from headrace.observe.probe.claims import is_claimed_by_another as is_file_claimed_by_another
 from headrace.observe.probe.signals import is_of_a_signal
 from headrace.records.layout import RINGS
 from headrace.records.ring import SUFFIX, RingWriter
@@ -143,7 +144,7 @@ class Session:
     def claim_rank(self) -> bool:
         """Claim to be this rank's training process; False where another one lives that did."""
         self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another since
-        if claims.claim(self._claim):
+        if claim_rank_file(self._claim):
             return True
         self._failed = self._refused = True
         return False
@@ -151,7 +152,7 @@ class Session:
     @property
     def is_claimed_by_another(self) -> bool:
         """Whether another process lives that has claimed to be this rank's."""
-        return claims.is_claimed_by_another(self._claim)
+        return is_file_claimed_by_another(self._claim)
 
     @property
     def _claim(self) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from headrace.observe.probe import proc
+from headrace.observe.probe.proc import read as read_proc_file
 from headrace.observe.probe.system_gpus import Gpus
 from headrace.observe.probe.system_limits import Limits, limits
 from headrace.records import system
@@ -108,7 +108,7 @@ class SystemSampler:
 
     def _memory(self) -> dict[str, float | None]:
         memory = psutil.virtual_memory()
-        load, _, _, threads, _ = proc.read("/proc/loadavg").decode().split()
+        load, _, _, threads, _ = read_proc_file("/proc/loadavg").decode().split()
         values: dict[str, float | None] = {
             "memory_used_bytes": memory.total - memory.available,
             "memory_available_bytes": memory.available,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.observe.probe import proc
+from headrace.observe.probe.proc import read as read_proc_file
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -143,7 +143,7 @@ def with_children(pids: Iterable[int]) -> set[int]:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in proc.read(f"/proc/{pid}/task/{pid}/children").split()]
+        return [int(child) for child in read_proc_file(f"/proc/{pid}/task/{pid}/children").split()]
     except (OSError, ValueError):  # it has ended, or this kernel does not tell
         return []
 
@@ -155,7 +155,7 @@ def _percent(cpu: float, span_ns: int) -> float:
 def _look(pid: int) -> _Look | None:
     """Look at a process; None: it has ended."""
     try:
-        stat = proc.read(f"/proc/{pid}/stat")
+        stat = read_proc_file(f"/proc/{pid}/stat")
     except OSError:
         return None
     # From the third on, as proc(5) numbers them: the second, a name, may have spaces in it.
@@ -187,7 +187,7 @@ def _held_bytes(pid: int, resident: int) -> int:
         resident: What is held with those pages: the answer where the kernel tells no more.
     """
     try:
-        _, _, rest = proc.read(f"/proc/{pid}/status").partition(b"\nRssFile:")
+        _, _, rest = read_proc_file(f"/proc/{pid}/status").partition(b"\nRssFile:")
         return max(resident - int(rest.split(maxsplit=1)[0]) * 1024, 0)
     except (OSError, ValueError, IndexError):
         return resident
@@ -196,6 +196,6 @@ def _held_bytes(pid: int, resident: int) -> int:
 def _read_bytes(pid: int) -> int:
     """Return what the process's read calls gave it so far; -1: it belongs to someone else."""
     try:
-        return int(proc.read(f"/proc/{pid}/io").split(maxsplit=2)[1])  # "rchar: 123"
+        return int(read_proc_file(f"/proc/{pid}/io").split(maxsplit=2)[1])  # "rchar: 123"
     except (OSError, ValueError, IndexError):
         return -1

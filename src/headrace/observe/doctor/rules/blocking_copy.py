@@ -1,13 +1,4 @@
-"""Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
-
-Fires at 5 % of step time in copies. By the device's own clock, where that is recorded: then a copy
-in which the script waits for what the device was given before costs nothing, and a pinned,
-asynchronous one costs what it takes in the stream that trains.
-
-Else as the host sees them: an asynchronous copy from pinned memory takes the host some ten
-microseconds. Where all copies are such ones, the host waits for room in the device's queue, and the
-rule says nothing.
-"""
+"""Copies to the device hold it up: memory is not pinned, or the copy is synchronous."""
 
 from __future__ import annotations
 
@@ -20,7 +11,16 @@ RULE = "blocking-copy"
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
+
+    Fires at 5 % of step time in copies. By the device's own clock, where that is recorded: then
+    a copy in which the script waits for what the device was given before costs nothing, and a
+    pinned, asynchronous one costs what it takes in the stream that trains.
+
+    Else as the host sees them: an asynchronous copy from pinned memory takes the host some ten
+    microseconds. Where all copies are such ones, the host waits for room in the device's queue,
+    and the rule says nothing.
+    """
     steps = evidence.steps
     if not evidence.enough:
         return None

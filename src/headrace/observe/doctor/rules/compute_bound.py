@@ -1,14 +1,4 @@
-"""The accelerator is the limit: healthy.
-
-Fires where data wait is below 5 % of step time, gradient sync below 10 %, and what is left is the
-model's (forward, backward, optimizer at least half of step time, or a GPU that is used 80 %): then
-nothing that feeds the accelerator can give more than a few per cent. Without a loader nothing marks
-where forward begins, so there the ranks must have been seen in the model's code.
-
-With a loader, and the device's own clock, it counts what the device does rather than where the host
-stands: it must be at the model for 80 % of its time, and used for half of it where a GPU's
-utilisation is recorded, as gaps between kernels are no work.
-"""
+"""The accelerator is the limit: healthy."""
 
 from __future__ import annotations
 
@@ -23,7 +13,18 @@ _MODEL_SHARE, _GPU_BUSY = 0.5, 0.8
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """The accelerator is the limit: healthy.
+
+    Fires where data wait is below 5 % of step time, gradient sync below 10 %, and what is left
+    is the model's (forward, backward, optimizer at least half of step time, or a GPU that is
+    used 80 %): then nothing that feeds the accelerator can give more than a few per cent.
+    Without a loader nothing marks where forward begins, so there the ranks must have been seen
+    in the model's code.
+
+    With a loader, and the device's own clock, it counts what the device does rather than where
+    the host stands: it must be at the model for 80 % of its time, and used for half of it where
+    a GPU's utilisation is recorded, as gaps between kernels are no work.
+    """
     if not evidence.enough or evidence.data_wait_share >= WARNING:
         return None
     if (sync_share(evidence) or 0.0) >= SERIOUS:

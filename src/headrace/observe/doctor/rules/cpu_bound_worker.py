@@ -1,12 +1,4 @@
-"""Workers compute all the time, and the accelerator waits for them.
-
-Fires where data wait is at least 5 % of step time, the workers are busy, and their main threads
-are on a core for at least 60 % of the time of making a batch: below that, waiting is the larger
-part of what can be gained. With the host's cores full, whoever fills them, a worker also waits for
-a core, so 30 % is enough there: then at most two thirds of the time were spent waiting for one, as
-with three processes a core. How severe it is goes by the wait that the making of batches causes;
-the seconds lost are those that the named code alone costs.
-"""
+"""Workers compute all the time, and the accelerator waits for them."""
 
 from __future__ import annotations
 
@@ -21,7 +13,16 @@ _CPU_SHARE, _CPU_SHARE_CORES_SHORT = 0.6, 0.3
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers compute all the time, and the accelerator waits for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy, and their main
+    threads are on a core for at least 60 % of the time of making a batch: below that, waiting
+    is the larger part of what can be gained. With the host's cores full, whoever fills them, a
+    worker also waits for a core, so 30 % is enough there: then at most two thirds of the time
+    were spent waiting for one, as with three processes a core. How severe it is goes by the
+    wait that the making of batches causes; the seconds lost are those that the named code alone
+    costs.
+    """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None

@@ -1,17 +1,4 @@
-"""The ranks of a host together ask for more cores than it has; one alone would be fed.
-
-Fires where data wait is at least 5 % of step time, two or more ranks share a host whose cores are
-full, and the simulation of one rank alone on it waits for less than half of that. Where workers run
-several threads, and those of one rank alone each have a core, its workers are taken to need what
-they need in the calmest batches: nobody waits there spinning.
-
-It is also foretold from a run of one rank that waits for less than 5 %: where the simulation of as
-many ranks as the host has accelerators (2, 4 or 8, but no more than cores, where it has none) waits
-for at least 10 %, and its 90 % interval lies above 5 %. Where threads of the workers would
-outnumber the cores, and so may spin, the interval is wide: then it "may starve" from 10 % on.
-Either costs nothing yet, so it is told for information. Fires only where the rank's own use of the
-cores was recorded.
-"""
+"""The ranks of a host together ask for more cores than it has; one alone would be fed."""
 
 from __future__ import annotations
 
@@ -35,7 +22,20 @@ RULE = "cpu-starved-by-ranks"
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """The ranks of a host together ask for more cores than it has; one alone would be fed.
+
+    Fires where data wait is at least 5 % of step time, two or more ranks share a host whose
+    cores are full, and the simulation of one rank alone on it waits for less than half of that.
+    Where workers run several threads, and those of one rank alone each have a core, its workers
+    are taken to need what they need in the calmest batches: nobody waits there spinning.
+
+    It is also foretold from a run of one rank that waits for less than 5 %: where the
+    simulation of as many ranks as the host has accelerators (2, 4 or 8, but no more than cores,
+    where it has none) waits for at least 10 %, and its 90 % interval lies above 5 %. Where
+    threads of the workers would outnumber the cores, and so may spin, the interval is wide:
+    then it "may starve" from 10 % on. Either costs nothing yet, so it is told for information.
+    Fires only where the rank's own use of the cores was recorded.
+    """
     if evidence.host.ranks < 2:
         return _foretold(evidence)
     host, simulator = evidence.host, evidence.simulator

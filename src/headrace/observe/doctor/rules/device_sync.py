@@ -1,17 +1,4 @@
-"""The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
-
-Fires where a rank stands in such a line, outside of waiting for data, for at least 10 % of its
-time in training steps, and the device has time to spare (below 80 % utilisation, or not recorded):
-a busy device has to be waited for somewhere. Native methods leave no frame, so the source line is
-read where it is still at hand.
-
-By the device's own clock, where that is recorded, only that part of the wait counts in which the
-device was not still at what it had been given before. A loss that is printed after each step has
-the script wait for the whole step; while the device is at work that costs nothing.
-
-Where no device was seen, nothing is copied to one, and the rank is on a core for at least half of
-the time there, such a line computes what it reads, on the CPU: nothing is said.
-"""
+"""The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss."""
 
 from __future__ import annotations
 
@@ -37,7 +24,21 @@ _COMPUTES = 0.5
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
+
+    Fires where a rank stands in such a line, outside of waiting for data, for at least 10 % of
+    its time in training steps, and the device has time to spare (below 80 % utilisation, or not
+    recorded): a busy device has to be waited for somewhere. Native methods leave no frame, so
+    the source line is read where it is still at hand.
+
+    By the device's own clock, where that is recorded, only that part of the wait counts in
+    which the device was not still at what it had been given before. A loss that is printed
+    after each step has the script wait for the whole step; while the device is at work that
+    costs nothing.
+
+    Where no device was seen, nothing is copied to one, and the rank is on a core for at least
+    half of the time there, such a line computes what it reads, on the CPU: nothing is said.
+    """
     seen = _while_training(evidence)
     if not evidence.enough or not seen:
         return None

@@ -1,8 +1,4 @@
-"""Workers wait for each other: for a lock, a manager's object or a queue.
-
-Fires where data wait is at least 5 % of step time and workers, while making batches, stand in code
-that takes a lock for at least 20 % of that time. More workers do not help then: they queue up.
-"""
+"""Workers wait for each other: for a lock, a manager's object or a queue."""
 
 from __future__ import annotations
 
@@ -20,7 +16,12 @@ RULE = "lock-contention"
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers wait for each other: for a lock, a manager's object or a queue.
+
+    Fires where data wait is at least 5 % of step time and workers, while making batches, stand
+    in code that takes a lock for at least 20 % of that time. More workers do not help then:
+    they queue up.
+    """
     if not (evidence.starved and evidence.workers_busy) or not evidence.making:
         return None
     share = lock_wait_share(evidence)

@@ -1,15 +1,4 @@
-"""Memory of a process of the run, or of a device, grows all the time.
-
-Fires where a straight line explains at least 90 % of the variance of memory in use over the second
-half of the steps, and it grows there by at least 64 MiB and 2 % of what is there: caches and
-allocators settle in the first half. What else runs on the host is not looked at, nor are pages of
-files that are mapped: the kernel takes those back.
-
-No stack shows the line that keeps what others allocate, for keeping takes no time. The source of
-the functions that ran meanwhile shows which of them add to something and never empty it: the surest
-of these lines is named, as likely (see `growing.py`). Of a file that was written after the run
-began none is: it need not be what ran.
-"""
+"""Memory of a process of the run, or of a device, grows all the time."""
 
 from __future__ import annotations
 
@@ -54,7 +43,18 @@ class _Grower:
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Memory of a process of the run, or of a device, grows all the time.
+
+    Fires where a straight line explains at least 90 % of the variance of memory in use over the
+    second half of the steps, and it grows there by at least 64 MiB and 2 % of what is there:
+    caches and allocators settle in the first half. What else runs on the host is not looked at,
+    nor are pages of files that are mapped: the kernel takes those back.
+
+    No stack shows the line that keeps what others allocate, for keeping takes no time. The
+    source of the functions that ran meanwhile shows which of them add to something and never
+    empty it: the surest of these lines is named, as likely (see `growing.py`). Of a file that
+    was written after the run began none is: it need not be what ran.
+    """
     if not evidence.enough or evidence.steps.span_ns is None:
         return None
     begin, end = evidence.steps.span_ns

@@ -1,9 +1,4 @@
-"""Workers and their threads ask for more cores than there are.
-
-Fires where data wait is at least 5 % of step time, the cores are full, and either the workers'
-processes use at least 1.5 times the CPU time of their main threads (OpenMP, OpenCV or MKL threads
-in each worker) or there are more than twice as many workers as cores.
-"""
+"""Workers and their threads ask for more cores than there are."""
 
 from __future__ import annotations
 
@@ -19,7 +14,12 @@ _WORKERS_A_CORE = 2.0
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers and their threads ask for more cores than there are.
+
+    Fires where data wait is at least 5 % of step time, the cores are full, and either the
+    workers' processes use at least 1.5 times the CPU time of their main threads (OpenMP, OpenCV
+    or MKL threads in each worker) or there are more than twice as many workers as cores.
+    """
     work, loader = evidence.work, evidence.loader
     if not evidence.starved or work is None or loader is None or not work.cpu_measured:
         return None

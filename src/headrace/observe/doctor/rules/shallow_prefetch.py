@@ -1,9 +1,4 @@
-"""Batches differ so much in cost that what is made ahead runs out, although workers are enough.
-
-Fires where data wait is at least 5 % of step time, the workers together make batches at least 10 %
-faster than they are used, and the simulation gives at least 5 % for a deeper prefetch. Where the
-host has no core to spare, batches vary because workers wait for one, and nothing is said.
-"""
+"""Batches differ so much in cost that what is made ahead runs out, although workers are enough."""
 
 from __future__ import annotations
 
@@ -20,7 +15,13 @@ _DEEPER = (2, 4, 8)
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Batches differ in cost: what is made ahead runs out, although workers are enough.
+
+    Fires where data wait is at least 5 % of step time, the workers together make batches at
+    least 10 % faster than they are used, and the simulation gives at least 5 % for a deeper
+    prefetch. Where the host has no core to spare, batches vary because workers wait for one,
+    and nothing is said.
+    """
     work, loader, simulator = evidence.work, evidence.loader, evidence.simulator
     if not evidence.starved or work is None or loader is None or simulator is None:
         return None

@@ -1,8 +1,4 @@
-"""Putting samples together to a batch takes a large part of the workers' time.
-
-Fires where data wait is at least 5 % of step time and collating takes at least 30 % of making a
-batch. Stacking tensors takes a few per cent; a third means padding or conversion in Python.
-"""
+"""Putting samples together to a batch takes a large part of the workers' time."""
 
 from __future__ import annotations
 
@@ -21,7 +17,11 @@ _SHARE = 0.3
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Putting samples together to a batch takes a large part of the workers' time.
+
+    Fires where data wait is at least 5 % of step time and collating takes at least 30 % of making a
+    batch. Stacking tensors takes a few per cent; a third means padding or conversion in Python.
+    """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None:
         return None

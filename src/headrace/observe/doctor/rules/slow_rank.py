@@ -1,13 +1,4 @@
-"""One rank is slower than the others, and all wait for it.
-
-Fires where a rank's own time in a step (without gradient sync, and without backward where sync was
-not measured apart, as waiting for others hides there) is at least 10 % above the median of all
-ranks, and the difference is at least 5 % of step time.
-
-Its host or its device is at fault where all that it computes takes longer: each phase of these that
-is a twentieth of its time by at least half of what the rank is slower. Else one phase is, and the
-line where the rank is then.
-"""
+"""One rank is slower than the others, and all wait for it."""
 
 from __future__ import annotations
 
@@ -29,7 +20,16 @@ _OWN_PHASES = ("data_wait", "copy", "forward", "backward", "optimizer", "other")
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """One rank is slower than the others, and all wait for it.
+
+    Fires where a rank's own time in a step (without gradient sync, and without backward where
+    sync was not measured apart, as waiting for others hides there) is at least 10 % above the
+    median of all ranks, and the difference is at least 5 % of step time.
+
+    Its host or its device is at fault where all that it computes takes longer: each phase of
+    these that is a twentieth of its time by at least half of what the rank is slower. Else one
+    phase is, and the line where the rank is then.
+    """
     steps = evidence.steps
     if not evidence.enough or len(steps.ranks) < 2:
         return None

@@ -1,11 +1,4 @@
-"""It takes long until training begins.
-
-Fires where more than 60 s pass from a rank's start until its steps are as short as they stay, what
-the steps before would take at that pace left out, or more than 20 s in waiting for its first batch:
-imports and the start of workers take less. In a short run, such as a trial or a sweep's, less
-counts: 5 s for the first batch where that is a tenth of all its time. In a run of which it is less
-than 1 % it is told for information.
-"""
+"""It takes long until training begins."""
 
 from __future__ import annotations
 
@@ -21,7 +14,14 @@ _LITTLE = 0.01
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """It takes long until training begins.
+
+    Fires where more than 60 s pass from a rank's start until its steps are as short as they
+    stay, what the steps before would take at that pace left out, or more than 20 s in waiting
+    for its first batch: imports and the start of workers take less. In a short run, such as a
+    trial or a sweep's, less counts: 5 s for the first batch where that is a tenth of all its
+    time. In a run of which it is less than 1 % it is told for information.
+    """
     processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns
     if not evidence.enough or span is None or not len(processes.get("role", ())):

@@ -1,13 +1,4 @@
-"""Workers wait for files or the network, and the accelerator for them.
-
-Fires where data wait is at least 5 % of step time, the workers are busy making batches but off the
-CPU for at least 40 % of that time in code that reads, and the run itself does not fill the cores
-(else they wait for those). Libraries may read where nothing in the source says so: without a line
-that reads, bytes must tell, 100 kB a second or more while they wait (the probe's own looks read a
-twentieth of that), with a core to spare; a line that sleeps or takes a lock is no read. A worker
-that got less than 50 MB/s while it waited is bound by latency, which more workers hide; above that
-by bandwidth, which they share.
-"""
+"""Workers wait for files or the network, and the accelerator for them."""
 
 from __future__ import annotations
 
@@ -25,7 +16,16 @@ _READS_BYTES_PER_S = 100e3
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers wait for files or the network, and the accelerator for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy making batches but
+    off the CPU for at least 40 % of that time in code that reads, and the run itself does not
+    fill the cores (else they wait for those). Libraries may read where nothing in the source
+    says so: without a line that reads, bytes must tell, 100 kB a second or more while they wait
+    (the probe's own looks read a twentieth of that), with a core to spare; a line that sleeps
+    or takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
+    latency, which more workers hide; above that by bandwidth, which they share.
+    """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None

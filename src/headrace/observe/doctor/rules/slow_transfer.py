@@ -1,16 +1,4 @@
-"""Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
-
-Fires where data wait is at least 5 % of step time and either a worker takes longer to hand a batch
-over than to make one (a thread does it beside the making, so less does not hold it up), and is busy
-or needs more than 2 ms for it, or a rank that finds a batch ready still waits 5 % of a step for it.
-Tensors go by handle in well under a millisecond; lists of Python objects do not. Where other jobs
-fill the host's cores, the wait for a ready batch may be one for a core, and says nothing; where
-they leave less than one core idle, the calmest tenth of these waits counts. Where the accelerator's
-own clock is recorded, such a wait costs no more than what the accelerator waits a batch.
-
-Up to 2 ms a batch is what handing over may take at best (see `handing_over.py`): that is told from
-10 % of a step on, and never as more than a warning; below, `data-wait` says that steps are short.
-"""
+"""Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank."""
 
 from __future__ import annotations
 
@@ -28,7 +16,21 @@ _SEND_SHARE = 1.0
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
+
+    Fires where data wait is at least 5 % of step time and either a worker takes longer to hand
+    a batch over than to make one (a thread does it beside the making, so less does not hold it
+    up), and is busy or needs more than 2 ms for it, or a rank that finds a batch ready still
+    waits 5 % of a step for it. Tensors go by handle in well under a millisecond; lists of
+    Python objects do not. Where other jobs fill the host's cores, the wait for a ready batch
+    may be one for a core, and says nothing; where they leave less than one core idle, the
+    calmest tenth of these waits counts. Where the accelerator's own clock is recorded, such a
+    wait costs no more than what the accelerator waits a batch.
+
+    Up to 2 ms a batch is what handing over may take at best (see `handing_over.py`): that is
+    told from 10 % of a step on, and never as more than a warning; below, `data-wait` says that
+    steps are short.
+    """
     work, loader = evidence.work, evidence.loader
     if not evidence.starved or work is None or loader is None or loader.workers == 0:
         return None

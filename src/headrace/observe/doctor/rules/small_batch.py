@@ -1,13 +1,4 @@
-"""Batches are too small to fill the device.
-
-Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a step takes
-less than 50 ms: then launching kernels, not running them, sets the pace. Only where GPUs are
-recorded.
-
-By the device's own clock, where that is recorded, only its time at the model can have gaps between
-kernels, so the GPU must be used less than 50 % of that; what it waits elsewhere, for a log that is
-written or a copy, no bigger batch would fill.
-"""
+"""Batches are too small to fill the device."""
 
 from __future__ import annotations
 
@@ -23,7 +14,16 @@ _UTILISATION, _STEP_NS = 0.5, 50e6
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Batches are too small to fill the device.
+
+    Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a
+    step takes less than 50 ms: then launching kernels, not running them, sets the pace. Only
+    where GPUs are recorded.
+
+    By the device's own clock, where that is recorded, only its time at the model can have gaps
+    between kernels, so the GPU must be used less than 50 % of that; what it waits elsewhere,
+    for a log that is written or a copy, no bigger batch would fill.
+    """
     used = gpu_utilisation(evidence)
     device = evidence.steps.device if evidence.loader is not None else None
     at_model = device.model_share if device is not None else 1.0

@@ -1,14 +1,4 @@
-"""Workers wait for many small files: each costs an open and a read, however little it holds.
-
-Fires where data wait is at least 5 % of step time and the workers are busy making batches, but off
-the CPU for at least 40 % of that time in code that opens files and reads them, while the run itself
-does not fill the cores. The files must be small and many: a read brings less than 256 KiB, a sample
-takes one or more and holds less than 1 MiB. And fewer than 50 MB/s come while they wait: then it is
-requests that take the time, not bytes. All else that workers read is `slow-storage`'s: big files,
-one file that is read piece by piece, pipes, sockets; it is not told beside this.
-
-Reads are the process's read calls, so records of before they were counted say nothing here.
-"""
+"""Workers wait for many small files: each costs an open and a read, however little it holds."""
 
 from __future__ import annotations
 
@@ -29,7 +19,18 @@ _BANDWIDTH_BYTES_PER_S = 50e6
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers wait for many small files: each costs an open and a read, however little it holds.
+
+    Fires where data wait is at least 5 % of step time and the workers are busy making batches,
+    but off the CPU for at least 40 % of that time in code that opens files and reads them,
+    while the run itself does not fill the cores. The files must be small and many: a read
+    brings less than 256 KiB, a sample takes one or more and holds less than 1 MiB. And fewer
+    than 50 MB/s come while they wait: then it is requests that take the time, not bytes. All
+    else that workers read is `slow-storage`'s: big files, one file that is read piece by piece,
+    pipes, sockets; it is not told beside this.
+
+    Reads are the process's read calls, so records of before they were counted say nothing here.
+    """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
         return None

@@ -1,17 +1,4 @@
-"""Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
-
-A step is an outlier when it takes at least 1.5 times the median and is five robust deviations
-(1.48 times the median deviation) above it; steps in which a loader begins do not count. Fires with
-at least two of them that cost at least 5 % of all step time. Where others fill the host's cores,
-irregular ones in the model's own phases are their doing, and are not told.
-
-Ranks that sync gradients wait in backward for the one of them that evaluates or saves: what kind of
-step it is, its rhythm and its line are those of the rank that spent most of such steps itself,
-outside of backward and sync.
-
-The line is the one that ran then and does not run in every step: an evaluation calls the model, as
-training does, and the line that calls it there is what is special.
-"""
+"""Some steps take far longer than the others: checkpoints, evaluation, garbage collection."""
 
 from __future__ import annotations
 
@@ -38,7 +25,21 @@ _EXACT_BELOW = 10
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
+
+    A step is an outlier when it takes at least 1.5 times the median and is five robust
+    deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
+    count. Fires with at least two of them that cost at least 5 % of all step time. Where others
+    fill the host's cores, irregular ones in the model's own phases are their doing, and are not
+    told.
+
+    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: what
+    kind of step it is, its rhythm and its line are those of the rank that spent most of such
+    steps itself, outside of backward and sync.
+
+    The line is the one that ran then and does not run in every step: an evaluation calls the
+    model, as training does, and the line that calls it there is what is special.
+    """
     steps = evidence.steps
     if not evidence.enough or steps.starts_loader.all():
         return None

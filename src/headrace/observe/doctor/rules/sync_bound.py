@@ -1,8 +1,4 @@
-"""Gradient sync that backward does not hide takes a large part of the step.
-
-Fires at 10 % of step time on the rank that syncs least: a rank that comes last waits for nobody,
-so what it spends is the network's. Only steps in which sync was measured count.
-"""
+"""Gradient sync that backward does not hide takes a large part of the step."""
 
 from __future__ import annotations
 
@@ -28,7 +24,11 @@ def sync_share(evidence: Evidence) -> float | None:
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Gradient sync that backward does not hide takes a large part of the step.
+
+    Fires at 10 % of step time on the rank that syncs least: a rank that comes last waits for
+    nobody, so what it spends is the network's. Only steps in which sync was measured count.
+    """
     share = sync_share(evidence)
     if not evidence.enough or share is None or share < SERIOUS:
         return None

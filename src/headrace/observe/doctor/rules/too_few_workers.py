@@ -1,8 +1,4 @@
-"""More workers would make the accelerator wait less, and there are cores for them.
-
-Fires where data wait is at least 5 % of step time, the workers are busy, and the simulation says
-that more of them give at least 5 %: less than that lies within a run's own noise.
-"""
+"""More workers would make the accelerator wait less, and there are cores for them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,11 @@ RULE = "too-few-workers"
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """More workers would make the accelerator wait less, and there are cores for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy, and the simulation
+    says that more of them give at least 5 %: less than that lies within a run's own noise.
+    """
     work, loader = evidence.work, evidence.loader
     if not (evidence.starved and evidence.workers_busy) or work is None or loader is None:
         return None

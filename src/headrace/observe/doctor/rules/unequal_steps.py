@@ -1,7 +1,4 @@
-"""Ranks take different numbers of steps, so some end while others wait for them.
-
-Fires where the numbers differ by at least 3 and 2 %: a run that was stopped differs by a step.
-"""
+"""Ranks take different numbers of steps, so some end while others wait for them."""
 
 from __future__ import annotations
 
@@ -15,7 +12,10 @@ _STEPS, _SHARE = 3, 0.02
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Ranks take different numbers of steps, so some end while others wait for them.
+
+    Fires where the numbers differ by at least 3 and 2 %: a run that was stopped differs by a step.
+    """
     steps = evidence.steps
     if not evidence.enough or len(steps.ranks) < 2:
         return None

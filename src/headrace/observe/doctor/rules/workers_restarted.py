@@ -1,8 +1,4 @@
-"""Workers are started anew each epoch, and the ranks wait for them.
-
-Fires where workers of the loader that feeds training were started at least twice and the steps in
-which it began again waited, beyond other steps, for at least 5 % of all step time.
-"""
+"""Workers are started anew each epoch, and the ranks wait for them."""
 
 from __future__ import annotations
 
@@ -16,7 +12,11 @@ RULE = "workers-restarted"
 
 
 def check(evidence: Evidence) -> Finding | None:
-    """Return the finding, where the rule fires."""
+    """Workers are started anew each epoch, and the ranks wait for them.
+
+    Fires where workers of the loader that feeds training were started at least twice and the
+    steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
+    """
     loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
     if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
         return None

@@ -1,9 +1,4 @@
-"""CPU, a GPU and its memory are all used little: the batch may be too small, or the host too large.
-
-Fires where the 95th percentiles of 500 samples are below 70 % for the mean of the cores, for a GPU
-and for that GPU's memory, after more than 1,000 samples (BatchSize: cpu_threshold_p95 70,
-gpu_threshold_p95 70, gpu_memory_threshold_p95 70, window 500, patience 1000).
-"""
+"""CPU, a GPU and its memory are used little: the batch is too small, or the host too large."""
 
 from __future__ import annotations
 
@@ -18,7 +13,13 @@ _QUANTILE = 0.95
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """CPU, a GPU and its memory are used little: the batch is too small, or the host too large.
+
+    Fires where the 95th percentiles of 500 samples are below 70 % for the mean of the cores,
+    for a GPU and for that GPU's memory, after more than 1,000 samples (BatchSize:
+    cpu_threshold_p95 70, gpu_threshold_p95 70, gpu_memory_threshold_p95 70, window 500,
+    patience 1000).
+    """
     missing = recorded.missing(RULE)
     if missing is not None:
         return missing

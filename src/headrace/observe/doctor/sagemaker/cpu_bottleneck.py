@@ -1,10 +1,4 @@
-"""A GPU has little to do while a core is busy: the CPU holds it up.
-
-Fires where in more than 50 % of all samples so far any one core is above 90 % and any one GPU below
-10 %, after more than 1,000 samples (CPUBottleneck: threshold 50, cpu_threshold 90, gpu_threshold
-10, patience 1000). One busy core is enough, and a GPU that idles half of its time is not:
-Headrace's own `cpu-bound-worker` looks at how long steps wait instead.
-"""
+"""A GPU has little to do while a core is busy: the CPU holds it up."""
 
 from __future__ import annotations
 
@@ -19,7 +13,13 @@ _THRESHOLD, _CPU, _GPU = 0.5, 90.0, 10.0
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """A GPU has little to do while a core is busy: the CPU holds it up.
+
+    Fires where in more than 50 % of all samples so far any one core is above 90 % and any one
+    GPU below 10 %, after more than 1,000 samples (CPUBottleneck: threshold 50, cpu_threshold
+    90, gpu_threshold 10, patience 1000). One busy core is enough, and a GPU that idles half of
+    its time is not: Headrace's own `cpu-bound-worker` looks at how long steps wait instead.
+    """
     missing = recorded.missing(RULE)
     if missing is not None:
         return missing

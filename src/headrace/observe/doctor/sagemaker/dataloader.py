@@ -1,11 +1,4 @@
-"""There are far fewer or far more processes that make batches than cores.
-
-Fires where the median number of processes that make batches in the same second is below 70 % or
-above 200 % of the cores, given more than 10 such seconds (Dataloader: min_threshold 70,
-max_threshold 200). Counted are workers, and ranks without workers, in the seconds in which they
-began a batch. It counts processes and never asks whether anything waits for them: Headrace's own
-`too-few-workers` and `oversubscribed-threads` do.
-"""
+"""There are far fewer or far more processes that make batches than cores."""
 
 from __future__ import annotations
 
@@ -20,7 +13,14 @@ _LEAST, _MOST, _SECONDS = 0.7, 2.0, 10
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """There are far fewer or far more processes that make batches than cores.
+
+    Fires where the median number of processes that make batches in the same second is below 70
+    % or above 200 % of the cores, given more than 10 such seconds (Dataloader: min_threshold
+    70, max_threshold 200). Counted are workers, and ranks without workers, in the seconds in
+    which they began a batch. It counts processes and never asks whether anything waits for
+    them: Headrace's own `too-few-workers` and `oversubscribed-threads` do.
+    """
     cores = recorded.cores.shape[1]
     if not cores:
         return NotEvaluated(RULE, "no core was recorded")

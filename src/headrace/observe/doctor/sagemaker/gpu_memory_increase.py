@@ -1,10 +1,4 @@
-"""Memory in use on a GPU jumps up.
-
-Fires where the mean of a GPU's last 10 samples, in percent of its memory, is more than 5 points
-above the mean of those before the last two, after more than 1,000 samples (GPUMemoryIncrease:
-increase 5, window 10, patience 1000). These are the windows of Debugger's source. It sees jumps;
-growth that goes on for hours is what Headrace's own `memory-growth` looks for.
-"""
+"""Memory in use on a GPU jumps up."""
 
 from __future__ import annotations
 
@@ -19,7 +13,14 @@ _INCREASE, _WINDOW = 5.0, 10
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """Memory in use on a GPU jumps up.
+
+    Fires where the mean of a GPU's last 10 samples, in percent of its memory, is more than 5
+    points above the mean of those before the last two, after more than 1,000 samples
+    (GPUMemoryIncrease: increase 5, window 10, patience 1000). These are the windows of
+    Debugger's source. It sees jumps; growth that goes on for hours is what Headrace's own
+    `memory-growth` looks for.
+    """
     missing = recorded.missing(RULE)
     if missing is not None:
         return missing

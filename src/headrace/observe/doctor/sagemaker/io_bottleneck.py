@@ -1,10 +1,4 @@
-"""A GPU has little to do while the host waits for its disks.
-
-Fires where in more than 50 % of all samples so far I/O wait is above 50 % of a core and any one GPU
-below 10 %, after more than 1,000 samples (IOBottleneck: threshold 50, io_threshold 50,
-gpu_threshold 10, patience 1000). Debugger looks at each core's I/O wait; recorded is that of all
-cores together, so here it is added up over them: wherever one core is above 50 %, so is the sum.
-"""
+"""A GPU has little to do while the host waits for its disks."""
 
 from __future__ import annotations
 
@@ -19,7 +13,14 @@ _THRESHOLD, _IO, _GPU = 0.5, 50.0, 10.0
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """A GPU has little to do while the host waits for its disks.
+
+    Fires where in more than 50 % of all samples so far I/O wait is above 50 % of a core and any
+    one GPU below 10 %, after more than 1,000 samples (IOBottleneck: threshold 50, io_threshold
+    50, gpu_threshold 10, patience 1000). Debugger looks at each core's I/O wait; recorded is
+    that of all cores together, so here it is added up over them: wherever one core is above 50
+    %, so is the sum.
+    """
     missing = recorded.missing(RULE)
     if missing is not None:
         return missing

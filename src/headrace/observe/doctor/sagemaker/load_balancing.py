@@ -1,10 +1,4 @@
-"""The GPUs of a host are not used alike.
-
-Fires where the Jensen-Shannon distance between two GPUs' histograms of utilisation, in bins of 2 %,
-is above 0.5, after more than 1,000 samples (LoadBalancing: threshold 0.5, patience 1000). Debugger
-leaves samples above 98 % out; here they count. It sees utilisation, never time: which rank the
-others wait for is what Headrace's own `slow-rank` tells.
-"""
+"""The GPUs of a host are not used alike."""
 
 from __future__ import annotations
 
@@ -22,7 +16,13 @@ _EDGES = np.arange(0.0, 101.0, 2.0)
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """The GPUs of a host are not used alike.
+
+    Fires where the Jensen-Shannon distance between two GPUs' histograms of utilisation, in bins
+    of 2 %, is above 0.5, after more than 1,000 samples (LoadBalancing: threshold 0.5, patience
+    1000). Debugger leaves samples above 98 % out; here they count. It sees utilisation, never
+    time: which rank the others wait for is what Headrace's own `slow-rank` tells.
+    """
     missing = recorded.missing(RULE, gpus=2)
     if missing is not None:
         return missing

@@ -1,9 +1,4 @@
-"""A GPU is used little, or by fits and starts.
-
-Fires where a GPU's 95th percentile over 500 samples is below 70 %, or above that with a 5th
-percentile below 10 %, after more than 1,000 samples (LowGPUUtilization: threshold_p95 70,
-threshold_p5 10, window 500, patience 1000).
-"""
+"""A GPU is used little, or by fits and starts."""
 
 from __future__ import annotations
 
@@ -15,7 +10,12 @@ _HIGH, _LOW = 70.0, 10.0
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """A GPU is used little, or by fits and starts.
+
+    Fires where a GPU's 95th percentile over 500 samples is below 70 %, or above that with a 5th
+    percentile below 10 %, after more than 1,000 samples (LowGPUUtilization: threshold_p95 70,
+    threshold_p5 10, window 500, patience 1000).
+    """
     missing = recorded.missing(RULE)
     if missing is not None:
         return missing

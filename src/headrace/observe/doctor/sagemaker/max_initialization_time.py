@@ -1,8 +1,4 @@
-"""The first step is late.
-
-Fires where more than 20 minutes pass between the start of the recording and the first training
-step, or have passed without one (MaxInitializationTime: threshold 20).
-"""
+"""The first step is late."""
 
 from __future__ import annotations
 
@@ -17,7 +13,11 @@ _MINUTES = 20.0
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """The first step is late.
+
+    Fires where more than 20 minutes pass between the start of the recording and the first training
+    step, or have passed without one (MaxInitializationTime: threshold 20).
+    """
     started_ns, steps = recorded.started_ns, recorded.steps
     if started_ns is None:
         return NotEvaluated(RULE, "nothing was recorded")

@@ -1,8 +1,4 @@
-"""What the job spent its time on. Fires never: it only reports (OverallFrameworkMetrics).
-
-From the start of the recording to the end of the last step, as a mean over the ranks: before the
-first step, in training steps, in evaluation, and else; and the phases of the training steps.
-"""
+"""What the job spent its time on. Fires never: it only reports (OverallFrameworkMetrics)."""
 
 from __future__ import annotations
 
@@ -17,7 +13,12 @@ RULE = "OverallFrameworkMetrics"
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the report, or why there is none."""
+    """What the job spent its time on. Fires never: it only reports (OverallFrameworkMetrics).
+
+    From the start of the recording to the end of the last step, as a mean over the ranks:
+    before the first step, in training steps, in evaluation, and else; and the phases of the
+    training steps.
+    """
     steps, started_ns = recorded.steps, recorded.started_ns
     if length(steps) == 0 or started_ns is None:
         return NotEvaluated(RULE, "no step was recorded")

@@ -1,7 +1,4 @@
-"""How much of the host was used. Fires never: it only reports (OverallSystemUsage).
-
-Percentiles of all samples: the mean of the cores, I/O wait, each GPU and its memory.
-"""
+"""How much of the host was used. Fires never: it only reports (OverallSystemUsage)."""
 
 from __future__ import annotations
 
@@ -16,7 +13,10 @@ _PERCENTILES = (50, 95, 99)
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the report, or why there is none."""
+    """How much of the host was used. Fires never: it only reports (OverallSystemUsage).
+
+    Percentiles of all samples: the mean of the cores, I/O wait, each GPU and its memory.
+    """
     if not len(recorded.t_ns) or not recorded.cores.shape[1]:
         return NotEvaluated(RULE, "no sample of the system was recorded")
     series: dict[str, Floats] = {"cpu": recorded.cores.mean(axis=1)}

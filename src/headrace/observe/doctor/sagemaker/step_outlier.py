@@ -1,10 +1,4 @@
-"""Some steps take far longer than the others.
-
-Fires where more than 10 steps of a kind, training or evaluation, are more than 3 standard
-deviations above the mean of their kind, over all ranks, given more than 100 of it (StepOutlier:
-stddev 3, n_outliers 10, mode None). The mean and the deviation hold the outliers too, so many of
-them hide each other: Headrace's own `step-outliers` goes by the median, and names the line.
-"""
+"""Some steps take far longer than the others."""
 
 from __future__ import annotations
 
@@ -20,7 +14,14 @@ _KINDS = {"train": "training", "eval": "evaluation"}
 
 
 def check(recorded: Recorded) -> Finding | NotEvaluated | None:
-    """Return the finding, where the rule fires, or why it cannot be evaluated."""
+    """Some steps take far longer than the others.
+
+    Fires where more than 10 steps of a kind, training or evaluation, are more than 3 standard
+    deviations above the mean of their kind, over all ranks, given more than 100 of it
+    (StepOutlier: stddev 3, n_outliers 10, mode None). The mean and the deviation hold the
+    outliers too, so many of them hide each other: Headrace's own `step-outliers` goes by the
+    median, and names the line.
+    """
     steps = recorded.steps
     most = 0
     for kind, name in _KINDS.items():
