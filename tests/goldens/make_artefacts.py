@@ -27,7 +27,7 @@ def main() -> None:
         "dataset": make_dataset,
         "checkpoint": make_checkpoint,
         "cache": make_cache,
-        "runs": make_runs,
+        "recorded": make_recorded_runs,
     }.items():
         folder = ARTEFACTS / name
         if not folder.exists():
@@ -80,7 +80,7 @@ def make_cache(folder: Path) -> None:
     shutil.rmtree(folder / "writing", ignore_errors=True)
 
 
-def make_runs(folder: Path) -> None:
+def make_recorded_runs(folder: Path) -> None:
     """Record two jobs: one process that waits for its data, and two ranks.
 
     Their script stands in a folder that is gone afterwards, so that a diagnosis finds the same on

@@ -284,7 +284,7 @@ def records(_: Path) -> Iterator[tuple[str, str]]:
 
 def diagnoses(folder: Path) -> Iterator[tuple[str, str]]:
     for name in ("alone", "ranks"):
-        shutil.copytree(ARTEFACTS / "runs" / name, folder / name)
+        shutil.copytree(ARTEFACTS / "recorded" / name, folder / name)
         ended = run_here(folder, "doctor", name, "--json", **TERMINAL)
         rounded = json.loads(ended.stdout, parse_float=lambda text: float(f"{float(text):.3g}"))
         yield f"{name}_json", json.dumps(rounded, indent=1, sort_keys=True)
@@ -315,12 +315,14 @@ def batches(_: Path) -> Iterator[tuple[str, str]]:
 
 def packs(folder: Path) -> Iterator[tuple[str, str]]:
     lines = []
+    shutil.copytree(ARTEFACTS / "images", folder / "images")
     for shard_bytes in (12_000, 50_000):
         destination = folder / str(shard_bytes)
-        pack(str(ARTEFACTS / "images"), str(destination), PackOptions(shard_bytes=shard_bytes))
+        pack(str(folder / "images"), str(destination), PackOptions(shard_bytes=shard_bytes))
         for file in sorted(path for path in destination.rglob("*") if path.is_file()):
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
-            lines.append(f"{file.relative_to(folder)} {file.stat().st_size} {digest}")
+            data = file.read_bytes().replace(bytes(folder), b"FOLDER")  # the manifest names it
+            digest = hashlib.sha256(data).hexdigest()
+            lines.append(f"{file.relative_to(folder)} {len(data)} {digest}")
     yield "hashes", "\n".join(lines)
 
 

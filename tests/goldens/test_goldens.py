@@ -35,7 +35,7 @@ def test_what_the_outside_sees_is_what_was_written_down(kind: str) -> None:
 
 
 def test_an_old_run_opens_and_is_diagnosed_and_reported(tmp_path: Path) -> None:
-    shutil.copytree(ARTEFACTS / "runs" / "ranks", tmp_path / "ranks")
+    shutil.copytree(ARTEFACTS / "recorded" / "ranks", tmp_path / "ranks")
     run = headrace.open_run(tmp_path / "ranks")
     assert set(run.steps["rank"]) == {0, 1}
     assert len(run.loaders) > 0
@@ -46,7 +46,7 @@ def test_an_old_run_opens_and_is_diagnosed_and_reported(tmp_path: Path) -> None:
 
 
 def test_an_old_run_goes_on_with_a_next_attempt(tmp_path: Path) -> None:
-    shutil.copytree(ARTEFACTS / "runs" / "alone", tmp_path / "alone")
+    shutil.copytree(ARTEFACTS / "recorded" / "alone", tmp_path / "alone")
     (tmp_path / "train.py").write_text("print('again')\n")
     ended = run_here(tmp_path, "run", "--run-dir", "alone", "--profile", "off", "train.py")
     assert ended.stdout == "again\n", ended.stderr
