@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -118,6 +119,18 @@ class Numbers(IterableDataset):  # type: ignore[type-arg]
         return iter(range(first, self.samples, step))
 
 
+class Pair(NamedTuple):
+    """What a collate_fn may return: a tuple with names."""
+
+    index: Any
+    values: list[Any]
+
+
+def noisy(samples: list[Any]) -> torch.Tensor:
+    """Draw a number from each generator in place of collating."""
+    return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
+
+
 def pad(samples: list[np.ndarray]) -> torch.Tensor:
     """Collate ragged arrays, as a user would."""
     longest = max(len(sample) for sample in samples)
@@ -205,3 +218,9 @@ class Shared:
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((3,), index, dtype=torch.bfloat16)
+
+
+def collate_and_look(samples: list[torch.Tensor]) -> tuple[torch.Tensor, bool]:
+    """Collate as torch does, and say whether the batch lies in torch's shared memory."""
+    batch = torch.utils.data.default_collate(samples)
+    return batch, batch.is_shared()

@@ -14,15 +14,12 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("where", "states", "width"), [("local", 12, 400), ("s3", 6, 1500)])
-def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
-    where: str, states: int, width: int, tmp_path: Path, request: pytest.FixtureRequest
-):
-    # To the bucket 18 MB go at a time, in parts.
-    url = str(tmp_path) if where == "local" else request.getfixturevalue("s3_url")
+def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(tmp_path: Path, s3_url: str):
     script = str(TESTS / "scripts" / "killed_saves.py")
+    # To the bucket 18 MB go at a time, in parts.
+    saves = [str(tmp_path), "12", "400", s3_url, "6", "1500"]
     ended = subprocess.run(
-        [sys.executable, script, url, str(states), str(width)],
+        [sys.executable, script, *saves],
         env=clean_environment(),
         capture_output=True,
         text=True,

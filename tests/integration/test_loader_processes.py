@@ -19,14 +19,8 @@ import torch
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from jobs import eventually
-from sample_datasets import (
-    Draws,
-    Hangs,
-    Images,
-    KillsItsWorker,
-    WaitsForOthers,
-    assert_same,
-)
+from plain_datasets import Draws, Hangs, Images, KillsItsWorker, WaitsForOthers
+from sample_datasets import assert_same
 
 TESTS = Path(__file__).parents[1]
 DESCRIPTORS = Path("/proc/self/fd")
@@ -182,7 +176,7 @@ def test_dropping_the_loader_ends_its_processes():
 
 SCRIPT = textwrap.dedent("""
     import os, sys, torch
-    from sample_datasets import Draws
+    from plain_datasets import Draws
     from headrace import DataLoader
     if __name__ == "__main__":
         loader = DataLoader(Draws(100000), 4, num_workers=2)
@@ -231,7 +225,7 @@ def test_ctrl_c_ends_everything_with_one_traceback(tmp_path: Path):
 
 STOPPED = textwrap.dedent("""
     import os, signal, sys
-    from sample_datasets import Draws
+    from plain_datasets import Draws
     from headrace import DataLoader
     told = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
