@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,14 @@ class Hangs(Draws):
         while index == 13:
             time.sleep(3600)  # what a hanging read looks like from outside
         return super().__getitem__(index)
+
+
+class HoldsLock(Draws):
+    """Cannot be pickled."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.guard = threading.Lock()
 
 
 class WaitsForOthers:

@@ -1,19 +1,14 @@
-"""Datasets that tests load. Importable, as a user's own module would be."""
+"""Datasets that need torch. Importable, as a user's own module would be; see plain_datasets.py."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
-
-from jobs import eventually
 
 
 class Draws:
@@ -44,67 +39,6 @@ class Raises(Draws):
         if index == 13:
             raise ZeroDivisionError("thirteen")
         return super().__getitem__(index)
-
-
-class KillsItsWorker(Draws):
-    """Sample 13 ends the process that makes it: once, or always where there is no marker file."""
-
-    def __init__(self, samples: int, marker: Path | None) -> None:
-        super().__init__(samples)
-        self.marker = marker
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        if index == 13 and (self.marker is None or not self.marker.exists()):
-            if self.marker is not None:
-                self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-class Hangs(Draws):
-    """Sample 13 takes forever."""
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        while index == 13:
-            time.sleep(3600)  # what a hanging read looks like from outside
-        return super().__getitem__(index)
-
-
-class WaitsForOthers:
-    """Sample 0 is made when all the others have been: by turns that would never be."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index == 7:
-            self.marker.touch()
-        if index == 0:
-            eventually(self.marker.exists, "another worker makes the other samples")
-        return index
-
-
-class Images:
-    """Arrays of 256 kB, so that batches are worth a slot."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.full((512, 512), index, np.uint8)
-
-
-class Ragged:
-    """Arrays of a length that varies from sample to sample."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.arange(index * 1000, dtype=np.int64)
 
 
 class Numbers(IterableDataset):  # type: ignore[type-arg]

@@ -35,7 +35,7 @@ def workers(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 7])
+@pytest.mark.parametrize("workers", [0, 2, 7])
 def test_batches_are_the_same_bit_for_bit(shared: SharedWorkers, workers: int):
     loader = shared.loader(Draws(37), 5, shuffle=True, seed=11, workers=workers)
     for expected in reference_epochs():
@@ -45,7 +45,17 @@ def test_batches_are_the_same_bit_for_bit(shared: SharedWorkers, workers: int):
             assert_same(mine, yours)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_of_a_loader_s_own_make_the_same_batches_epoch_after_epoch(workers: int):
+    inline, made = (
+        DataLoader(plain_datasets.Draws(37), 5, shuffle=True, seed=11, num_workers=count)
+        for count in (0, workers)
+    )
+    for _ in range(2):
+        assert_same(list(made), list(inline))
+
+
+@pytest.mark.parametrize("workers", [2, 7])
 def test_a_collate_fn_that_draws_makes_the_same_batches(shared: SharedWorkers, workers: int):
     inline, made = (
         list(shared.loader(Draws(37), 5, shuffle=True, seed=3, collate_fn=noisy, workers=count))

@@ -29,11 +29,29 @@ def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(tmp_path: 
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_second_attempt_reuses_the_step_that_the_first_left_incomplete(tmp_path: Path):
+@pytest.fixture(scope="module")
+def second_attempt(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Two ranks: killed while they save, started again, and then one of them fails."""
+    folder = tmp_path_factory.mktemp("killed")
     script = str(TESTS / "scripts" / "killed_rank.py")
     flags = ["--nproc-per-node", "2", "--max-restarts", "1"]
-    folder = tmp_path / "checkpoints"
-    ended = run(tmp_path, *flags, script, str(folder), timeout_s=120, PYTHONPATH=str(TESTS))
-    assert ended.returncode == 0, ended.stderr
+    words = [*flags, script, str(folder / "checkpoints")]
+    return folder, run(folder, *words, timeout_s=240, PYTHONPATH=str(TESTS))
+
+
+def test_a_second_attempt_reuses_the_step_that_the_first_left_incomplete(second_attempt):
+    folder, ended = second_attempt
     assert "SIGKILL" in ended.stderr or "exitcode: -9" in ended.stderr
-    assert len(list((folder / f"step-{2:012d}").iterdir())) == 2  # one save, and its commit
+    for rank in range(2):
+        assert f"rank {rank} has saved step 2" in ended.stdout, ended.stderr
+    assert len(list((folder / "checkpoints" / f"step-{2:012d}").iterdir())) == 2  # save and commit
+
+
+def test_a_rank_that_fails_leaves_the_group_alone(second_attempt):
+    _, ended = second_attempt
+    assert ended.returncode == 1, ended.stderr
+    assert "rank 0 failed first" in ended.stderr
+    assert "RuntimeError: on purpose" in ended.stderr
+    assert "in a group at exit: True" in ended.stdout

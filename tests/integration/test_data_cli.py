@@ -15,18 +15,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from data_verbs import run_data_verb
 from headrace.cli.data_progress import ProgressDisplay
 from headrace.cli.main import build_app
 from headrace.data.shards.progress import PackProgress
 from image_trees import class_folders, contents, write
-from jobs import run_here
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 def headrace(*arguments: str | Path, code: int = 0, **environment: str) -> tuple[str, str]:
-    """Run a command line within this process; return what it writes."""
-    outcome = run_here(Path.cwd(), *map(str, arguments), **{"COLUMNS": "80"} | environment)
+    """Run a command line on local files within this process; return what it writes."""
+    assert arguments[0] == "data"
+    outcome = run_data_verb(Path.cwd(), *arguments[1:], **{"COLUMNS": "80"} | environment)
     return checked(outcome, code)
 
 
