@@ -1,18 +1,14 @@
-"""Datasets that tests load. Importable, as a user's own module would be."""
+"""Datasets that need torch. Importable, as a user's own module would be; see plain_datasets.py."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
-
-from jobs import eventually
 
 
 class Draws:
@@ -45,67 +41,6 @@ class Raises(Draws):
         return super().__getitem__(index)
 
 
-class KillsItsWorker(Draws):
-    """Sample 13 ends the process that makes it: once, or always where there is no marker file."""
-
-    def __init__(self, samples: int, marker: Path | None) -> None:
-        super().__init__(samples)
-        self.marker = marker
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        if index == 13 and (self.marker is None or not self.marker.exists()):
-            if self.marker is not None:
-                self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
-
-
-class Hangs(Draws):
-    """Sample 13 takes forever."""
-
-    def __getitem__(self, index: int) -> dict[str, object]:
-        while index == 13:
-            time.sleep(3600)  # what a hanging read looks like from outside
-        return super().__getitem__(index)
-
-
-class WaitsForOthers:
-    """Sample 0 is made when all the others have been: by turns that would never be."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index == 7:
-            self.marker.touch()
-        if index == 0:
-            eventually(self.marker.exists, "another worker makes the other samples")
-        return index
-
-
-class Images:
-    """Arrays of 256 kB, so that batches are worth a slot."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.full((512, 512), index, np.uint8)
-
-
-class Ragged:
-    """Arrays of a length that varies from sample to sample."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.arange(index * 1000, dtype=np.int64)
-
-
 class Numbers(IterableDataset):  # type: ignore[type-arg]
     """0 to n - 1, split over workers as torch's documentation shows it."""
 
@@ -116,6 +51,18 @@ class Numbers(IterableDataset):  # type: ignore[type-arg]
         info = get_worker_info()
         first, step = (info.id, info.num_workers) if info else (0, 1)
         return iter(range(first, self.samples, step))
+
+
+class Pair(NamedTuple):
+    """What a collate_fn may return: a tuple with names."""
+
+    index: Any
+    values: list[Any]
+
+
+def noisy(samples: list[Any]) -> torch.Tensor:
+    """Draw a number from each generator in place of collating."""
+    return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))])
 
 
 def pad(samples: list[np.ndarray]) -> torch.Tensor:
@@ -205,3 +152,9 @@ class Shared:
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.full((3,), index, dtype=torch.bfloat16)
+
+
+def collate_and_look(samples: list[torch.Tensor]) -> tuple[torch.Tensor, bool]:
+    """Collate as torch does, and say whether the batch lies in torch's shared memory."""
+    batch = torch.utils.data.default_collate(samples)
+    return batch, batch.is_shared()

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import DataLoader
-from sample_datasets import Images
+from plain_datasets import Images
 
 
 def test_every_argument_of_torch_s_loader_is_there():

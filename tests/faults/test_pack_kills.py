@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import class_folders, contents, jpeg, write
 
+OPTIONS = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gated_pack.py"
 
 
@@ -30,14 +33,27 @@ def gated_source(folder: Path) -> Path:
     return source
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return gated_source(tmp_path_factory.mktemp("gated") / "src")
+
+
+@pytest.fixture(scope="module")
+def whole(source: Path) -> dict[str, bytes]:
+    """What a packing that nobody ends makes of the source."""
+    destination = source.with_name("whole")
+    pack(str(source), str(destination), OPTIONS, check=decode_member)
+    return contents(destination)
+
+
 def identities(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.glob("*.tar")
     }
 
 
-def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_path):
-    source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
+def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_path, source, whole):
+    destination = tmp_path / "dst"
     process, _ = start(source, destination)
     process.kill()
     process.communicate()  # returns when the worker, which holds the pipe too, is gone
@@ -45,18 +61,16 @@ def test_after_kill_9_the_same_command_goes_on_behind_the_finished_shards(tmp_pa
     assert len(finished) >= 3
     assert "manifest.json" not in contents(destination)
 
-    options = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
     reports = []
-    pack(str(source), str(destination), options, check=decode_member, progress=reports.append)
+    pack(str(source), str(destination), OPTIONS, check=decode_member, progress=reports.append)
     assert max(report.resumed for report in reports) >= 3
-    pack(str(source), str(tmp_path / "whole"), options, check=decode_member)
-    assert contents(destination) == contents(tmp_path / "whole")
+    assert contents(destination) == whole
     after = identities(destination)
     assert {name: after[name] for name in finished} == finished
 
 
-def test_a_packing_into_a_bucket_goes_on_after_kill_9_too(tmp_path, s3_url):
-    source, bucket = gated_source(tmp_path / "src"), open_store(s3_url)
+def test_a_packing_into_a_bucket_goes_on_after_kill_9_too(source, s3_url, whole):
+    bucket = open_store(s3_url)
     process, _ = start(source, s3_url)
     process.kill()
     process.communicate()
@@ -64,17 +78,15 @@ def test_a_packing_into_a_bucket_goes_on_after_kill_9_too(tmp_path, s3_url):
     assert len(finished) >= 3
     assert "manifest.json" not in {info.path for info in bucket.list()}
 
-    options = PackOptions(shard_bytes=10_000, keep_order=True, workers=2)
     reports = []
-    pack(str(source), s3_url, options, check=decode_member, progress=reports.append)
+    pack(str(source), s3_url, OPTIONS, check=decode_member, progress=reports.append)
     assert max(report.resumed for report in reports) >= 3
-    pack(str(source), str(tmp_path / "whole"), options, check=decode_member)
     there = {info.path: bytes(bucket.get(info.path)) for info in bucket.list()}
-    assert there == contents(tmp_path / "whole")
+    assert there == whole
 
 
-def test_a_killed_worker_ends_the_packing_with_its_signal_and_shard(tmp_path):
-    source, destination = gated_source(tmp_path / "src"), tmp_path / "dst"
+def test_a_killed_worker_ends_the_packing_with_its_signal_and_shard(tmp_path, source):
+    destination = tmp_path / "dst"
     process, worker = start(source, destination)
     os.kill(worker, signal.SIGKILL)
     _, error = process.communicate()

@@ -14,15 +14,12 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("where", "states", "width"), [("local", 12, 400), ("s3", 6, 1500)])
-def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
-    where: str, states: int, width: int, tmp_path: Path, request: pytest.FixtureRequest
-):
-    # To the bucket 18 MB go at a time, in parts.
-    url = str(tmp_path) if where == "local" else request.getfixturevalue("s3_url")
+def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(tmp_path: Path, s3_url: str):
     script = str(TESTS / "scripts" / "killed_saves.py")
+    # To the bucket 18 MB go at a time, in parts.
+    saves = [str(tmp_path), "12", "400", s3_url, "6", "1500"]
     ended = subprocess.run(
-        [sys.executable, script, url, str(states), str(width)],
+        [sys.executable, script, *saves],
         env=clean_environment(),
         capture_output=True,
         text=True,
@@ -32,11 +29,29 @@ def test_a_save_killed_at_any_instant_leaves_the_checkpoint_before_it(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_second_attempt_reuses_the_step_that_the_first_left_incomplete(tmp_path: Path):
+@pytest.fixture(scope="module")
+def second_attempt(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Two ranks: killed while they save, started again, and then one of them fails."""
+    folder = tmp_path_factory.mktemp("killed")
     script = str(TESTS / "scripts" / "killed_rank.py")
     flags = ["--nproc-per-node", "2", "--max-restarts", "1"]
-    folder = tmp_path / "checkpoints"
-    ended = run(tmp_path, *flags, script, str(folder), timeout_s=120, PYTHONPATH=str(TESTS))
-    assert ended.returncode == 0, ended.stderr
+    words = [*flags, script, str(folder / "checkpoints")]
+    return folder, run(folder, *words, timeout_s=240, PYTHONPATH=str(TESTS))
+
+
+def test_a_second_attempt_reuses_the_step_that_the_first_left_incomplete(second_attempt):
+    folder, ended = second_attempt
     assert "SIGKILL" in ended.stderr or "exitcode: -9" in ended.stderr
-    assert len(list((folder / f"step-{2:012d}").iterdir())) == 2  # one save, and its commit
+    for rank in range(2):
+        assert f"rank {rank} has saved step 2" in ended.stdout, ended.stderr
+    assert len(list((folder / "checkpoints" / f"step-{2:012d}").iterdir())) == 2  # save and commit
+
+
+def test_a_rank_that_fails_leaves_the_group_alone(second_attempt):
+    _, ended = second_attempt
+    assert ended.returncode == 1, ended.stderr
+    assert "rank 0 failed first" in ended.stderr
+    assert "RuntimeError: on purpose" in ended.stderr
+    assert "in a group at exit: True" in ended.stdout

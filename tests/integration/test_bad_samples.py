@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -23,10 +24,17 @@ from packed import pack_images
 COUNT = 80
 
 
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    return Path(pack_images(folder / "images", str(folder / "packed"), COUNT))
+
+
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset that the test may damage; the test's folder is where its records go."""
     monkeypatch.chdir(tmp_path)
-    return pack_images(tmp_path / "images", str(tmp_path / "packed"), COUNT)
+    return str(shutil.copytree(packed, tmp_path / "packed"))
 
 
 def damage(url: str, samples: list[int]) -> list[str]:
@@ -144,31 +152,41 @@ def test_a_shard_of_nothing_but_damage_is_an_error(url: str):
 RANK_SCRIPT = textwrap.dedent("""
     import sys, torch, torch.distributed as dist
     from pathlib import Path
+    from torch import multiprocessing
     from headrace import DataLoader, ShardDataset
     from headrace.core.errors import TooManyBadSamplesError
-    dist.init_process_group("gloo")
-    loader = DataLoader(ShardDataset(sys.argv[1]), 4, shuffle=False, num_workers=1)
-    steps = 0
-    try:
-        for batch in loader:
-            steps += 1
-            dist.all_reduce(torch.ones(1))  # ranks in step, as gradients keep them
-    except TooManyBadSamplesError as error:
-        # Not to the shared output, where lines of two ranks may end up in one.
-        Path(f"stop-{dist.get_rank()}").write_text(f"{steps} {error}")
-    dist.barrier()
-    dist.destroy_process_group()
+
+    def train(rank, url):
+        method = f"file://{Path.cwd()}/meeting"
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=2)
+        loader = DataLoader(ShardDataset(url), 4, shuffle=False, num_workers=1)
+        steps = 0
+        try:
+            for batch in loader:
+                steps += 1
+                dist.all_reduce(torch.ones(1))  # ranks in step, as gradients keep them
+        except TooManyBadSamplesError as error:
+            # Not to the shared output, where lines of two ranks may end up in one.
+            Path(f"stop-{rank}").write_text(f"{steps} {error}")
+        dist.barrier()
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        multiprocessing.start_processes(train, (sys.argv[1],), nprocs=2, start_method="fork")
 """)
 
 
 def test_every_rank_stops_at_the_same_step_with_the_same_error(url: str, tmp_path: Path):
     keys = damage(url, [0, 13, 18])  # with two ranks of 4: batches 0, 1 and 2, on ranks 0, 1 and 0
-    (tmp_path / "rank.py").write_text(RANK_SCRIPT)
+    (tmp_path / "ranks.py").write_text(RANK_SCRIPT)
     run = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0",
-         "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", str(tmp_path / "rank.py"), url],
-        capture_output=True, text=True, timeout=280, check=False, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, str(tmp_path / "ranks.py"), url],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=tmp_path,
+    )
     assert run.returncode == 0, run.stderr
     stops = [(tmp_path / f"stop-{rank}").read_text() for rank in range(2)]
     assert stops[0] == stops[1]

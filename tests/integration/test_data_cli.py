@@ -1,4 +1,4 @@
-"""`headrace data` as a user meets it: real processes, their output and exit codes."""
+"""`headrace data` as a user meets it: its output and exit codes, and that of real processes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from data_verbs import run_data_verb
 from headrace.cli.data_progress import ProgressDisplay
 from headrace.cli.main import build_app
 from headrace.data.shards.progress import PackProgress
@@ -24,11 +25,25 @@ HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 def headrace(*arguments: str | Path, code: int = 0, **environment: str) -> tuple[str, str]:
+    """Run a command line on local files within this process; return what it writes."""
+    assert arguments[0] == "data"
+    outcome = run_data_verb(Path.cwd(), *arguments[1:], **{"COLUMNS": "80"} | environment)
+    return checked(outcome, code)
+
+
+def headrace_process(*arguments: str | Path, code: int = 0, **environment: str) -> tuple[str, str]:
+    """Run a command line as a process of its own; return what it writes."""
     outcome = subprocess.run(
         [*HEADRACE, *map(str, arguments)],
-        capture_output=True, text=True, check=False,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"COLUMNS": "80"} | environment,
-    )  # fmt: skip
+    )
+    return checked(outcome, code)
+
+
+def checked(outcome: subprocess.CompletedProcess[str], code: int) -> tuple[str, str]:
     assert outcome.returncode == code, outcome.stderr
     assert "Traceback" not in outcome.stderr
     return outcome.stdout, outcome.stderr
@@ -38,7 +53,7 @@ def headrace(*arguments: str | Path, code: int = 0, **environment: str) -> tuple
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     class_folders(folder / "src", each=6)
-    headrace("data", "pack", folder / "src", folder / "dst", "--shard-size", "8kB")
+    headrace_process("data", "pack", folder / "src", folder / "dst", "--shard-size", "8kB")
     return folder
 
 
@@ -58,7 +73,7 @@ def test_lint_says_so_and_exits_with_1_where_there_are_faults(packed, tmp_path):
     (tmp_path / "000000.tar").unlink()
     text, _ = headrace("data", "lint", tmp_path, code=1)
     assert "missing    000000.tar: the shard does not exist." in text
-    content = json.loads(headrace("data", "lint", tmp_path, "--json", code=1)[0])
+    content = json.loads(headrace_process("data", "lint", tmp_path, "--json", code=1)[0])
     assert [fault["kind"] for fault in content["faults"]] == ["missing"]
 
 
@@ -126,7 +141,9 @@ def test_arguments_that_do_not_fit_exit_with_2(arguments):
 
 
 def test_a_refused_bucket_is_one_line_without_secrets(s3_url):
-    _, error = headrace("data", "info", s3_url, code=1, AWS_SECRET_ACCESS_KEY="secret-canary")
+    _, error = headrace_process(
+        "data", "info", s3_url, code=1, AWS_SECRET_ACCESS_KEY="secret-canary"
+    )
     assert len(error.splitlines()) == 1
     assert s3_url in error
     assert "canary" not in error
@@ -139,7 +156,7 @@ def test_help_has_one_example(verb):
 
 
 def test_shells_complete_verbs():
-    text, _ = headrace(
+    text, _ = headrace_process(
         "data",
         _HEADRACE_COMPLETE="complete_bash", COMP_WORDS="headrace data li", COMP_CWORD="2",
     )  # fmt: skip

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
+from data_verbs import run_data_verb
 
 pytestmark = pytest.mark.timeout(900)  # a call alone may take more than the usual limit
 
@@ -45,6 +48,32 @@ def call(*command: object, cwd: Path) -> str:
 
 def headrace(*arguments: object, cwd: Path) -> str:
     return call("-m", "headrace.cli.main", *arguments, cwd=cwd)
+
+
+def prepare_data(*arguments: str | Path, cwd: Path) -> None:
+    done = run_data_verb(cwd, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def main_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Call an example's main() within this process, which has imported its libraries already."""
+
+    def call_main(name: str, run: Path, *arguments: object) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HEADRACE_RUN_DIR", str(run))
+        monkeypatch.setattr(sys, "argv", ["train.py", *map(str, arguments)])
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in the ranks: no threads that wait busily, none before a fork
+        try:
+            example(name).main()
+        finally:
+            torch.set_num_threads(threads)
+        return capsys.readouterr().out
+
+    return call_main
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -110,17 +139,19 @@ def test_labels_are_cityscapes_own():
     assert [label["train_id"] for label in labels] == list(range(19))
 
 
-def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, png_streets, tmp_path):
+def test_segmentation_trains_on_two_ranks_and_resumes_on_one(
+    streets, png_streets, tmp_path, main_of
+):
     # Both layouts in one run: JPEG images to train on, PNG images, as Cityscapes has, held out.
     for split, source in (("train", streets), ("val", png_streets)):
-        headrace("data", "pack", source, tmp_path / "data" / split, f"--split={split}",
-                 "--shard-size=256KiB", "--workers=1", cwd=tmp_path)  # fmt: skip
+        words = ("pack", source, tmp_path / "data" / split, f"--split={split}")
+        prepare_data(*words, "--shard-size=256KiB", "--workers=1", cwd=tmp_path)
     (tmp_path / "tiny.json").write_text(json.dumps(TINY_SEGFORMER))
     run, data, checkpoints = tmp_path / "run", tmp_path / "data", tmp_path / "checkpoints"
-    train = [SEGMENTATION / "train.py", "--data", data, "--config", tmp_path / "tiny.json",
-             "--crop", 64, 128, "--checkpoints", checkpoints]  # fmt: skip
+    train = ["--data", data, "--config", tmp_path / "tiny.json", "--crop", 64, 128]
+    train += ["--checkpoints", checkpoints]
 
-    two_ranks = ["run", f"--run-dir={run}", "--nproc-per-node=2", *train]
+    two_ranks = ["run", f"--run-dir={run}", "--nproc-per-node=2", SEGMENTATION / "train.py", *train]
     headrace(*two_ranks, "--epochs=1", "--batch-size=2", cwd=tmp_path)
     (first,) = metrics(run)
     assert (first["epoch"], first["step"]) == (0, 3)  # 12 scenes, 4 a step
@@ -130,13 +161,13 @@ def test_segmentation_trains_on_two_ranks_and_resumes_on_one(streets, png_street
     assert 0 <= first["data_wait_share"] <= 1
     assert first["images_per_s"] > 0
 
-    one_rank = ["run", f"--run-dir={run}", *train, "--strategy=none", "--resume"]
-    printed = headrace(*one_rank, "--epochs=2", "--batch-size=4", cwd=tmp_path)
+    one_rank = [*train, "--strategy=none", "--resume", "--epochs=2", "--batch-size=4"]
+    printed = main_of("segmentation", run, *one_rank)
     assert "resumed at step 3, in epoch 1" in printed
     assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 3), (1, 6)]
 
 
-def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(tmp_path):
+def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(tmp_path, main_of):
     rng = np.random.default_rng(0)
     for split, count in (("train", 8), ("val", 3)):
         for number, color in enumerate(((40, 40, 200), (40, 200, 40))):
@@ -145,20 +176,29 @@ def test_imagenet_trains_from_class_folders_with_fsdp_and_resumes_with_dp(tmp_pa
             for index in range(count):
                 pixels = rng.normal(color, 30, (48, 64, 3)).clip(0, 255).astype(np.uint8)
                 cv2.imwrite(str(folder / f"{index}.jpg"), pixels)
-        headrace("data", "index", tmp_path / "data" / split, cwd=tmp_path)
+        prepare_data("index", tmp_path / "data" / split, cwd=tmp_path)
+    tiny_resnet().save_pretrained(tmp_path / "tiny")
     run = tmp_path / "run"
-    train = [EXAMPLES / "imagenet/train.py", "--data", tmp_path / "data", "--size=32",
-             "--checkpoints", tmp_path / "checkpoints"]  # fmt: skip
-    fsdp = ["run", f"--run-dir={run}", "--nproc-per-node=2", *train, "--strategy=fsdp"]
+    train = ["--data", tmp_path / "data", "--size=32", "--checkpoints", tmp_path / "checkpoints"]
+    train += ["--pretrained", tmp_path / "tiny"]
+    fsdp = ["run", f"--run-dir={run}", "--nproc-per-node=2", EXAMPLES / "imagenet/train.py"]
+    fsdp += [*train, "--strategy=fsdp"]
     headrace(*fsdp, "--epochs=1", "--batch-size=4", cwd=tmp_path)
     (row,) = metrics(run)
     assert row["step"] == 2
     assert 0 <= row["val_top1"] <= row["val_top5"] == 1
 
-    dp = ["run", f"--run-dir={run}", *train, "--strategy=dp", "--resume"]
-    printed = headrace(*dp, "--epochs=2", "--batch-size=8", cwd=tmp_path)
+    dp = [*train, "--strategy=dp", "--resume", "--epochs=2", "--batch-size=8"]
+    printed = main_of("imagenet", run, *dp)
     assert "resumed at step 2, in epoch 1" in printed
     assert [(row["epoch"], row["step"]) for row in metrics(run)] == [(0, 2), (1, 4)]
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("resnet50", 23_522_375), ("vit", 85_656_583)])
+def test_an_image_classifier_is_new_without_a_folder(name: str, parameters: int):
+    with torch.device("meta"):  # its shape alone
+        model = example("imagenet").network(name, None, 7, 32)
+    assert sum(each.numel() for each in model.parameters()) == parameters
 
 
 def test_a_segformer_in_a_folder_is_begun_with(tmp_path):
@@ -171,31 +211,33 @@ def test_a_segformer_in_a_folder_is_begun_with(tmp_path):
     }
 
 
+def tiny_resnet() -> transformers.PreTrainedModel:
+    shape = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=5
+    )
+    return transformers.ResNetForImageClassification(shape)
+
+
+def tiny_vit() -> transformers.PreTrainedModel:
+    shape = transformers.ViTConfig(
+        image_size=32,
+        patch_size=16,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=5,
+    )
+    return transformers.ViTForImageClassification(shape)
+
+
 @pytest.mark.parametrize(
     ("name", "saved", "made_new"),
     [
-        (
-            "resnet50",
-            lambda: transformers.ResNetForImageClassification(
-                transformers.ResNetConfig(
-                    embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic",
-                    num_labels=5,
-                )
-            ),
-            {"classifier.1.weight", "classifier.1.bias"},
-        ),
-        (
-            "vit",
-            lambda: transformers.ViTForImageClassification(
-                transformers.ViTConfig(
-                    image_size=32, patch_size=16, hidden_size=16, num_hidden_layers=1,
-                    num_attention_heads=2, intermediate_size=16, num_labels=5,
-                )
-            ),
-            {"classifier.weight", "classifier.bias"},
-        ),
+        ("resnet50", tiny_resnet, {"classifier.1.weight", "classifier.1.bias"}),
+        ("vit", tiny_vit, {"classifier.weight", "classifier.bias"}),
     ],
-)  # fmt: skip
+)
 def test_an_image_classifier_in_a_folder_is_begun_with(tmp_path, name, saved, made_new):
     imagenet = example("imagenet")
     new = begun_with(saved(), tmp_path, lambda folder: imagenet.network(name, folder, 7, 32))

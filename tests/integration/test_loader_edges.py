@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections import UserDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +22,8 @@ from headrace import DataLoader
 from headrace.core.errors import LoaderError, UsageError
 from headrace.data.loader.processes import ProcessExecutor
 from jobs import eventually
+from plain_datasets import Draws, Images, KillsItsWorker
 from sample_datasets import (
-    Draws,
-    Images,
-    KillsItsWorker,
     Numbers,
     RandomStream,
     Restarts,
@@ -32,7 +31,15 @@ from sample_datasets import (
     SlowStream,
     WholeBatches,
     assert_same,
+    collate_and_look,
 )
+from shared_workers import SharedWorkers, shared_workers
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[SharedWorkers]:
+    with shared_workers() as workers:
+        yield workers
 
 
 def numbers(loader: DataLoader) -> list[list[int]]:
@@ -46,10 +53,10 @@ def test_failed_epochs_cost_no_slots():
             list(loader)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterable_draws_anew_for_each_sample(workers: int):
-    drawn = [float(batch) for batch in DataLoader(RandomStream(), 1, num_workers=workers)]
-    assert len(set(drawn)) == 6
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_draws_anew_for_each_sample(shared: SharedWorkers, workers: int):
+    drawn = [float(batch) for batch in shared.loader(RandomStream(), 1, workers=workers)]
+    assert len(set(drawn)) == len(drawn) == 6 * max(workers, 1)
 
 
 def test_ranks_draw_differently_where_they_choose_their_own_samples():
@@ -63,13 +70,15 @@ def test_ranks_draw_differently_where_they_choose_their_own_samples():
     assert samplers[0] != samplers[1]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterator_that_begins_anew_still_ends(workers: int):
-    assert numbers(DataLoader(Restarts(), 2, num_workers=workers)) == [[1, 2], [3, 4], [5]]
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_begins_anew_still_ends(shared: SharedWorkers, workers: int):
+    batches = [[1, 2], [3, 4], [5]]
+    each = [batch for batch in batches for _ in range(max(workers, 1))]  # from workers in turn
+    assert numbers(shared.loader(Restarts(), 2, workers=workers)) == each
 
 
-def test_slow_workers_of_an_iterable_are_waited_for():
-    assert len(list(DataLoader(SlowStream(), 1, num_workers=2))) == 6
+def test_slow_workers_of_an_iterable_are_waited_for(shared: SharedWorkers):
+    assert len(list(shared.loader(SlowStream(), 1, workers=2))) == 6
 
 
 def test_many_batches_ahead_do_not_block():
@@ -94,15 +103,16 @@ def test_a_process_with_many_open_files_can_load():
 def test_a_dead_forkserver_costs_neither_state_nor_epoch():
     whole = DataLoader(range(12), 3, shuffle=True, num_workers=0)
     expected = numbers(whole)
+    others = psutil.Process().children()
     loader = DataLoader(range(12), 3, shuffle=True, num_workers=1)
     iterator = iter(DataLoader(range(12), 3, shuffle=True, num_workers=0))
     next(iterator)
     state = whole.state_dict() | {"epoch": 0, "position": 3}
     loader.load_state_dict(state)
-    for child in psutil.Process().children():
-        if "headrace.data.loader.forkserver" in " ".join(child.cmdline()):
-            child.kill()
-            child.wait()
+    (forkserver,) = set(psutil.Process().children()) - set(others)
+    assert "headrace.data.loader.forkserver" in " ".join(forkserver.cmdline())
+    forkserver.kill()
+    forkserver.wait()
     assert numbers(loader) == expected[1:]
 
 
@@ -117,23 +127,19 @@ def test_numbers_of_different_kinds_are_collated_as_torch_does(values: list):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_ready_made_batch_is_left_alone(workers: int):
-    loader = DataLoader(WholeBatches(), 4, collate_fn=lambda batch: batch, num_workers=workers)
+def test_a_ready_made_batch_is_left_alone(shared: SharedWorkers, workers: int):
+    loader = shared.loader(WholeBatches(), 4, collate_fn=lambda batch: batch, workers=workers)
     assert [batch["x"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_torchs_collating_in_a_worker_needs_no_dev_shm():
+def test_torchs_collating_in_a_worker_needs_no_dev_shm(shared: SharedWorkers):
     before = set(Path("/dev/shm").iterdir())  # noqa: S108 - looked at, not written to
-    shared = DataLoader(Shared(), 2, num_workers=1, collate_fn=collate_and_look)
-    assert [flag for _, flag in shared] == [False, False]
-    assert [batch.dtype for batch in DataLoader(Shared(), 2, num_workers=1)] == [torch.bfloat16] * 2
+    torchs = shared.loader(Shared(), 2, workers=1, collate_fn=collate_and_look)
+    assert [flag for _, flag in torchs] == [False, False]
+    ours = shared.loader(Shared(), 2, workers=1)
+    assert [batch.dtype for batch in ours] == [torch.bfloat16] * 2
     # Others put something there for a moment.
     eventually(lambda: set(Path("/dev/shm").iterdir()) <= before, "nothing more")  # noqa: S108
-
-
-def collate_and_look(samples: list[torch.Tensor]) -> tuple[torch.Tensor, bool]:
-    batch = torch.utils.data.default_collate(samples)
-    return batch, batch.is_shared()
 
 
 def test_the_device_transform_follows_a_loaded_seed():
@@ -182,8 +188,8 @@ def test_a_loader_can_be_copied_and_goes_on():
     assert numbers(twin) == [batch.tolist() for batch in iterator]
 
 
-def test_samples_of_iterables_are_counted():
-    loader = DataLoader(Numbers(7), 2, num_workers=1)
+def test_samples_of_iterables_are_counted(shared: SharedWorkers):
+    loader = shared.loader(Numbers(7), 2, workers=2)
     list(loader)
     assert loader.stats().samples == 7
 
@@ -246,10 +252,12 @@ def test_the_data_wait_begins_with_iter(workers: int):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_device_transform_that_runs_out_is_an_error_and_no_end(workers: int):
+def test_a_device_transform_that_runs_out_is_an_error_and_no_end(
+    shared: SharedWorkers, workers: int
+):
     other = iter(range(3))
-    loader = DataLoader(
-        Numbers(40), 4, num_workers=workers, device_transform=lambda batch: (batch, next(other))
+    loader = shared.loader(
+        Numbers(40), 4, workers=workers, device_transform=lambda batch: (batch, next(other))
     )
     batches = iter(loader)
     assert [number for _, (_, number) in zip(range(3), batches, strict=False)] == [0, 1, 2]
@@ -292,7 +300,7 @@ MEETS_LATER = textwrap.dedent("""
         distributed.destroy_process_group()
 
     if __name__ == "__main__":
-        multiprocessing.start_processes(train, (sys.argv[1],), nprocs=2, start_method="spawn")
+        multiprocessing.start_processes(train, (sys.argv[1],), nprocs=2, start_method="fork")
 """)
 
 

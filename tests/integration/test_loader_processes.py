@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import psutil
@@ -19,14 +18,8 @@ import torch
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, LoaderTimeoutError
 from jobs import eventually
-from sample_datasets import (
-    Draws,
-    Hangs,
-    Images,
-    KillsItsWorker,
-    WaitsForOthers,
-    assert_same,
-)
+from plain_datasets import Draws, Hangs, HoldsLock, Images, KillsItsWorker, WaitsForOthers
+from sample_datasets import assert_same
 
 TESTS = Path(__file__).parents[1]
 DESCRIPTORS = Path("/proc/self/fd")
@@ -182,7 +175,7 @@ def test_dropping_the_loader_ends_its_processes():
 
 SCRIPT = textwrap.dedent("""
     import os, sys, torch
-    from sample_datasets import Draws
+    from plain_datasets import Draws
     from headrace import DataLoader
     if __name__ == "__main__":
         loader = DataLoader(Draws(100000), 4, num_workers=2)
@@ -231,7 +224,7 @@ def test_ctrl_c_ends_everything_with_one_traceback(tmp_path: Path):
 
 STOPPED = textwrap.dedent("""
     import os, signal, sys
-    from sample_datasets import Draws
+    from plain_datasets import Draws
     from headrace import DataLoader
     told = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -271,13 +264,8 @@ def test_kill_9_of_the_forkserver_is_an_error_not_a_hang():
 
 
 def test_unpicklable_datasets_are_named():
-    class Holds(Draws):
-        def __init__(self) -> None:
-            super().__init__(9)
-            self.guard = threading.Lock()
-
     with pytest.raises(LoaderError, match=r"dataset\.guard is a lock"):
-        iter(DataLoader(Holds(), 3, num_workers=1))
+        iter(DataLoader(HoldsLock(9), 3, num_workers=1))
 
 
 def test_worker_init_fn_runs_and_its_error_is_told():

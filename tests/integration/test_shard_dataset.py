@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import shutil
 from pathlib import Path
 
 import cv2
@@ -27,15 +28,36 @@ from headrace.data.shards.pack import pack
 from headrace.data.transforms.decode import decode_image, decode_member
 from headrace.transforms import OnMembers, RandomResizedCrop
 from packed import pack_images, write_images
+from shard_transforms import Tabled, fails_on_two
 
 COUNT = 60
 
 
-@pytest.fixture(params=["local", "s3"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "local":
-        return pack_images(tmp_path / "images", str(tmp_path / "packed"), COUNT)
-    return pack_images(tmp_path / "images", request.getfixturevalue("s3_url"), COUNT)
+@pytest.fixture(scope="module")
+def packed_once() -> dict[str, str]:
+    """Where the dataset lies that tests read and do not change, by kind of store."""
+    return {}
+
+
+@pytest.fixture
+def remote(packed_once: dict[str, str], tmp_path_factory, s3_url: str) -> str:
+    """The dataset in a bucket; `s3_url` gives each test the server's address and keys."""
+    if "s3" not in packed_once:
+        packed_once["s3"] = pack_images(tmp_path_factory.mktemp("images"), s3_url, COUNT)
+    return packed_once["s3"]
+
+
+@pytest.fixture
+def local(packed_once: dict[str, str], tmp_path_factory) -> str:
+    if "local" not in packed_once:
+        folder = tmp_path_factory.mktemp("local")
+        packed_once["local"] = pack_images(folder / "images", str(folder / "packed"), COUNT)
+    return packed_once["local"]
+
+
+@pytest.fixture(params=["local", "remote"])
+def url(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(request.param)
 
 
 def keys_of(batches) -> list[str]:
@@ -87,12 +109,11 @@ def test_the_parent_may_read_then_fork_then_save_then_fork_again(url: str, tmp_p
     assert dataset[1]["jpg"].shape == (48, 64, 3)
 
 
-def test_a_second_job_starts_from_the_cache(s3_url: str, tmp_path: Path, s3_server):
-    url = pack_images(tmp_path / "images", s3_url, COUNT)
+def test_a_second_job_starts_from_the_cache(remote: str, tmp_path: Path):
     cache = tmp_path / "cache"
-    first = ShardDataset(url, cache_dir=cache)
+    first = ShardDataset(remote, cache_dir=cache)
     assert len(keys_of(DataLoader(first, 8, num_workers=1))) == COUNT
-    second = ShardDataset(url, cache_dir=cache)
+    second = ShardDataset(remote, cache_dir=cache)
     assert len(keys_of(DataLoader(second, 8, num_workers=0))) == COUNT
     stats = second._store.stats()
     assert stats.hit_bytes > 0
@@ -116,9 +137,8 @@ def test_missing_datasets_are_named(tmp_path: Path, s3_url: str):
             ShardDataset(url)
 
 
-def test_a_store_that_fails_is_an_error_not_a_replacement(tmp_path: Path):
-    url = pack_images(tmp_path / "images", str(tmp_path / "packed"), COUNT)
-    dataset = ShardDataset(url)
+def test_a_store_that_fails_is_an_error_not_a_replacement(tmp_path: Path, local: str):
+    dataset = ShardDataset(str(shutil.copytree(local, tmp_path / "packed")))
     (tmp_path / "packed" / "000001.tar").unlink()
     lost = int(dataset.shard_sizes[0])
     assert dataset[lost - 1]
@@ -173,12 +193,6 @@ def test_packing_that_decodes_lets_crops_skip_rows_and_nothing_else_changes(tmp_
         np.testing.assert_array_equal(one, plain[sample]["jpg"])
 
 
-def fails_on_two(label: int) -> int:
-    if label == 2:
-        raise ZeroDivisionError("two")
-    return label
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_exception_names_the_sample_s_key_and_shard(url: str, workers: int):
     dataset = ShardDataset(url, transform=OnMembers("cls", fails_on_two))
@@ -191,15 +205,6 @@ def test_an_exception_names_the_sample_s_key_and_shard(url: str, workers: int):
     assert f"{name} of {first.path} in {dataset.index.url}" in told
     assert "ZeroDivisionError: two" in told
     assert "in fails_on_two" in told
-
-
-class Tabled(ShardDataset):
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.table = {"cls": 7}
-
-    def __getitem__(self, sample: int) -> dict:
-        return {"key": super().__getitem__(sample)["__key__"], **self.table}
 
 
 def test_a_subclass_keeps_its_own_attributes_in_workers(url: str):

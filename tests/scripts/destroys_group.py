@@ -8,7 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 group = dist.group.WORLD
 
 import headrace  # noqa: E402 - as scripts do in functions, and as `headrace` itself does by name

@@ -1,13 +1,15 @@
-"""Two ranks, one of which is killed while it writes; torchrun starts them again."""
+"""Two ranks, one of which is killed while it writes; torchrun starts them again, and one fails."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import headrace
@@ -32,6 +34,13 @@ class Model(nn.Linear):
         assert state == "harmless"
 
 
+def say(what: str) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+# Registered before the group is made, so called after what leaves it.
+atexit.register(lambda: say(f"in a group at exit: {dist.is_initialized()}"))
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 model = headrace.prepare(Model(4, 4), "ddp", "cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -49,3 +58,8 @@ else:
 checkpointer.save(2, model, optimizer, loader)
 assert attempt == 1
 assert checkpointer.latest() == 2
+say(f"rank {dist.get_rank()} has saved step 2")
+dist.barrier()  # both have said so
+if dist.get_rank() == 0:
+    raise RuntimeError("on purpose")
+signal.pause()  # until torchrun ends it

@@ -4,7 +4,8 @@ A child saves step after step, its weights equal to the step. It is killed with 
 as the folder shows its n-th new state; then the newest checkpoint must be whole, and that of the
 last step which the child had finished, or of the one it was about to finish.
 
-python killed_saves.py URL STATES WIDTH: the model has WIDTH x WIDTH weights.
+python killed_saves.py URL STATES WIDTH [URL STATES WIDTH ...]: at each URL in turn, with a model of
+WIDTH x WIDTH weights.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ from headrace.data.storage import open_store
 from headrace.train import Checkpointer
 
 FIRST_STEPS = 2  # saved in peace before the watching begins
-URL, STATES, WIDTH = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
-def save_on_and_on(url: str, told: int) -> None:
-    model = nn.Linear(WIDTH, WIDTH)
+def save_on_and_on(url: str, width: int, told: int) -> None:
+    model = nn.Linear(width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(1000):
         with torch.no_grad():
@@ -64,9 +64,9 @@ def forked(action: Callable[[], None]) -> int:
     return child
 
 
-def kill_at(url: str, number: int) -> None:
+def kill_at(url: str, width: int, number: int) -> None:
     listening, told = os.pipe()
-    child = forked(lambda: save_on_and_on(url, told))
+    child = forked(lambda: save_on_and_on(url, width, told))
     os.close(told)
     for _ in range(FIRST_STEPS):
         assert os.read(listening, 1) == b"."
@@ -81,15 +81,15 @@ def kill_at(url: str, number: int) -> None:
     while os.read(listening, 1):
         finished += 1
     os.close(listening)
-    checker = forked(lambda: check(url, finished - 1))
+    checker = forked(lambda: check(url, width, finished - 1))
     assert os.waitpid(checker, 0)[1] == 0
 
 
-def check(url: str, last_told: int) -> None:
+def check(url: str, width: int, last_told: int) -> None:
     checkpointer = Checkpointer(url, keep=2)
     latest = checkpointer.latest()
     assert latest in {last_told, last_told + 1}, (latest, last_told)
-    model = nn.Linear(WIDTH, WIDTH)
+    model = nn.Linear(width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     restored = checkpointer.restore(model, optimizer)
     assert restored is not None
@@ -103,5 +103,7 @@ def check(url: str, last_told: int) -> None:
     assert left == [f"step-{step:012d}" for step in (latest, latest + 1)], left
 
 
-for state in range(1, STATES + 1):
-    kill_at(f"{URL}/{state}", state)
+arguments = iter(sys.argv[1:])
+for where, states, side in zip(arguments, arguments, arguments, strict=True):
+    for state in range(1, int(states) + 1):
+        kill_at(f"{where}/{state}", int(side), state)

@@ -1,7 +1,11 @@
-"""Two gloo ranks: every strategy trains alike, and reads what the others saved."""
+"""Two gloo ranks: every strategy trains alike, and reads what the others saved.
+
+They never destroy their process group, as many scripts do.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import sys
@@ -18,6 +22,11 @@ from training import Loader, Network, differences, everything, optimizer_of, tra
 
 LOCAL, REMOTE = sys.argv[1:3]
 RANK = int(os.environ["RANK"])
+
+
+def say(when: str) -> None:
+    sys.stdout.write(f"in a group {when}: {dist.is_initialized()}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
@@ -140,4 +149,7 @@ def _expect(action: Callable[[], object], kind: type[Exception], message: str) -
         action()
 
 
+# Registered before the group is made, so called after what leaves it.
+atexit.register(lambda: say("at exit"))
 main()
+say("at the end")
