@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.observe.probe import system_processes
 from headrace.observe.probe.system_processes import ProcessUsage, with_children
 from jobs import eventually
 
@@ -93,7 +94,11 @@ def test_a_process_that_is_found_late_has_its_part():
         child.wait()
 
 
-def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of():
+def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    # On a full host seconds may pass until it is heard of.
+    monkeypatch.setattr(system_processes, "_LONGEST_WAIT_NS", 10**12)
     usage = ProcessUsage()
     usage.rows([os.getpid()])
     child = subprocess.Popen(
