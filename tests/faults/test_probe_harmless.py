@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headrace.records.reading import open_records
+import pytest
+
+from jobs import run_here
+from recorded import Part, Run, check, record_several
 
 HEAD = """
 import copy, time, torch
@@ -21,26 +24,98 @@ def step(x):
     optimizer.step()
     optimizer.zero_grad()
 """
-
-
-def ran(
-    folder: Path, code: str, *arguments: str, recorded: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run a script of this code, under the probe or plainly."""
-    (folder / "script.py").write_text(HEAD + code)
-    probe = ["-m", "headrace.cli.main", "run", "--run-dir", "out"]
-    ended = subprocess.run(
-        [sys.executable, *(probe if recorded else []), "script.py", *arguments],
-        capture_output=True, text=True, check=False, cwd=folder, timeout=120,
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    return ended
-
-
-def rows(folder: Path, table: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = open_records(folder / "out").table(table).to_pylist()
-    return found
-
+SCRIPTS = {
+    "background": """
+import queue, threading
+class Slow(Dataset):
+    def __len__(self): return 240
+    def __getitem__(self, i):
+        time.sleep(0.005)
+        return torch.ones(4)
+ahead = queue.Queue()
+def fetch():
+    for x in DataLoader(Slow(), 8): ahead.put(x)
+thread = threading.Thread(target=fetch)
+thread.start()
+thread.join()
+for _ in range(30): step(ahead.get())
+""",
+    "odd fields": """
+class Batch:
+    def __init__(self, samples): self.values = torch.stack(samples)
+data = [torch.ones(4)] * 240
+for batch in DataLoader(data, 2, collate_fn=Batch): step(batch.values)
+""",
+    "unused datasets": """
+import gc, weakref
+class Data(Dataset):
+    def __init__(self): self.transform = lambda x: x
+    def __len__(self): return 64
+    def __getitem__(self, i): return self.transform(torch.ones(4))
+alive = []
+for _ in range(3):
+    data = Data()
+    alive.append(weakref.ref(data))
+    for x in DataLoader(data, 2): step(x)
+del data, x
+gc.collect()
+print("alive:", sum(each() is not None for each in alive))
+""",
+    "closure": """
+def closure():
+    optimizer.zero_grad()
+    time.sleep(0.2)
+    loss = net(x).sum()
+    loss.backward()
+    return loss
+for x in DataLoader([torch.ones(4)] * 20, 2): optimizer.step(closure)
+""",
+    "checkpointed": """
+from torch.utils.checkpoint import checkpoint
+class Waits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(0.2)
+        return grad
+def block(x): return Waits.apply(net(x))
+for x in DataLoader([torch.ones(4)] * 20, 2):
+    y = Waits.apply(x.requires_grad_())
+    checkpoint(block, y, use_reentrant=True).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "program": """
+import subprocess, sys
+for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
+subprocess.run([sys.executable, "other.py"], check=True)
+""",
+    "fork": """
+import os
+for number, x in enumerate(DataLoader([torch.ones(4)] * 40, 2)):
+    step(x)
+    if number == 9 and not os.fork(): raise SystemExit
+os.wait()
+""",
+    "optimizers in a thread": """
+import threading
+each = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
+def apart(p):
+    thread = threading.Thread(target=each[p].step)
+    thread.start()
+    thread.join()
+for p in each: p.register_post_accumulate_grad_hook(apart)
+for x in DataLoader([torch.ones(4)] * 40, 2):
+    time.sleep(0.01)
+    net(x).sum().backward()
+    net.zero_grad()
+""",
+}
+OTHER = """
+for _ in range(50): step(torch.ones(2, 4))
+for x in DataLoader([torch.ones(4)] * 40, 2, num_workers=2): step(x)
+"""
 
 ODD_DATASETS = {
     "asks for the type of its transform": """
@@ -146,6 +221,7 @@ class Data(Dataset):
 }
 
 
+MODULES = [f"odd_{number}" for number in range(len(ODD_DATASETS))]
 IMPORTS = "import copy, torch\nfrom torch import nn\nfrom torch.utils.data import Dataset\n"
 EACH_ODD_DATASET = """
 import importlib, json, sys
@@ -160,213 +236,134 @@ print(json.dumps(made))
 """
 
 
-def test_datasets_give_what_they_give(tmp_path: Path):
-    modules = [f"odd_{number}" for number in range(len(ODD_DATASETS))]
-    for module, code in zip(modules, ODD_DATASETS.values(), strict=True):
-        (tmp_path / f"{module}.py").write_text(IMPORTS + code)
-    plain = json.loads(ran(tmp_path, EACH_ODD_DATASET, *modules, recorded=False).stdout)
-    assert {len(batches) for batches in plain.values()} == {20}
-    assert json.loads(ran(tmp_path, EACH_ODD_DATASET, *modules).stdout) == plain
-    assert [row for row in rows(tmp_path, "events") if row["kind"] == "probe-fault"] == []
-    timed = rows(tmp_path, "transforms")
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """All these scripts, one after another in one process; the last one has odd datasets."""
+    folder = tmp_path_factory.mktemp("harmless")
+    (folder / "other.py").write_text(HEAD + OTHER)
+    for name, code in [*SCRIPTS.items(), ("odd", EACH_ODD_DATASET)]:
+        (folder / f"{name}.py").write_text(HEAD + code)
+    for module, code in zip(MODULES, ODD_DATASETS.values(), strict=True):
+        (folder / f"{module}.py").write_text(IMPORTS + code)
+    scripts: list[list[Any]] = [[folder / f"{name}.py"] for name in SCRIPTS]
+    run = record_several(folder, [*scripts, [folder / "odd.py", *MODULES]])
+    check(run)
+    return run
+
+
+def part(job: Run, name: str) -> Part:
+    return Part(job, [*SCRIPTS, "odd"].index(name))
+
+
+def test_datasets_give_what_they_give(job: Run):
+    folder = job.folder.parent
+    plain = subprocess.run(
+        [sys.executable, "odd.py", *MODULES],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    batches = json.loads(plain.stdout)
+    assert {len(each) for each in batches.values()} == {20}
+    assert json.loads(job.stdout.splitlines()[-1]) == batches
+    timed = part(job, "odd").rows("transforms")
     assert {row["loader"] for row in timed} == set(range(2 * len(ODD_DATASETS)))
     names = {row["name"] for row in timed}
     assert {"Data.__getitem__", "collate_fn", "Data.many[0]: plus", "Data.many[1]: Scaled"} <= names
-    assert {"Data.many[2]: Slotted"} <= names
-    assert {
-        "Data.datasets[0].transforms[then]: Scaled", "Data.datasets[0].also: plus"
-    } <= names  # fmt: skip
+    assert {"Data.many[2]: Slotted", "Data.datasets[0].also: plus"} <= names
+    assert "Data.datasets[0].transforms[then]: Scaled" in names
     places = {row["name"]: (Path(row["file"]).name, row["line"]) for row in timed}
     assert places["Data.datasets[0].also: plus"] == ("odd_4.py", 8)
     assert not any("datasets[2]" in name or "Split" in name for name in names)
 
 
-def test_batches_with_odd_fields_are_recorded(tmp_path: Path):
-    code = """
-class Batch:
-    def __init__(self, samples): self.values = torch.stack(samples)
-data = [torch.ones(4)] * 240
-for batch in DataLoader(data, 2, collate_fn=Batch): step(batch.values)
-"""
-    ran(tmp_path, code)
-    assert len([row for row in rows(tmp_path, "steps") if row["kind"] == "train"]) == 120
-    assert [row for row in rows(tmp_path, "events") if row["kind"] == "probe-fault"] == []
+def test_batches_with_odd_fields_are_recorded(job: Run):
+    assert len(part(job, "odd fields").steps("train")) == 120
 
 
-def test_datasets_that_are_let_go_die(tmp_path: Path):
-    code = """
-import gc, weakref
-class Data(Dataset):
-    def __init__(self): self.transform = lambda x: x
-    def __len__(self): return 64
-    def __getitem__(self, i): return self.transform(torch.ones(4))
-alive = []
-for _ in range(3):
-    data = Data()
-    alive.append(weakref.ref(data))
-    for x in DataLoader(data, 2): step(x)
-del data, x
-gc.collect()
-print(sum(each() is not None for each in alive))
-"""
-    assert ran(tmp_path, code).stdout == "0\n"
+def test_datasets_that_are_let_go_die(job: Run):
+    assert "alive: 0" in job.stdout.splitlines()
 
 
-def test_a_loader_in_a_background_thread_is_no_wait_of_the_step(tmp_path: Path):
-    code = """
-import queue, threading
-class Slow(Dataset):
-    def __len__(self): return 240
-    def __getitem__(self, i):
-        time.sleep(0.005)
-        return torch.ones(4)
-ahead = queue.Queue()
-def fetch():
-    for x in DataLoader(Slow(), 8): ahead.put(x)
-thread = threading.Thread(target=fetch)
-thread.start()
-thread.join()
-for _ in range(30): step(ahead.get())
-"""
-    ran(tmp_path, code)
-    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+def test_a_loader_in_a_background_thread_is_no_wait_of_the_step(job: Run):
+    steps = part(job, "background").steps("train")
     assert len(steps) >= 29
     assert sum(row["data_wait_ns"] for row in steps) == 0
 
 
-def test_a_closure_is_forward_and_backward_not_optimizer(tmp_path: Path):
-    code = """
-def closure():
-    optimizer.zero_grad()
-    time.sleep(0.2)
-    loss = net(x).sum()
-    loss.backward()
-    return loss
-for x in DataLoader([torch.ones(4)] * 20, 2): optimizer.step(closure)
-"""
-    ran(tmp_path, code)
-    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+def test_a_closure_is_forward_and_backward_not_optimizer(job: Run):
+    steps = part(job, "closure").steps("train")
     assert len(steps) == 10
     assert all(row["forward_ns"] >= 200_000_000 > row["optimizer_ns"] for row in steps)
 
 
-def test_backward_within_backward_is_backward(tmp_path: Path):
-    code = """
-from torch.utils.checkpoint import checkpoint
-class Waits(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x): return x.clone()
-    @staticmethod
-    def backward(ctx, grad):
-        time.sleep(0.2)
-        return grad
-def block(x): return Waits.apply(net(x))
-for x in DataLoader([torch.ones(4)] * 20, 2):
-    y = Waits.apply(x.requires_grad_())
-    checkpoint(block, y, use_reentrant=True).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-    ran(tmp_path, code)
-    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
+def test_backward_within_backward_is_backward(job: Run):
+    steps = part(job, "checkpointed").steps("train")
     assert len(steps) == 10
     assert all(row["backward_ns"] >= 400_000_000 > row["other_ns"] for row in steps)
 
 
-def test_programs_that_a_rank_starts_are_not_taken_for_it(tmp_path: Path):
-    (tmp_path / "other.py").write_text(HEAD + "for _ in range(50): step(torch.ones(2, 4))\n")
-    code = """
-import subprocess, sys
-for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
-subprocess.run([sys.executable, "other.py"], check=True)
-"""
-    ran(tmp_path, code)
-    assert [row["step"] for row in rows(tmp_path, "steps") if row["kind"] == "train"] == [
-        *range(20)
-    ]
+def numbers(steps: list[dict[str, Any]]) -> list[int]:
+    """Return the steps' numbers, from that of the first one on."""
+    return [row["step"] - steps[0]["step"] for row in steps]
 
 
-def test_a_fork_does_not_tell_its_parents_steps_again(tmp_path: Path):
-    code = """
-import os
-for number, x in enumerate(DataLoader([torch.ones(4)] * 40, 2)):
-    step(x)
-    if number == 9 and not os.fork(): raise SystemExit
-os.wait()
-"""
-    ran(tmp_path, code)
-    assert [row["step"] for row in rows(tmp_path, "steps") if row["kind"] == "train"] == [
-        *range(20)
-    ]
+def test_programs_that_a_rank_starts_are_not_taken_for_it(job: Run):
+    run = part(job, "program")
+    assert numbers(run.steps("train")) == [*range(20)]
+    # Nor have their loaders left anything in the rank's records.
+    assert {row["worker"] for row in run.rows("batches")} == {-1}
+    assert [row["workers"] for row in run.rows("loaders")] == [0]
+    assert run.rows("processes") == []
 
 
-def test_a_module_that_was_looked_for_before_has_its_hook(tmp_path: Path):
-    (tmp_path / "oddly.py").write_text("answer = 42\n")
-    code = """
+def test_a_fork_does_not_repeat_its_parents_steps(job: Run):
+    assert numbers(part(job, "fork").steps("train")) == [*range(20)]
+
+
+def test_optimizers_that_step_in_another_thread_as_gradients_come(job: Run):
+    """As autograd does it for an accelerator, in a thread of its own."""
+    run = part(job, "optimizers in a thread")
+    steps = run.steps("train")
+    assert len(steps) == 20
+    assert {row["loader"] for row in steps} == {0}
+    assert len(run.rows("fetches")) == 21  # the last one: there is none
+    assert all(row["backward_ns"] > 0 for row in steps)
+
+
+def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: Path):
+    """Also of a module that was looked for before."""
+    for module in ("oddly", "faulty"):
+        (tmp_path / f"{module}.py").write_text("answer = 42\n")
+    (tmp_path / "script.py").write_text("""
+import importlib
 from importlib.util import find_spec
-from headrace.core.after_import import after_import
+from headrace.core.after_import import FAILED, after_import
 after_import("oddly", lambda module: print(module.answer))
 assert find_spec("oddly") and find_spec("oddly")
 import oddly
-import importlib; importlib.reload(oddly)
-"""
-    assert ran(tmp_path, code).stdout == "42\n"
-
-
-def test_a_hook_that_fails_does_not_fail_the_import(tmp_path: Path):
-    (tmp_path / "oddly.py").write_text("answer = 42\n")
-    code = """
-from headrace.core.after_import import FAILED, after_import
+importlib.reload(oddly)
 def hook(module): raise ValueError("no such name")
-after_import("oddly", hook)
-import oddly
-print(oddly.answer, FAILED)
-"""
-    assert ran(tmp_path, code).stdout == "42 ['oddly: ValueError: no such name']\n"
-
-
-def test_programs_with_loaders_of_their_own_leave_nothing_in_the_ranks_records(tmp_path: Path):
-    other = "for x in DataLoader([torch.ones(4)] * 40, 2, num_workers=2): net(x)\n"
-    (tmp_path / "other.py").write_text(HEAD + other)
-    code = """
-import subprocess, sys
-for x in DataLoader([torch.ones(4)] * 40, 2): step(x)
-subprocess.run([sys.executable, "other.py"], check=True)
-"""
-    ran(tmp_path, code)
-    assert {row["worker"] for row in rows(tmp_path, "batches")} == {-1}
-    assert [row["workers"] for row in rows(tmp_path, "loaders")] == [0]
-    assert {row["role"] for row in rows(tmp_path, "processes")} == {"rank"}
-
-
-def test_optimizers_that_step_in_another_thread_as_gradients_come(tmp_path: Path):
-    """As autograd does it for an accelerator, in a thread of its own."""
-    code = """
-import threading
-each = {p: torch.optim.SGD([p], lr=0.1) for p in net.parameters()}
-def apart(p):
-    thread = threading.Thread(target=each[p].step)
-    thread.start()
-    thread.join()
-for p in each: p.register_post_accumulate_grad_hook(apart)
-for x in DataLoader([torch.ones(4)] * 40, 2):
-    time.sleep(0.01)
-    net(x).sum().backward()
-    net.zero_grad()
-"""
-    ran(tmp_path, code)
-    steps = [row for row in rows(tmp_path, "steps") if row["kind"] == "train"]
-    assert len(steps) == 20
-    assert {row["loader"] for row in steps} == {0}
-    assert len(rows(tmp_path, "fetches")) == 21  # the last one told that there is none
-    assert all(row["backward_ns"] > 0 for row in steps)
+after_import("faulty", hook)
+import faulty
+print(faulty.answer, FAILED)
+""")
+    ended = run_here(tmp_path, "run", "--run-dir", "out", "script.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "42\n42 ['faulty: ValueError: no such name']\n"
 
 
 def test_what_the_shell_opened_for_a_script_is_open_in_it(tmp_path: Path):
     (tmp_path / "script.py").write_text("import sys; print(open(sys.argv[1]).read())\n")
     command = f"{sys.executable} -m headrace.cli.main run script.py <(echo from the shell)"
-    told = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, check=True, cwd=tmp_path,
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
         timeout=120,
-    )  # fmt: skip
-    assert "from the shell" in told.stdout
+    )
+    assert "from the shell" in ended.stdout

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
+from jobs import run_here
+
 SCRIPT = """
 import numpy as np
 import torch
@@ -28,7 +27,7 @@ class Images(Dataset):
         self.transforms = [Sharpen(), torch.from_numpy]
 
     def __len__(self):
-        return 2560  # some seconds: enough looks at the lines, on a fast machine, too
+        return 1600  # some seconds: enough looks at the lines, on a fast machine, too
 
     def __getitem__(self, index):
         image = np.random.default_rng(index).random((96, 96))
@@ -57,33 +56,22 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_line_that_starves_a_run_is_named(tmp_path: Path, workers: int):
     (tmp_path / "train.py").write_text(SCRIPT.replace("WORKERS", str(workers)))
-    ran = subprocess.run(
-        [*HEADRACE, "run", "--name", "slow", "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "of step time waits for data" in ran.stderr
-    told = subprocess.run(
-        [*HEADRACE, "doctor", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    diagnosis = json.loads(told.stdout)
+    ended = run_here(tmp_path, "run", "--name", "slow", "train.py")
+    assert ended.returncode == 0, ended.stderr
+    assert "of step time waits for data" in ended.stderr
+    diagnosis = json.loads(run_here(tmp_path, "doctor", "--json").stdout)
     assert diagnosis["verdict"]["bound"] == "data"
     worst = diagnosis["findings"][0]
     assert worst["rule"] in {"cpu-bound-worker", "too-few-workers"}
     assert worst["cause"]["transform"].endswith("Sharpen")
     line = SCRIPT.splitlines()[worst["cause"]["line"] - 1]
     assert "np.tanh(np.sort" in line
-    shown = subprocess.run(
-        [*HEADRACE, "doctor", "slow"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    shown = run_here(tmp_path, "doctor", "slow")
+    assert shown.returncode == 0
     assert "train.py" in shown.stdout
 
 
 def test_a_run_that_is_not_there_is_one_clear_sentence(tmp_path: Path):
-    told = subprocess.run(
-        [*HEADRACE, "doctor", "nothing"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 2
-    assert told.stderr.startswith("headrace: There is no run 'nothing'")
+    ended = run_here(tmp_path, "doctor", "nothing")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("headrace: There is no run 'nothing'")

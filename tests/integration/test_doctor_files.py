@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
 from headrace.records.reading import open_records
-from jobs import clean_environment
+from jobs import run_here
 
-HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 SCRIPT = Path(__file__).parents[2] / "benchmarks/diagnosis/scripts/small_files.py"
 FILE_BYTES = 256 * 48
 
@@ -21,19 +19,15 @@ FILE_BYTES = 256 * 48
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files") / "run"
-    subprocess.run(
-        [*HEADRACE, "run", "--run-dir", str(folder), str(SCRIPT)],
-        capture_output=True, text=True, check=True,
-        # One thread: more of them would take the cores from the workers as they spin.
-        env=clean_environment(OMP_NUM_THREADS="1"),
-    )  # fmt: skip
+    # One thread: more of them would take the cores from the workers as they spin.
+    words = ("run", "--run-dir", str(folder), str(SCRIPT))
+    ended = run_here(folder.parent, *words, OMP_NUM_THREADS="1")
+    assert ended.returncode == 0, ended.stderr
     return folder
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HEADRACE, "doctor", *words], capture_output=True, text=True, check=False
-    )
+    return run_here(Path.cwd(), "doctor", *words)
 
 
 def test_reads_and_their_bytes_are_counted(run: Path):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.records.reading import open_records
-from recorded import SCRIPTS, Run, check
+from recorded import SCRIPTS, check, record
 
 SOURCE = (SCRIPTS / "interrupted.py").read_text().splitlines()
 
@@ -16,7 +16,7 @@ SOURCE = (SCRIPTS / "interrupted.py").read_text().splitlines()
 @pytest.mark.alone
 @pytest.mark.parametrize("what", ["checkpoint", "evaluation", "garbage"])
 def test_what_interrupts_training_every_so_often_is_named(tmp_path: Path, what: str):
-    run = Run(tmp_path / "run", "interrupted", what)
+    run = record(tmp_path, "interrupted", what)
     check(run)
     findings = {each.rule: each for each in diagnose(open_records(run.folder)).findings}
     outliers = findings["step-outliers"]

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from jobs import run_here
 from json_schemas import check, read_schema
 
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "probed"
-HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 def said(folder: Path, *words: str, code: int = 0) -> str:
-    ended = subprocess.run(
-        [*HEADRACE, *words], capture_output=True, text=True, check=False, cwd=folder
-    )
+    ended = run_here(folder, *words)
     assert ended.returncode == code, ended.stderr
     return ended.stdout + ended.stderr
 
@@ -70,6 +66,6 @@ def test_what_cannot_be_is_told(recorded: Path, tmp_path: Path):
     assert "--ranks 0: give a whole number" in said(recorded, "doctor", "--ranks", "0", code=2)
     assert "Invalid value for" in said(recorded, "doctor", "--ranks", "two", code=2)
     said(recorded, "doctor", "--ranks", "2", "nothing", code=2)
-    (tmp_path / "idle.py").write_text("import torch\n")
+    (tmp_path / "idle.py").write_text("print()\n")
     said(tmp_path, "run", "idle.py")
     assert "do not say enough" in said(tmp_path, "doctor", "--ranks", "2", code=1)

@@ -1,100 +1,115 @@
-"""Steps under torch.profiler, from the start of a job on: with `--profile deep`."""
+"""Steps under torch.profiler: what ends a burst leaves its trace, and the script alone."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.records.reading import open_records
-from jobs import run
+from recorded import Run, check, record
 
+# The first burst is that of `--profile deep`; each of the others is switched on by the script.
 SCRIPT = """
 import sys
+from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from headrace.observe.probe import burst
+from headrace.records.switch import Switch
 
 net = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-batches = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8)
+samples = TensorDataset(torch.randn(80_000, 8))
+batches = DataLoader(samples, batch_size=8)
+(switch,) = Path(sys.argv[1]).glob("records/*/switch")
+
+def train(x):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
 
 def steps(count):
     for _, (x,) in zip(range(count), batches):
-        optimizer.zero_grad()
-        net(x).sum().backward()
-        optimizer.step()
-"""
-ENDS = {
-    "a run that is over before the burst is": "steps(2)",
-    "the script's own profiler": """
+        train(x)
+
+def traced_steps(count):
+    Switch(switch.parent).go_deep(60)
+    for (x,) in batches:
+        train(x)
+        count -= burst.BURST.under_way
+        if not count:
+            return
+
+def whole_burst():
+    Switch(switch.parent).go_deep(60)
+    began = False
+    for (x,) in batches:
+        train(x)
+        if began and not burst.BURST.under_way:
+            return
+        began = began or burst.BURST.under_way
+
+def evaluate():
+    with torch.no_grad():
+        for (x,) in DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8, num_workers=1):
+            net(x)
+
 steps(2)
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
     steps(3)
 assert any("addmm" in each.key for each in own.key_averages())
-""",
-    "a profiler of the older kind": """
-steps(2)
+traced_steps(1)
 with torch.autograd.profiler.profile() as own:
     steps(3)
 assert any("addmm" in each.key for each in own.key_averages())
-""",
+traced_steps(2)
+evaluate()
+limit, burst.MOST_BYTES = burst.MOST_BYTES, 10
+whole_burst()
+burst.MOST_BYTES = limit
+traced_steps(1)
+"""
+STEPS = {
+    "the script's own profiler": 1,  # the second step: that one trains is known then
+    "a profiler of the older kind": 1,
+    "another loader begins": 2,
+    "the run is over": 1,
 }
 
 
-def events(folder: Path, kind: str) -> list[str]:
-    rows = open_records(folder).table("events").to_pylist()
-    return [row["text"] for row in rows if row["kind"] == kind]
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("burst")
+    (folder / "train.py").write_text(SCRIPT)
+    arguments = (str(folder / "run"),)
+    run = record(folder, folder / "train.py", *arguments, flags=("--profile", "deep"))
+    check(run)
+    return run
 
 
-def traced(folder: Path) -> list[dict[str, Any]]:
-    (trace,) = events(folder, "trace")
+def events(run: Run, kind: str) -> list[str]:
+    return [row["text"] for row in run.rows("events") if row["kind"] == kind]
+
+
+def content(trace: str) -> list[dict[str, Any]]:
     with gzip.open(trace) as file:
         found: list[dict[str, Any]] = json.load(file)["traceEvents"]
     return found
 
 
-@pytest.mark.parametrize("end", ENDS, ids=str)
-def test_what_ends_a_burst_leaves_its_trace_and_the_script_alone(tmp_path: Path, end: str):
-    (tmp_path / "train.py").write_text(SCRIPT + ENDS[end])
-    ended = run(tmp_path, "--run-dir", "r", "--profile", "deep", "train.py")
-    assert ended.returncode == 0, ended.stderr
-    names = [each.get("name") for each in traced(tmp_path / "r")]
-    assert names.count("aten::addmm") == 1  # of the second step: that one trains is known then
-    (short,) = events(tmp_path / "r", "trace-short")
-    assert short.endswith(": fewer than 3 whole steps")
-    assert events(tmp_path / "r", "probe-fault") == []
+def test_what_ends_a_burst_leaves_its_trace_and_the_script_alone(job: Run):
+    traces, short = events(job, "trace"), events(job, "trace-short")
+    assert len(traces) == len(short) == len(STEPS)
+    for trace, text, (end, steps) in zip(traces, short, STEPS.items(), strict=True):
+        names = [each.get("name") for each in content(trace)]
+        assert names.count("aten::addmm") == steps, end
+        assert text.endswith(": fewer than 3 whole steps")
 
 
-def test_a_burst_ends_where_another_loader_begins(tmp_path: Path):
-    (tmp_path / "train.py").write_text(
-        SCRIPT
-        + """
-def evaluate():
-    with torch.no_grad():
-        for (x,) in DataLoader(batches.dataset, batch_size=8, num_workers=1):
-            net(x)
-
-evaluate()
-steps(3)
-evaluate()
-"""
-    )
-    ended = run(tmp_path, "--run-dir", "r", "--profile", "deep", "train.py")
-    assert ended.returncode == 0, ended.stderr
-    names = [each.get("name") for each in traced(tmp_path / "r")]
-    assert names.count("aten::addmm") == 2  # of the training steps but the first
-    assert events(tmp_path / "r", "probe-fault") == []
-
-
-def test_a_trace_that_is_too_large_is_dropped_and_told(tmp_path: Path):
-    limited = "from headrace.observe.probe import burst\nburst.MOST_BYTES = 10\n"
-    (tmp_path / "train.py").write_text(limited + SCRIPT + "steps(8)\n")
-    ended = run(tmp_path, "--run-dir", "r", "--profile", "deep", "train.py")
-    assert ended.returncode == 0, ended.stderr
-    (dropped,) = events(tmp_path / "r", "trace-dropped")
+def test_a_trace_that_is_too_large_is_dropped_with_a_record_of_it(job: Run):
+    (dropped,) = events(job, "trace-dropped")
     assert "larger than 10 bytes" in dropped
-    assert list((tmp_path / "r" / "traces").iterdir()) == []
-    assert events(tmp_path / "r", "trace") == []
+    left = sorted(str(path) for path in (job.folder / "traces").iterdir())
+    assert left == sorted(events(job, "trace"))

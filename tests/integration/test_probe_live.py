@@ -1,4 +1,4 @@
-"""A running job: read, switched, killed."""
+"""A running job: switched, its collector, its rank and its launcher killed."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
-import pytest
 
 from headrace.core.errors import HeadraceError
 from headrace.records.reading import open_records
-from jobs import eventually
+from jobs import DEADLINE_S, clean_environment, descendants, eventually, headrace, run_here
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
-HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 class Job:
-    """A job that trains until it is told to stop."""
+    """A job that trains until it is stopped."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.told, self.counted = folder / "run", folder / "stop", folder / "steps"
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder, self.end, self.counted = folder / "run", folder / "stop", folder / "steps"
+        words = ["run", "--run-dir", str(self.folder), *flags, str(SCRIPT)]
         self.process = subprocess.Popen(
-            [*HEADRACE, "run", "--run-dir", str(self.folder), str(SCRIPT), str(self.told),
-             str(self.counted)],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            headrace(*words, str(self.end), str(self.counted)),
+            env=clean_environment(),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def made(self) -> int:
         return int(self.counted.read_text() or 0) if self.counted.exists() else 0
@@ -42,16 +42,18 @@ class Job:
         except HeadraceError:  # it has just begun
             return 0
 
+    def numbers(self) -> list[int]:
+        rows = open_records(self.folder).table("steps").to_pylist()
+        return [row["step"] for row in rows if row["kind"] == "train"]
+
     def close_looks(self) -> int:
         """Return how many looks at the system came sooner than every half second."""
         times = open_records(self.folder).table("system").column("t_ns").to_pylist()
         return sum(later - before < 0.35e9 for before, later in pairwise(sorted(times)))
 
     def switch(self, *flags: str) -> str:
-        ended = subprocess.run(
-            [*HEADRACE, "profile", str(self.folder), *flags],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        ended = run_here(self.folder, "profile", str(self.folder), *flags)
+        assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
     def events(self, kind: str) -> list[str]:
@@ -59,91 +61,116 @@ class Job:
         return [row["text"] for row in rows if row["kind"] == kind]
 
     def stop(self) -> str:
-        self.told.touch()
-        _, said = self.process.communicate(timeout=120)
-        return said
+        self.end.touch()
+        _, output = self.process.communicate(timeout=DEADLINE_S)
+        return output
+
+    def made_some_time_ago(self) -> int:
+        """Return how many steps the job had made a second ago: it has some 100 a second."""
+        eventually(lambda: self.recorded() >= 50, "50 recorded steps")
+        made = self.made()
+        eventually(lambda: self.made() >= made + 100, "100 more steps")
+        return made
+
+    def collector(self) -> int:
+        for pid in descendants(self.process.pid):
+            with suppress(psutil.NoSuchProcess):  # or a zombie
+                if "headrace.observe.probe.host" in psutil.Process(pid).cmdline():
+                    return pid
+        return 0
+
+    def kill_collector_twice(self) -> None:
+        eventually(self.made, "the first step")
+        for _ in range(2):
+            killed = eventually(self.collector, "the collector")
+            before = self.recorded()
+            os.kill(killed, signal.SIGKILL)
+            eventually(lambda k=killed: self.collector() not in {0, k}, "another")
+            eventually(lambda b=before: self.recorded() > b + 50, "more steps")
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    started = Job(tmp_path)
-    yield started
-    if started.process.poll() is None:
-        started.process.kill()
-        started.process.communicate()
+@contextmanager
+def started(folder: Path, *flags: str) -> Iterator[Job]:
+    job = Job(folder, *flags)
+    try:
+        yield job
+    finally:
+        for pid in [*descendants(job.process.pid), job.process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        job.process.communicate()
 
 
-def test_a_running_job_is_switched_off_on_and_deep(job: Job):
-    eventually(lambda: job.recorded() >= 50, "50 recorded steps")
-    assert "off" in job.switch("--off")
-    # What was under way is written; from then on steps are made and none is recorded.
-    before = job.made()
-    eventually(lambda: job.made() >= before + 50, "50 steps after it was switched off")
-    recorded, made = job.recorded(), job.made()
-    eventually(lambda: job.made() >= made + 100, "100 steps while it is off")
-    assert job.recorded() == recorded
-    assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
-    eventually(
-        lambda: job.recorded() >= recorded + 50, "50 recorded steps after it was switched on"
-    )
-    eventually(lambda: job.close_looks() >= 5, "looks at the system every 0.1 s")
-    assert "deep" in job.switch("--deep", "30s")
-    eventually(lambda: bool(job.events("trace")), "the trace of a deep look")
-    (trace,) = job.events("trace")
-    assert Path(trace).parent == job.folder / "traces"
-    assert Path(trace).stat().st_size > 0
-    said = job.stop()
-    assert job.process.returncode == 0
-    assert job.events("probe-fault") == []
-    assert job.events("switched") == ["off", "on"]
-    assert "Recording was switched off once" in said
-    diagnosis = json.loads((job.folder / "diagnosis.json").read_text(encoding="utf-8"))
-    assert diagnosis["verdict"]["sentence"] in " ".join(said.split())
+def test_a_running_job_is_switched_off_on_and_deep(tmp_path: Path):
+    with started(tmp_path) as job:
+        eventually(lambda: job.recorded() >= 50, "50 recorded steps")
+        assert "off" in job.switch("--off")
+        # What was under way is written; from then on steps are made and none is recorded.
+        before = job.made()
+        eventually(lambda: job.made() >= before + 50, "50 steps after it was switched off")
+        recorded, made = job.recorded(), job.made()
+        eventually(lambda: job.made() >= made + 100, "100 steps while it is off")
+        assert job.recorded() == recorded
+        assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
+        eventually(lambda: job.recorded() >= recorded + 50, "50 recorded steps after it is on")
+        eventually(lambda: job.close_looks() >= 5, "looks at the system every 0.1 s")
+        assert "deep" in job.switch("--deep", "30s")
+        eventually(lambda: bool(job.events("trace")), "the trace of a deep look")
+        (trace,) = job.events("trace")
+        assert Path(trace).parent == job.folder / "traces"
+        assert Path(trace).stat().st_size > 0
+        output = job.stop()
+        assert job.process.returncode == 0
+        assert job.events("probe-fault") == []
+        assert job.events("switched") == ["off", "on"]
+        assert "Recording was switched off once" in output
+        diagnosis = json.loads((job.folder / "diagnosis.json").read_text(encoding="utf-8"))
+        assert diagnosis["verdict"]["sentence"] in " ".join(output.split())
+        # A job that is over cannot be switched.
+        ended = run_here(tmp_path, "profile", str(job.folder), "--off")
+        assert ended.returncode == 1
+        assert "is not running" in ended.stderr
 
 
-def test_a_job_that_is_over_cannot_be_switched(job: Job):
-    eventually(lambda: job.made() >= 1, "the first step")
-    job.stop()
-    ended = subprocess.run(
-        [*HEADRACE, "profile", str(job.folder), "--off"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "is not running" in ended.stderr
+def check_collector_kills(job: Job, output: str) -> None:
+    assert output.count("collects records was killed by SIGKILL") == 2
+    assert output.count("another takes over") == 2
+    assert not list((job.folder / "records" / "attempt-1").glob("*.sqlite"))  # closed, all of it
 
 
-def made_some_time_ago(job: Job) -> int:
-    """Return how many steps the job had made half a second ago: it has some 300 a second."""
-    eventually(lambda: job.recorded() >= 50, "50 recorded steps")
-    made = job.made()
-    eventually(lambda: job.made() >= made + 200, "200 more steps")
-    return made
+def test_collectors_that_are_killed_under_torchrun_are_followed_by_others_that_lose_nothing(
+    tmp_path: Path,
+):
+    with started(tmp_path, "--nproc-per-node", "1") as job:
+        job.kill_collector_twice()
+        output = job.stop()
+        assert job.process.returncode == 0
+        assert job.numbers() == list(range(job.made()))
+        check_collector_kills(job, output)
 
 
-def test_what_a_killed_rank_did_is_there(job: Job):
-    made = made_some_time_ago(job)
-    rank = next(
-        process
-        for process in psutil.Process(job.process.pid).children(recursive=True)
-        if str(SCRIPT) in process.cmdline()
-    )
-    rank.kill()
-    job.process.communicate(timeout=120)
-    assert job.process.returncode == 128 + signal.SIGKILL
-    assert job.recorded() >= made
+def test_what_a_rank_did_whose_collectors_and_then_itself_were_killed_is_there(tmp_path: Path):
+    with started(tmp_path) as job:
+        job.kill_collector_twice()
+        made = job.made_some_time_ago()
+        below = psutil.Process(job.process.pid).children(recursive=True)
+        next(each for each in below if str(SCRIPT) in each.cmdline()).kill()
+        _, output = job.process.communicate(timeout=DEADLINE_S)
+        assert job.process.returncode == 128 + signal.SIGKILL
+        numbers = job.numbers()
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= made
+        check_collector_kills(job, output)
 
 
-def test_what_a_killed_launcher_left_is_there(job: Job):
-    made = made_some_time_ago(job)
-    below = psutil.Process(job.process.pid).children(recursive=True)
-    os.kill(job.process.pid, signal.SIGKILL)
-    job.process.communicate()
-    _, alive = psutil.wait_procs(below, timeout=60)
-    assert not alive
-    assert job.recorded() >= made
-    ended = subprocess.run(
-        [*HEADRACE, "doctor", str(job.folder)], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
+def test_what_a_killed_launcher_left_is_there(tmp_path: Path):
+    with started(tmp_path) as job:
+        made = job.made_some_time_ago()
+        below = psutil.Process(job.process.pid).children(recursive=True)
+        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.communicate(timeout=DEADLINE_S)
+        _, alive = psutil.wait_procs(below, timeout=DEADLINE_S)
+        assert not alive
+        assert job.recorded() >= made
+        ended = run_here(tmp_path, "doctor", str(job.folder))
+        assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,7 @@
-"""Unmodified scripts in the styles that people write, recorded through `headrace run`."""
+"""Unmodified scripts in the styles that people write, recorded through `headrace run`.
+
+Those of one process share a job, one after another; what each did is told apart (`recorded.Part`).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,74 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from recorded import SCRIPTS, Run, check
+from headrace.data.storage import open_store
+from jobs import run_here
+from packed import pack_images
+from recorded import SCRIPTS, Part, Run, check, record, record_several
+from services.object_servers import WebHandler, object_server
 
 WRONG = [("--profile", "maybe"), ("--profile-interval", "1ms"), ("--apply", "num_worker=2")]
+SIZE, SAMPLES = 100_000, 480  # of received.py; so many that what a last look may miss is little
+WORKERS = ("1", "1 keep", "0")  # of taken.py
+LAST_STYLES = ("remote_shards", "streamed", "trainer", "own_path")
+PLAIN_STYLES = (
+    *("without_loader", "own_pool"),  # first: no loader was there before them
+    *("plain", "made_anew", "light", "accumulating", "own_loader"),
+    *("mixed_precision", "compiled_step", "received"),
+)
+
+Look = Callable[[str], Part]
+
+
+def looks(run: Run, names: list[str]) -> Look:
+    return lambda name: Part(run, names.index(name))
+
+
+@pytest.fixture(scope="module")
+def styles(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("styles")
+    write_labels(folder / "a.tar", 80)
+    with object_server(WebHandler) as server:
+        url = f"{server.endpoint}/dataset"
+        pack_images(folder / "images", str(folder / "packed"), 32)
+        for file in (folder / "packed").iterdir():
+            open_store(url).put(file.name, file.read_bytes())
+        scripts: list[list[Any]] = [
+            *([name] for name in PLAIN_STYLES),
+            *(["taken", *workers.split()] for workers in WORKERS),
+            ["remote_shards", url],
+            ["streamed", folder / "a.tar"],
+            ["trainer", folder / "out"],
+            ["own_path"],  # last, as it changes the path of all that follow
+        ]
+        run = record_several(folder, scripts, ["--profile-interval", "100ms"])
+    check(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def part(styles: Run) -> Look:
+    taken = [f"taken {workers}" for workers in WORKERS]
+    return looks(
+        styles, [*PLAIN_STYLES, *taken, "remote_shards", "streamed", "trainer", "own_path"]
+    )
+
+
+def write_labels(path: Path, count: int) -> None:
+    with tarfile.open(path, "w") as tar:
+        for number in range(count):
+            label = str(number % 3).encode()
+            member = tarfile.TarInfo(f"{number:04d}.cls")
+            member.size = len(label)
+            tar.addfile(member, io.BytesIO(label))
 
 
 def busy_functions(run: Run, *, worker: bool) -> Counter[str]:
@@ -29,9 +93,15 @@ def busy_functions(run: Run, *, worker: bool) -> Counter[str]:
     return found
 
 
-def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
-    run = Run(tmp_path / "run", "plain")
-    check(run)
+def test_the_page_is_there_and_says_what_was_said_at_the_end(styles: Run):
+    page = html.unescape((styles.folder / "report.html").read_text(encoding="utf-8"))
+    diagnosis = json.loads((styles.folder / "diagnosis.json").read_text(encoding="utf-8"))
+    assert diagnosis["verdict"]["sentence"] in page
+    assert diagnosis["verdict"]["sentence"] in " ".join(styles.stderr.split())
+
+
+def test_a_plain_loop_with_an_evaluation(part: Look):
+    run = part("plain")
     assert [row["samples"] for row in run.steps("train")] == [8] * 40
     assert len(run.steps("eval")) == 10
     train, held_out = run.rows("loaders")
@@ -45,16 +115,10 @@ def test_a_plain_loop_with_an_evaluation(tmp_path: Path):
     (getitem,) = {row["name"] for row in run.rows("transforms") if "getitem" in row["name"]}
     assert getitem == "Points.__getitem__"
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
-    # The page is there without being asked for, and says what was said at the end.
-    page = html.unescape((run.folder / "report.html").read_text(encoding="utf-8"))
-    diagnosis = json.loads((run.folder / "diagnosis.json").read_text(encoding="utf-8"))
-    assert diagnosis["verdict"]["sentence"] in page
-    assert diagnosis["verdict"]["sentence"] in " ".join(run.ended.stderr.split())
 
 
-def test_loaders_that_are_made_anew_are_told_from_several(tmp_path: Path):
-    run = Run(tmp_path / "run", "made_anew")
-    check(run)
+def test_loaders_that_are_made_anew_are_told_from_several(part: Look):
+    run = part("made_anew")
     rows = run.rows("loaders")
     # Three rounds; a loop; the same function from another line, with two settings by turns; two
     # data sets by turns; two loaders at the same time.
@@ -67,18 +131,16 @@ def test_loaders_that_are_made_anew_are_told_from_several(tmp_path: Path):
     assert sorted(workers) == [0, 0, 0, 2, 2, 3, 3]
 
 
-def test_short_transforms_are_timed_less_often(tmp_path: Path):
-    run = Run(tmp_path / "run", "light")
-    check(run)
-    first, *_, last = [row for row in run.rows("transforms") if row["name"].endswith("[0]: Scale")]
+def test_short_transforms_are_timed_less_often(part: Look):
+    rows = part("light").rows("transforms")
+    first, *_, last = [row for row in rows if row["name"].endswith("[0]: Scale")]
     assert first["one_in"] == 8
     assert last["one_in"] > 8
     assert first["calls"] % 256 == last["calls"] % 256 == 0
 
 
-def test_accumulated_gradients_from_an_iterable_dataset(tmp_path: Path):
-    run = Run(tmp_path / "run", "accumulating")
-    check(run)
+def test_accumulated_gradients_from_an_iterable_dataset(part: Look):
+    run = part("accumulating")
     assert {(row["batches"], row["samples"]) for row in run.steps("train")} == {(4, 16)}
     assert len(run.steps("train")) == 2 * 2 * 64 // 16
     assert run.rows("loaders")[0]["style"] == "iterable"
@@ -86,61 +148,27 @@ def test_accumulated_gradients_from_an_iterable_dataset(tmp_path: Path):
     assert len([row for row in run.rows("processes") if row["role"] == "worker"]) == 2
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_ranks_that_a_script_starts_itself(tmp_path: Path, method: str):
-    run = Run(tmp_path / "run", "own_ranks", method)
-    check(run)
-    assert Counter(row["rank"] for row in run.steps("train")) == {0: 12, 1: 12}
-
-
-def test_spawned_workers(tmp_path: Path):
-    run = Run(tmp_path / "run", "spawned")
-    check(run)
-    assert len(run.steps("train")) == 10
+def test_spawned_workers_are_recorded_whatever_a_script_makes_of_the_path(part: Look):
+    run = part("own_path")
+    assert len(run.steps("train")) == 20
     assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(0, 0)}
     assert run.rows("loaders")[0]["start_method"] == "spawn"
+    assert [row["role"] for row in run.rows("processes")] == ["worker"]
 
 
-def test_workers_are_recorded_whatever_a_script_makes_of_the_path(tmp_path: Path):
-    run = Run(tmp_path / "run", "own_path")
-    check(run)
-    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(0, 0)}
-    assert {row["role"] for row in run.rows("processes")} == {"rank", "worker"}
+def test_an_optimizer_whose_step_is_compiled_trains_as_without(part: Look, styles: Run):
+    assert len(part("compiled_step").steps("train")) == 20
+    assert "Dynamo does not know" not in styles.stderr
 
 
-def test_an_optimizer_whose_step_is_compiled_trains_as_without(tmp_path: Path):
-    run = Run(tmp_path / "run", "compiled_step")
-    check(run)
-    assert len(run.steps("train")) == 20
-    assert "Dynamo does not know" not in run.ended.stderr
-
-
-def test_what_a_pool_of_the_scripts_own_takes_is_the_runs(tmp_path: Path):
-    run = Run(tmp_path / "run", "own_pool")
-    check(run)
-    recorded = {row["pid"] for row in run.rows("processes")}
-    usage = run.rows("process_usage")
+def test_what_a_pool_of_the_scripts_own_takes_is_the_runs(part: Look, styles: Run):
+    recorded = {row["pid"] for row in styles.rows("processes")}
+    usage = part("own_pool").rows("process_usage")
     assert any(row["cpu_percent"] > 0 for row in usage if row["pid"] not in recorded)
 
 
-def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(tmp_path: Path):
-    run = Run(tmp_path / "run", "threaded")
-    check(run)
-    steps = run.steps("train")
-    assert len(steps) == 15
-    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(1, 0), (1, 1)}
-    assert run.rows("loaders")[1]["start_method"] == "forkserver"
-    # The thread that trains is looked at, not the one that waits for it.
-    assert "busy" in busy_functions(run, worker=False)
-    told = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
-    assert told == {(2, 2, 1)}
-    assert all(0 < row["copy_ns"] < row["wall_ns"] for row in steps)
-    assert run.rows("device_steps") == []  # nothing has a clock but the host
-
-
-def test_headraces_own_loader_with_a_compiled_model(tmp_path: Path):
-    run = Run(tmp_path / "run", "own_loader")
-    check(run)
+def test_headraces_own_loader_with_a_compiled_model(part: Look):
+    run = part("own_loader")
     assert len(run.steps("train")) == 10
     assert run.rows("loaders")[0]["kind"] == "headrace"
     assert {row["loader"] for row in run.rows("batches")} == {0}
@@ -148,68 +176,29 @@ def test_headraces_own_loader_with_a_compiled_model(tmp_path: Path):
     assert "Points.__getitem__" in {row["name"] for row in run.rows("transforms")}
 
 
-def test_a_compiled_model_in_mixed_precision(tmp_path: Path):
-    run = Run(tmp_path / "run", "mixed_precision")
-    check(run)
-    steps = run.steps("train")
+def test_a_compiled_model_in_mixed_precision(part: Look):
+    steps = part("mixed_precision").steps("train")
     # The batch whose gradients overflowed is part of the step after it, as accumulated ones are.
     assert [row["batches"] for row in steps] == [1] * 10 + [2] + [1] * 8
     assert all(row["forward_ns"] and row["backward_ns"] and row["optimizer_ns"] for row in steps)
 
 
-def test_many_workers(tmp_path: Path):
-    flags = ("--apply", "num_workers@plain.py:10=16,persistent_workers@plain.py:10=on")
-    run = Run(tmp_path / "run", "plain", flags=flags)
-    check(run)
-    made = Counter(row["worker"] for row in run.rows("batches") if row["loader"] == 0)
-    # 20 batches an epoch, in turns.
-    assert made == {worker: 4 if worker < 4 else 2 for worker in range(16)}
-    workers = {row["pid"] for row in run.rows("processes") if row["role"] == "worker"}
-    assert len(workers) == 16
-
-
-def test_lightning(tmp_path: Path):
-    run = Run(tmp_path / "run", "lightning_fit")
-    check(run)
-    assert [row["batches"] for row in run.steps("train")] == [2] * 20
-    assert len(run.steps("eval")) == 10
-
-
-def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: Path):
-    run = Run(tmp_path / "run", "lightning_ddp")
-    check(run)
-    assert Counter(row["rank"] for row in run.steps("train")) == {0: 20, 1: 20}
-    ranks = [row["rank"] for row in run.rows("processes") if row["role"] == "rank"]
-    assert sorted(ranks) == [0, 1]
-    made = Counter(row["rank"] for row in run.rows("batches"))
-    assert made == {0: 20, 1: 20}
-
-
-def test_transformers_trainer(tmp_path: Path):
-    run = Run(tmp_path / "run", "trainer", str(tmp_path / "out"))
-    check(run)
+def test_transformers_trainer(part: Look):
+    run = part("trainer")
     assert len(run.steps("train")) == 20
     assert sum(row["batches"] for row in run.steps("train")) == 40
     assert len(run.steps("eval")) == 10
 
 
-def test_a_script_without_a_loader(tmp_path: Path):
-    run = Run(tmp_path / "run", "without_loader")
-    check(run)
+def test_a_script_without_a_loader(part: Look):
+    run = part("without_loader")
     assert len(run.steps("train")) == 60
     assert run.rows("loaders") == []
     assert busy_functions(run, worker=False).most_common(1)[0][0] == "busy"
 
 
-def test_a_webdataset_pipeline(tmp_path: Path):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(80):
-            label = str(number % 3).encode()
-            member = tarfile.TarInfo(f"{number:04d}.cls")
-            member.size = len(label)
-            tar.addfile(member, io.BytesIO(label))
-    run = Run(tmp_path / "run", "streamed", str(tmp_path / "a.tar"))
-    check(run)
+def test_a_webdataset_pipeline(part: Look):
+    run = part("streamed")
     assert len(run.steps("train")) == 20
     assert busy_functions(run, worker=True).most_common(1)[0][0] == "busy"
     timed = [row for row in run.rows("transforms") if row["name"].endswith(": Slowed")]
@@ -218,9 +207,87 @@ def test_a_webdataset_pipeline(tmp_path: Path):
     assert all(row["cpu_ns"] > 0 for row in timed)
 
 
-def test_ddp_tells_gradient_sync_from_backward(tmp_path: Path):
-    run = Run(tmp_path / "run", "two_ranks_ddp", flags=("--nproc-per-node", "2"))
+def test_bytes_over_sockets_are_counted_in_workers_and_without(part: Look):
+    run = part("received")
+    rows = sorted(run.rows("batches"), key=itemgetter("loader"))
+    loaders = {number: list(own) for number, own in groupby(rows, key=itemgetter("loader"))}
+    assert len(loaders) == 2
+    for own in loaders.values():
+        # To the byte: parts, files and what was decrypted; nothing twice.
+        assert sum(row["network_bytes"] for row in own) == SAMPLES * SIZE
+    made_by_workers, made_by_the_rank = loaders.values()
+    assert {row["worker"] for row in made_by_workers} == {0, 1}
+    assert {row["worker"] for row in made_by_the_rank} == {-1}
+    # With what came for TLS besides, and what else was read; but no sample twice.
+    read = sum(row["read_bytes"] for row in made_by_workers)
+    assert SAMPLES * SIZE * 0.9 < read < SAMPLES * SIZE * 1.5
+    assert sum(row["reads"] for row in made_by_workers) > SAMPLES
+    for row in rows:  # time in reads is part of making a batch
+        assert 0 < row["read_ns"] <= row["wall_ns"]
+
+
+def test_what_headraces_storage_receives_is_counted(part: Look, styles: Run):
+    images = (styles.folder.parent / "images").rglob("*.jpg")
+    image_bytes = sum(file.stat().st_size for file in images)
+    rows = part("remote_shards").rows("batches")
+    assert len(rows) == 8
+    assert image_bytes <= sum(row["network_bytes"] for row in rows) < 3 * image_bytes
+    assert all(row["network_bytes"] <= row["read_bytes"] for row in rows)
+    assert all(0 < row["read_ns"] <= row["wall_ns"] for row in rows)
+
+
+def taken(run: Run) -> list[dict[str, Any]]:
+    found = [row for row in run.rows("fetches") if row["loader"] == 0 and not row["ended"]]
+    assert [(row["epoch"], row["batch"]) for row in found] == [
+        (epoch, batch) for epoch in range(2) for batch in range(5)
+    ]
+    return found
+
+
+@pytest.mark.parametrize("workers", ["1", "1 keep"])
+def test_each_batch_is_taken_once_and_waiting_for_it_does_not_count(part: Look, workers: str):
+    found = taken(part(f"taken {workers}"))
+    assert all(0 < row["receive_ns"] <= row["wait_ns"] for row in found)
+    assert all(0 < row["receive_cpu_ns"] <= row["receive_ns"] for row in found)
+    received, waited = (sum(row[name] for row in found) for name in ("receive_ns", "wait_ns"))
+    assert waited > 10 * 4 * 50e6 * 0.3  # so long its sleeps take, while the rank has a core
+    assert received < waited / 2
+
+
+def test_without_workers_nothing_is_taken(part: Look):
+    found = taken(part("taken 0"))
+    assert {(row["receive_ns"], row["receive_cpu_ns"]) for row in found} == {(-1, -1)}
+
+
+def test_ranks_that_a_script_starts_itself(tmp_path: Path):
+    run = record(tmp_path, "own_ranks")
     check(run)
+    assert Counter(row["rank"] for row in run.steps("train")) == {0: 12, 1: 12}
+
+
+def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: Path):
+    run = record(tmp_path, "lightning_ddp")
+    check(run)
+    assert Counter(row["rank"] for row in run.steps("train")) == {0: 10, 1: 10}
+    assert {row["batches"] for row in run.steps("train")} == {2}
+    assert Counter(row["rank"] for row in run.steps("eval")) == {0: 6, 1: 6}
+    ranks = [row["rank"] for row in run.rows("processes") if row["role"] == "rank"]
+    assert sorted(ranks) == [0, 1]
+    made = Counter(row["rank"] for row in run.rows("batches"))
+    assert made == {0: 26, 1: 26}
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Look:
+    names = ["two_ranks_ddp", "sharded"]
+    folder = tmp_path_factory.mktemp("ranks")
+    run = record_several(folder, [[name] for name in names], ["--nproc-per-node", "2"])
+    check(run)
+    return looks(run, names)
+
+
+def test_ddp_tells_gradient_sync_from_backward(two_ranks: Look):
+    run = two_ranks("two_ranks_ddp")
     steps = run.steps("train")
     assert Counter(row["rank"] for row in steps) == {0: 20, 1: 20}
     measured = [row for row in steps if row["sync_measured"]]
@@ -230,22 +297,21 @@ def test_ddp_tells_gradient_sync_from_backward(tmp_path: Path):
     assert {row["rank"] for row in run.rows("batches")} == {0, 1}
 
 
-def test_sharded_models_tell_waits_for_other_ranks(tmp_path: Path):
-    run = Run(tmp_path / "run", "sharded", flags=("--nproc-per-node", "2"))
-    check(run)
-    steps = run.steps("train")
+def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Look):
+    steps = two_ranks("sharded").steps("train")
     assert Counter(row["rank"] for row in steps) == {0: 24, 1: 24}
     assert all(row["sync_measured"] and row["sync_ns"] for row in steps)
     # FSDP2, FSDP1; in the first step of each, ranks wait for who imports more slowly.
     for part in (range(1, 12), range(13, 24)):
-        waited = Counter()
-        for row in steps:
-            waited[row["rank"]] += row["sync_ns"] if row["step"] in part else 0
+        waited: Counter[int] = Counter()
+        for rank in (0, 1):
+            own = [row for row in steps if row["rank"] == rank]
+            waited[rank] = sum(own[number]["sync_ns"] for number in part)
         assert waited[0] > waited[1]  # the other one is slower
 
 
 def test_ray_data(tmp_path: Path):
-    run = Run(tmp_path / "run", "ray_batches")
+    run = record(tmp_path, "ray_batches")
     check(run)
     assert len(run.steps("train")) == 40
     (loader,) = run.rows("loaders")
@@ -257,17 +323,15 @@ def test_ray_data(tmp_path: Path):
 
 
 def test_nothing_is_recorded_when_the_profile_is_off(tmp_path: Path):
-    run = Run(tmp_path / "run", "plain", flags=("--profile", "off"))
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    run = record(tmp_path, tmp_path / "train.py", flags=("--profile", "off"))
+    assert run.stdout == "trained\n"
     assert not (run.folder / "records").exists()
 
 
 @pytest.mark.parametrize("flags", WRONG)
 def test_wrong_flags_are_told(tmp_path: Path, flags: tuple[str, str]):
-    command = [sys.executable, "-m", "headrace.cli.main", "run", *flags]
-    ended = subprocess.run(
-        [*command, str(SCRIPTS / "plain.py")], capture_output=True, text=True, check=False,
-        cwd=tmp_path,
-    )  # fmt: skip
+    ended = run_here(tmp_path, "run", *flags, str(SCRIPTS / "plain.py"))
     assert ended.returncode == 2
     assert flags[1] in ended.stderr
 
@@ -292,41 +356,72 @@ def test_the_script_finds_what_it_would_have_found(tmp_path: Path):
     assert told[0] == told[1]
 
 
-def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(tmp_path: Path):
-    run = Run(
-        tmp_path / "run", "plain", flags=("--apply", "num_workers@plain.py:10=1,pin_memory=off")
-    )
+APPLIED = (
+    *("num_workers@plain.py:10=16", "persistent_workers@plain.py:10=on", "pin_memory=off"),
+    *("num_workers@made_anew.py:30=0", "persistent_workers@made_anew.py:30=on"),
+    *("num_workers@own_loader.py:12=1", "prefetch_factor@own_loader.py:12=3"),
+    *("num_workers@accumulating.py:18=3", "num_workers@plain.py:99=1", "rank_threads=1"),
+)
+
+
+@pytest.fixture(scope="module")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Look, Run]:
+    # The thread that trains changes after the first, whose loaders get nothing that matters to it;
+    # of the second, whose batches nobody counts, one passes until that is seen.
+    names = ["threaded", "own_loader", "plain", "made_anew", "accumulating"]
+    folder = tmp_path_factory.mktemp("applied")
+    run = record_several(folder, [[name] for name in names], ["--apply", ",".join(APPLIED)])
     check(run)
-    assert [row["workers"] for row in run.rows("loaders")] == [1, 0]
+    return looks(run, names), run
+
+
+def test_training_in_a_thread_with_workers_of_a_fork_server_and_copies(
+    applied: tuple[Look, Run],
+):
+    run = applied[0]("threaded")
+    steps = run.steps("train")
+    assert len(steps) == 15
+    assert {(row["loader"], row["worker"]) for row in run.rows("batches")} == {(1, 0), (1, 1)}
+    assert run.rows("loaders")[1]["start_method"] == "forkserver"
+    # The thread that trains is looked at, not the one that waits for it.
+    assert "busy" in busy_functions(run, worker=False)
+    told = {(row["copies"], row["pageable_copies"], row["blocking_copies"]) for row in steps}
+    assert told == {(2, 2, 1)}
+    assert all(0 < row["copy_ns"] < row["wall_ns"] for row in steps)
+    assert applied[1].rows("device_steps") == []  # nothing has a clock but the host
+
+
+def test_loaders_get_what_is_applied_in_place_of_the_scripts_arguments(applied: tuple[Look, Run]):
+    run = applied[0]("plain")
+    assert [row["workers"] for row in run.rows("loaders")] == [16, 0]
+    # 20 batches an epoch, in turns, by many workers that live on.
     made = Counter((row["loader"], row["worker"]) for row in run.rows("batches"))
-    assert made == {(0, 0): 40, (1, -1): 10}
+    assert made == {(1, -1): 10, **{(0, each): 4 if each < 4 else 2 for each in range(16)}}
+    workers = {row["pid"] for row in run.rows("processes") if row["role"] == "worker"}
+    assert len(workers) == 16
 
 
-def test_our_own_loader_gets_what_is_applied_too(tmp_path: Path):
-    flags = ("--apply", "num_workers=1,prefetch_factor=3")
-    run = Run(tmp_path / "run", "own_loader", flags=flags)
-    check(run)
-    assert {(row["workers"], row["prefetch_factor"]) for row in run.rows("loaders")} == {(1, 3)}
-    assert "was applied to no DataLoader" not in run.ended.stderr
+def test_our_own_loader_gets_what_is_applied_too(applied: tuple[Look, Run]):
+    rows = applied[0]("own_loader").rows("loaders")
+    assert {(row["workers"], row["prefetch_factor"]) for row in rows} == {(1, 3)}
 
 
-def test_what_is_applied_to_no_loader_is_told(tmp_path: Path):
-    flags = ("--apply", "num_workers@plain.py:99=1,pin_memory=off,rank_threads=1")
-    run = Run(tmp_path / "run", "plain", flags=flags)
-    assert "headrace: num_workers@plain.py:99=1 was applied to no DataLoader" in run.ended.stderr
-    assert run.ended.stderr.count("was applied to no") == 1
+def test_what_is_applied_to_no_loader_is_told(applied: tuple[Look, Run]):
+    told = applied[1].stderr
+    unapplied = ("accumulating.py:18=3", "plain.py:99=1")  # a stream's, and at no such line
+    for place in unapplied:
+        assert f"headrace: num_workers@{place} was applied to no DataLoader" in told
+    assert told.count("was applied to no") == len(unapplied)
 
 
-def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(tmp_path: Path):
-    run = Run(tmp_path / "run", "accumulating", flags=("--apply", "num_workers=3"))
-    assert run.rows("loaders")[0]["workers"] == 2
-    assert "is not applied to Stream" in run.ended.stderr
+def test_a_stream_is_not_iterated_by_more_workers_than_the_script_wanted(
+    applied: tuple[Look, Run],
+):
+    assert applied[0]("accumulating").rows("loaders")[0]["workers"] == 2
+    assert "is not applied to Stream" in applied[1].stderr
 
 
-def test_arguments_that_need_workers_go_with_them(tmp_path: Path):
-    run = Run(tmp_path / "run", "plain", flags=("--apply", "num_workers=0,persistent_workers=on"))
-    check(run)
-    found = {
-        (row["workers"], row["persistent"], row["prefetch_factor"]) for row in run.rows("loaders")
-    }
-    assert found == {(0, 0, 0)}
+def test_arguments_that_need_workers_go_with_them(applied: tuple[Look, Run]):
+    rows = [row for row in applied[0]("made_anew").rows("loaders") if row["line"] == 30]
+    found = {(row["workers"], row["persistent"], row["prefetch_factor"]) for row in rows}
+    assert (len(rows), found) == (7, {(0, 0, 0)})

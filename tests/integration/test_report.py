@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -18,13 +15,11 @@ import typer
 from typer.testing import CliRunner
 
 from headrace.cli.report import register
-from headrace.core.errors import RecordsError, UsageError
-from headrace.observe.whatif.tables import columns, length
-from headrace.records.reading import open_records
+from headrace.core.errors import UsageError
 from headrace.records.schema import PHASES
 from headrace.report.open_run import open_run
 from headrace.report.write import write_report
-from jobs import descendants, eventually, run, started
+from jobs import run_here
 from pages import Page, check_alone
 
 BROWSER = shutil.which("chromium")
@@ -49,7 +44,7 @@ class Images(Dataset):
         self.transforms = [Blur()]
 
     def __len__(self):
-        return COUNT
+        return 320
 
     def __getitem__(self, index):
         image = torch.rand(48, 48)
@@ -71,8 +66,10 @@ for images in DataLoader(Images(), batch_size=4, num_workers=1):
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    (folder / "train <b>.py").write_text(SCRIPT.replace("COUNT", "320"))
-    ended = run(folder, "--name", "base", "train <b>.py", HOSTILE, "--api-key", "hunter2")
+    (folder / "train <b>.py").write_text(SCRIPT)
+    ended = run_here(
+        folder, "run", "--name", "base", "train <b>.py", HOSTILE, "--api-key", "hunter2"
+    )
     assert ended.returncode == 0, ended.stderr
     return folder / "runs" / "base"
 
@@ -109,28 +106,9 @@ def test_a_browser_draws_every_chart_and_refuses_nothing(recorded: Path, tmp_pat
     assert "CONSOLE" not in shown.stderr
 
 
-def test_a_live_run_and_then_its_leftovers_make_pages(tmp_path: Path):
-    (tmp_path / "train.py").write_text(SCRIPT.replace("COUNT", "400_000"))
-    folder = tmp_path / "runs" / "long"
-    with started(tmp_path, "--name", "long", "train.py") as job:
-        eventually(lambda: _steps(folder) > 20, "steps are recorded")
-        page = Page(write_report(folder).read_text(encoding="utf-8"))
-        assert "The run is going on" in page.text
-        assert "timeline" in page.charts
-        for pid in [*descendants(job.pid), job.pid]:
-            with suppress(ProcessLookupError):  # it ended with one killed before
-                os.kill(pid, signal.SIGKILL)
-        job.wait()
-    eventually(lambda: not open_records(folder).live, "the collector's end")
-    page = Page(write_report(folder).read_text(encoding="utf-8"))
-    check_alone(page)
-    assert "it was probably killed" in page.text
-    assert "timeline" in page.charts
-
-
 def test_a_run_without_steps_says_so(tmp_path: Path):
     (tmp_path / "train.py").write_text("raise SystemExit(3)")
-    assert run(tmp_path, "--name", "none", "train.py").returncode == 3
+    assert run_here(tmp_path, "run", "--name", "none", "train.py").returncode == 3
     page = Page(write_report(tmp_path / "runs" / "none").read_text(encoding="utf-8"))
     check_alone(page)
     assert "No training step was recorded" in page.text
@@ -176,10 +154,3 @@ def test_making_a_page_imports_no_torch_and_no_loader():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
-
-
-def _steps(folder: Path) -> int:
-    try:
-        return length(columns(open_records(folder), "steps"))
-    except (UsageError, RecordsError):  # nothing of it is there yet
-        return 0

@@ -16,6 +16,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ from headrace.records.switch import make_switch
 from headrace.report.terminal.state import State
 from headrace.report.terminal.watch import Watch
 from headrace.report.terminal.window import Window
-from jobs import DEADLINE_S, clean_environment, descendants, eventually, run, started
+from headrace.report.write import write_report
+from jobs import DEADLINE_S, clean_environment, descendants, eventually, run_here, started
+from pages import Page, check_alone
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
 TOP = [sys.executable, "-m", "headrace.cli.main", "top"]
@@ -99,27 +102,44 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
 
 
 def once(run_folder: Path) -> str:
-    ended = subprocess.run(
-        [*TOP, str(run_folder)], capture_output=True, text=True, check=False,
-        env=clean_environment(COLUMNS="80"), timeout=DEADLINE_S,
-    )  # fmt: skip
+    ended = run_here(run_folder.parent, "top", str(run_folder), COLUMNS="80")
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
 
+@dataclass
+class LiveRun:
+    """A run that goes on until its file `stop` is there, and the frame of its first moment."""
+
+    job: subprocess.Popen[bytes]
+    folder: Path
+    early: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "runs" / "base"
+
+
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run that goes on until its file `stop` is there."""
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveRun]:
     folder = tmp_path_factory.mktemp("top")
-    with started(
-        folder, "--name", "base", str(SCRIPT), str(folder / "stop"), str(folder / "steps")
-    ) as job:
+    words = ("--name", "base", str(SCRIPT), str(folder / "stop"), str(folder / "steps"))
+    with started(folder, *words) as job:
         path = folder / "runs" / "base"
+        eventually((path / "run.json").exists, "the run's folder", START_S)
+        early = once(path)
         eventually((folder / "steps").exists, "the first step", START_S)
         eventually(lambda: open_records(path).table("steps").num_rows > 100, "100 steps")
-        yield path
-        (folder / "stop").touch()
-        job.wait(timeout=DEADLINE_S)
+        yield LiveRun(job, folder, early)
+
+
+@pytest.fixture
+def live(running: LiveRun) -> Path:
+    return running.path
+
+
+def test_the_view_can_be_started_together_with_the_run(running: LiveRun):
+    assert running.early.startswith("base   attempt 1   1 rank   running")
 
 
 def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: Path):
@@ -166,7 +186,7 @@ def steps_in(run_folder: Path, window: Window) -> int:
     return sum(window.since_ns < each <= window.until_ns for each in ended)
 
 
-@pytest.mark.parametrize("key", [b"q", b"\x03", b"sigterm"])
+@pytest.mark.parametrize("key", [b"\x03", b"sigterm"])
 def test_leaving_leaves_the_terminal_as_it_was(live: Path, key: bytes):
     with terminal(str(live), "--interval", "200ms") as screen:
         screen.shows("steps/s")
@@ -182,8 +202,15 @@ def test_leaving_leaves_the_terminal_as_it_was(live: Path, key: bytes):
         assert screen.is_as_before()
 
 
-def test_a_pause_holds_the_frame_and_is_taken_back(live: Path):
-    with terminal(str(live), "--interval", "200ms") as screen:
+def test_the_page_of_a_running_job_says_that_it_goes_on(live: Path, tmp_path: Path):
+    page = Page(write_report(live, output=tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "The run is going on" in page.text
+    assert "timeline" in page.charts
+
+
+def test_a_pause_holds_the_frame_and_the_end_of_a_run_is_shown(running: LiveRun, tmp_path: Path):
+    path = running.path
+    with terminal(str(path), "--interval", "200ms") as screen:
         screen.shows("steps/s")
         screen.press(b"\x1b[A")  # an arrow does nothing
         screen.press(b"p")
@@ -192,8 +219,26 @@ def test_a_pause_holds_the_frame_and_is_taken_back(live: Path):
         screen.press(b"p")
         screen.shows("running")
         eventually(lambda: "paused" not in screen.text().rpartition("attempt 1")[2], "going on")
+        screen.said = ALONE_IN
+        (running.folder / "stop").touch()
+        assert running.job.wait(timeout=DEADLINE_S) == 0
+        screen.shows("over after")
+        screen.shows("exit code 0")
+        screen.shows("the whole run:")
         screen.press(b"q")
         assert screen.ended() == 0
+        assert screen.is_as_before()
+        assert "base is over. More: headrace doctor" in screen.text()
+    state = Watch(path).look()
+    assert state.steps.times is not None
+    assert state.steps.times.count == steps_in(path, state.window) > 0
+    text = once(path)
+    assert "exit code 0" in text.splitlines()[0]
+    doctor = run_here(path.parent, "doctor", str(path))
+    verdict = " ".join(doctor.stdout.split("\n\n")[0].split("\n")[0].split())
+    assert verdict[:60] in " ".join(text.split())
+    check_a_killed_job(path, tmp_path / "killed")
+    check_a_newer_version(path, tmp_path / "newer")
 
 
 def begun(folder: Path) -> RunFolder:
@@ -282,51 +327,6 @@ def test_a_run_that_goes_on_unrecorded_is_not_waited_for(tmp_path: Path):
         top(str(folder.path))
 
 
-def test_the_view_can_be_started_together_with_the_run(tmp_path: Path):
-    stop = tmp_path / "stop"
-    with started(
-        tmp_path, "--name", "early", str(SCRIPT), str(stop), str(tmp_path / "steps")
-    ) as job:
-        path = tmp_path / "runs" / "early"
-        eventually((path / "run.json").exists, "the run's folder", START_S)
-        text = once(path)
-        stop.touch()
-        assert job.wait(timeout=START_S) == 0
-    assert text.startswith("early   attempt 1   1 rank   running")
-
-
-def test_the_end_of_a_run_is_noticed_and_told(tmp_path: Path):
-    stop = tmp_path / "stop"
-    with started(
-        tmp_path, "--name", "short", str(SCRIPT), str(stop), str(tmp_path / "steps")
-    ) as job:
-        eventually((tmp_path / "steps").exists, "the first step", START_S)
-        path = tmp_path / "runs" / "short"
-        with terminal(str(path), "--interval", "200ms") as screen:
-            screen.shows("running")
-            stop.touch()
-            assert job.wait(timeout=DEADLINE_S) == 0
-            screen.shows("over after")
-            screen.shows("exit code 0")
-            screen.shows("the whole run:")
-            screen.press(b"q")
-            assert screen.ended() == 0
-            assert screen.is_as_before()
-            assert "short is over. More: headrace doctor" in screen.text()
-    state = Watch(path).look()
-    assert state.steps.times is not None
-    assert state.steps.times.count == steps_in(path, state.window) > 0
-    text = once(path)
-    assert "exit code 0" in text.splitlines()[0]
-    doctor = subprocess.run(
-        [*TOP[:-1], "doctor", str(path)], capture_output=True, text=True, check=True
-    )
-    verdict = " ".join(doctor.stdout.split("\n\n")[0].split("\n")[0].split())
-    assert verdict[:60] in " ".join(text.split())
-    check_a_killed_job(path, tmp_path / "killed")
-    check_a_newer_version(path, tmp_path / "newer")
-
-
 def check_a_killed_job(path: Path, copy: Path) -> None:
     """What a killed job leaves: no end in run.json. (Its store: see test_a_killed_job_...)"""
     shutil.copytree(path, copy)
@@ -365,6 +365,10 @@ def test_a_killed_job_shows_its_last_state(tmp_path: Path):
     assert re.search(r"over after .*: nothing was left to say how", text.splitlines()[0])
     assert re.search(r"^[\d.,]+ steps/s", text, re.MULTILINE)
     assert "the whole run: " in text
+    page = Page(write_report(path).read_text(encoding="utf-8"))
+    check_alone(page)
+    assert "it was probably killed" in page.text
+    assert "timeline" in page.charts
 
 
 def test_what_cannot_be_shown_is_told_in_a_sentence(tmp_path: Path):
@@ -375,7 +379,7 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(tmp_path: Path):
     with pytest.raises(UsageError, match="100ms to 60s"):
         top("nothing", runs_dir=str(tmp_path), interval="5ms")
     (tmp_path / "quick.py").write_text("print('done')\n")
-    ended = run(tmp_path, "--name", "unseen", "--profile", "off", "quick.py")
+    ended = run_here(tmp_path, "run", "--name", "unseen", "--profile", "off", "quick.py")
     assert ended.returncode == 0, ended.stderr
     with pytest.raises(RecordsError, match=r"has no records.*unless --profile is off"):
         top("unseen", runs_dir=str(tmp_path / "runs"))
@@ -383,7 +387,7 @@ def test_what_cannot_be_shown_is_told_in_a_sentence(tmp_path: Path):
 
 def test_a_run_without_any_step_has_a_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "quick.py").write_text("print('done')\n")
-    assert run(tmp_path, "--name", "quick", "quick.py").returncode == 0
+    assert run_here(tmp_path, "run", "--name", "quick", "quick.py").returncode == 0
     top("quick", runs_dir=str(tmp_path / "runs"), once=True)
     text = capsys.readouterr().out
     assert "no training step yet" in text

@@ -52,7 +52,7 @@ def made(folder: Path) -> tuple[Records, RecordStore]:
     return records, RecordStore(records.folder / "one.sqlite")
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, 4 * S), min_size=1, max_size=4).flatmap(
         lambda walls: st.tuples(st.just(walls), st.floats(0, 1.1), st.integers(0, 40))

@@ -79,7 +79,7 @@ def drain(store: RecordStore, rows: list[tuple[Table, tuple]], dies: str) -> boo
     return dies != "in the drain"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     parts=st.lists(
         st.tuples(st.lists(STACK_ROWS | TRANSFORM_ROWS, max_size=30), DEATHS), max_size=12

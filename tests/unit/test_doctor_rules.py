@@ -41,11 +41,6 @@ def test_batches_that_are_ready_and_still_take_long_to_have():
     assert transfer.severity == "critical"
 
 
-def test_batches_that_take_long_to_send():
-    slow = Run(workers=2, service_ms=10, send_ms=45, busy_cores=2)
-    assert diagnose(play(slow)).findings[0].rule == "slow-transfer"
-
-
 def test_copies_that_hold_the_script_up():
     run = healthy(rank_stacks=[(stack(LOOP, f"{SCRIPT}:52:step"), "copy", 0.2, 1.0)])
     run.phases_ms["copy"] = 3.0

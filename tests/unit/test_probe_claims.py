@@ -23,26 +23,31 @@ CONTEXT = multiprocessing.get_context("spawn")
 WORD_S = 60
 
 
-def claim_at_once(path: Path, together: Barrier, won: list[bool], over: Event) -> None:
-    together.wait(WORD_S)
-    won.append(claim(path))
-    over.wait(WORD_S)
+def claim_at_once(
+    paths: list[Path], together: Barrier, won: list[list[bool]], looked: list[Event]
+) -> None:
+    for number, path in enumerate(paths):
+        together.wait(WORD_S)
+        won[number].append(claim(path))
+        looked[number].wait(WORD_S)
 
 
 def test_of_processes_that_claim_at_once_one_wins(tmp_path: Path):
+    paths = [tmp_path / f"{number}.claim" for number in range(20)]
     with CONTEXT.Manager() as manager:
-        for number in range(5):
-            together, over, won = CONTEXT.Barrier(4), CONTEXT.Event(), manager.list()
-            given = (tmp_path / f"{number}.claim", together, won, over)
-            processes = [CONTEXT.Process(target=claim_at_once, args=given) for _ in range(4)]
-            for process in processes:
-                process.start()
-            eventually(lambda won=won: len(won) == 4, "the word of each")
-            assert is_claimed_by_another(given[0])
-            over.set()
-            for process in processes:
-                process.join(WORD_S)
-            assert sorted(won) == [False, False, False, True]
+        won = [manager.list() for _ in paths]
+        looked = [CONTEXT.Event() for _ in paths]
+        arguments = (paths, CONTEXT.Barrier(4), won, looked)
+        processes = [CONTEXT.Process(target=claim_at_once, args=arguments) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for path, words, event in zip(paths, won, looked, strict=True):
+            eventually(lambda words=words: len(words) == 4, "the word of each")
+            assert is_claimed_by_another(path)
+            assert sorted(words) == [False, False, False, True]
+            event.set()
+        for process in processes:
+            process.join(WORD_S)
 
 
 def test_what_this_process_has_claimed_stays_its_own(tmp_path: Path):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 torch.set_num_threads(1)  # threads that spin beside the workers would take CPU time of no account
 net = model()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for x, y in DataLoader(Points(600, busy_s=0.0075), batch_size=4, num_workers=2):
+for x, y in DataLoader(Points(400, busy_s=0.0075), batch_size=4, num_workers=2):
     optimizer.zero_grad()
     nn.functional.cross_entropy(net(x), y).backward()
     optimizer.step()

@@ -51,7 +51,7 @@ def main(what: str, folder: Path) -> None:
     net, table, held_out = Network(), torch.randn(40_000_000), torch.randn(160, 16)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     # Lists: the collector looks at each of them, and at no dict of plain numbers.
-    known = [[number] for number in range(2_000_000)] if what == "garbage" else []
+    known = [[number] for number in range(1_000_000)] if what == "garbage" else []
     for step, (x, y) in enumerate(DataLoader(data, batch_size=32, num_workers=1)):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()

@@ -1,4 +1,7 @@
-"""Lightning starts the second rank itself; the loader is made before the ranks meet."""
+"""Lightning starts the second rank itself; the loader is made before the ranks meet.
+
+Gradients are accumulated over two batches, and each epoch ends with a validation.
+"""
 
 import lightning
 import torch
@@ -15,11 +18,15 @@ class Module(lightning.LightningModule):
     def training_step(self, batch, _):
         return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
+    def validation_step(self, batch, _):
+        self.net(batch[0])
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 loader = DataLoader(Points(160), 8, num_workers=1)
+held_out = DataLoader(Points(48), 8)
 
 if __name__ == "__main__":
     lightning.Trainer(
@@ -27,7 +34,9 @@ if __name__ == "__main__":
         accelerator="cpu",
         devices=2,
         strategy="ddp",
+        accumulate_grad_batches=2,
         logger=False,
         enable_progress_bar=False,
         enable_checkpointing=False,
-    ).fit(Module(), loader)
+        num_sanity_val_steps=0,
+    ).fit(Module(), loader, held_out)

@@ -5,7 +5,7 @@ from points import Points, model
 from torch import nn
 from torch.utils.data import DataLoader
 
-net = torch.compile(model())
+net = torch.compile(model(), backend="eager")
 optimizer = torch.optim.AdamW(net.parameters())
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 for number, (x, y) in enumerate(DataLoader(Points(160), batch_size=8, num_workers=1)):

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def load(number):
-    busy(0.04)
+    busy(0.02)
     return [float(number)] * 16
 
 
@@ -16,7 +16,7 @@ if __name__ == "__main__":
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        for sample in pool.imap(load, range(60)):
+        for sample in pool.imap(load, range(40)):
             x, y = torch.tensor([sample]), torch.tensor([1])
             nn.functional.cross_entropy(net(x), y).backward()
             optimizer.step()

@@ -1,7 +1,6 @@
 """A script that starts its ranks itself; each has its loader before it knows which rank it is."""
 
 import os
-import sys
 import tempfile
 
 import torch
@@ -9,14 +8,14 @@ from points import Points, model
 from torch import distributed, multiprocessing, nn
 from torch.utils.data import DataLoader
 
-RANKS = 2
+METHODS = ("fork", "spawn")  # of the first rank, and of the second
 
 
 def train(rank: int, meeting: str) -> None:
     torch.set_num_threads(1)
     loader = DataLoader(Points(96), 8)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{meeting}/place", rank=rank, world_size=RANKS
+        "gloo", init_method=f"file://{meeting}/place", rank=rank, world_size=len(METHODS)
     )
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())
@@ -30,4 +29,12 @@ if __name__ == "__main__":
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.start_processes(train, (folder,), nprocs=RANKS, start_method=sys.argv[1])
+        ranks = [
+            multiprocessing.get_context(method).Process(target=train, args=(rank, folder))
+            for rank, method in enumerate(METHODS)
+        ]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join()
+        raise SystemExit(sum(each.exitcode for each in ranks))

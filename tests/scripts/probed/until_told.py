@@ -1,6 +1,7 @@
 """Trains until a file appears, and tells how many steps it has made."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ while not told.exists():
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
+        time.sleep(0.008)  # the accelerator
         steps += 1
         draft.write_text(str(steps))
         draft.replace(counted)

@@ -14,7 +14,7 @@ class Distant(Dataset):
     """Samples that come through a pipe, a while after they were asked for."""
 
     def __len__(self) -> int:
-        return 4000
+        return 2000
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         reading, writing = os.pipe()

@@ -1,3 +1,5 @@
+"""What the doctor takes from records of cores, processes and GPUs, and what it leaves open."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,18 +8,15 @@ import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.evidence import Evidence, gather
+from headrace.observe.doctor.gpus import gpu_utilisation
 from headrace.observe.doctor.model import Diagnosis, Finding
 from headrace.observe.doctor.ranking import rank
 from headrace.observe.whatif.host import read_host
 from headrace.observe.whatif.measured import measure
 from headrace.observe.whatif.prediction import Change, Simulator
-from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
 
-LOOP = f"{SCRIPT}:50:<module>"
-MODULE = "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py:9:_call_impl"
-QUEUE = "/usr/lib/python3.11/queue.py:171:Queue.get"
 GETITEM = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__")
-CHUNK = stack(WORKER_LOOP, f"{AUGMENT}:14:read_chunk")
 
 
 def rules(diagnosis: Diagnosis) -> list[str]:
@@ -71,43 +70,14 @@ def test_what_others_use_of_a_machine_is_not_taken_from_a_container_s_share_of_i
     assert not untold.cores_short
 
 
-def test_a_script_without_a_loader_that_waits_is_not_called_compute_bound():
-    waiting = stack(LOOP, f"{SCRIPT}:21:next_batch", QUEUE)
-    model = stack(LOOP, MODULE)
-    run = Run(
-        loader=False, rank_stacks=[(waiting, "forward", 0.8, 0.0), (model, "forward", 0.2, 1.0)]
-    )
-    diagnosis = diagnose(play(run))
-    assert rules(diagnosis) == ["data-wait"]
-    assert diagnosis.findings[0].cause is not None
-    assert diagnosis.findings[0].cause.line == 21
-    assert diagnosis.verdict.sentence.startswith("The script itself waits for its data: next_batch")
-
-
-def test_a_script_without_a_loader_that_only_trains_is_compute_bound():
-    model = stack(LOOP, f"{SCRIPT}:9:Net.forward", MODULE)
-    run = Run(loader=False, rank_stacks=[(model, "forward", 0.97, 0.1)])
-    assert rules(diagnose(play(run))) == ["compute-bound"]
-
-
 def waiting_workers(where: str, read_bytes: int) -> Diagnosis:
     run = Run(workers=2, service_ms=60, worker_cpu=0.1, busy_cores=0.5, read_bytes=read_bytes)
     run.worker_stacks = [(where, 0.95, 0.05)]
     return diagnose(play(run))
 
 
-def test_workers_that_wait_without_reading_are_not_said_to_wait_for_storage():
-    # What the probe itself reads must not count: about a hundred bytes a look.
-    diagnosis = waiting_workers(GETITEM, read_bytes=100)
-    assert "slow-storage" not in rules(diagnosis)
-
-
 def test_bytes_tell_of_reads_that_the_source_does_not_show():
     assert "slow-storage" in rules(waiting_workers(GETITEM, read_bytes=1_000_000))
-
-
-def test_a_line_that_reads_tells_of_storage():
-    assert rules(waiting_workers(CHUNK, read_bytes=100))[0] == "slow-storage"
 
 
 def test_workers_that_share_their_cores_with_others_are_still_bound_by_cpu():
@@ -142,25 +112,6 @@ def test_a_native_lock_is_known_by_its_source_and_asks_for_no_workers(tmp_path):
     assert "lock-contention" not in rules(diagnose(tables))  # the line may be another now
 
 
-def test_a_thread_that_a_lone_worker_waits_for_is_no_lock():
-    run = Run(workers=1, service_ms=60, worker_cpu=0.1, busy_cores=0.5)
-    waits = stack(
-        WORKER_LOOP,
-        "/home/ann/data.py:12:Distant.__getitem__",
-        "/usr/lib/python3.11/threading.py:969:Thread.start",
-        "/usr/lib/python3.11/threading.py:327:Condition.wait",
-    )
-    run.worker_stacks = [(waits, 0.9, 0.02)]
-    assert rules(diagnose(play(run))) == ["too-few-workers"]
-
-
-@pytest.mark.parametrize(("batches", "fires"), [(400, True), (8000, False)])
-def test_a_slow_first_batch_counts_in_a_short_run(batches: int, fires: bool):
-    tables = play(Run(workers=4, service_ms=8, batches=batches, busy_cores=3))
-    tables.rows["fetches"][0]["wait_ns"] = 6_000 * MS
-    assert ("slow-start" in rules(diagnose(tables))) == fires
-
-
 def contended(run: Run) -> RunTables:
     """Play a run on a host whose cores others fill."""
     run.cores, run.busy_cores = 2, 2
@@ -178,31 +129,6 @@ def test_waits_for_a_core_that_others_hold_are_not_blamed_on_the_transfer():
         "own the run would be 1.3 times as fast" in diagnosis.verdict.sentence
     )
     assert diagnosis.verdict.sentence.count("other processes") == 1
-
-
-@pytest.mark.parametrize("chance_every", [70, 9])
-def test_a_rhythm_is_seen_although_some_steps_were_slow_by_chance(chance_every: int):
-    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
-    run.outlier_every, run.outlier_ms = 20, 60.0
-    tables = play(run)
-    for step in range(33, 400, chance_every):  # elsewhere, and in another phase
-        tables.rows["steps"][step]["forward_ns"] += 15 * MS
-        tables.rows["steps"][step]["wall_ns"] += 15 * MS
-    worst = diagnose(tables).findings[0]
-    assert worst.rule == "step-outliers"
-    assert worst.evidence["every_steps"] == 20
-
-
-def test_a_rhythm_is_seen_that_is_spread_over_phases():
-    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
-    tables = play(run)
-    for step in range(19, 400, 20):
-        for phase, ms in (("other_ns", 26), ("forward_ns", 22), ("optimizer_ns", 20)):
-            tables.rows["steps"][step][phase] += ms * MS
-            tables.rows["steps"][step]["wall_ns"] += ms * MS
-    worst = diagnose(tables).findings[0]
-    assert worst.rule == "step-outliers"
-    assert (worst.evidence["every_steps"], worst.evidence["phase"]) == (20, "other")
 
 
 def test_steps_without_rhythm_have_no_period_of_two():
@@ -245,33 +171,6 @@ def test_memory_that_grows_comes_before_a_warning_that_costs_seconds():
     assert rules(diagnose(tables)) == ["memory-growth", "slow-transfer"]
 
 
-def test_time_between_the_lines_of_a_loop_belongs_to_its_function():
-    where = stack(WORKER_LOOP, f"{AUGMENT}:9:Compose.__call__")
-    run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9)
-    run.worker_stacks = [
-        (stack(where, f"{AUGMENT}:None:Noise.__call__"), 0.4, 1.0),
-        (stack(where, f"{AUGMENT}:36:Noise.__call__"), 0.35, 1.0),
-        (stack(where, f"{AUGMENT}:50:Crop.__call__"), 0.25, 1.0),
-    ]
-    cause = diagnose(play(run)).findings[0].cause
-    assert cause is not None
-    assert (cause.line, cause.share) == (36, pytest.approx(0.75, abs=0.01))
-
-
-def test_what_is_special_about_long_steps_is_named_and_not_the_model_that_all_run():
-    run = Run(workers=4, service_ms=8, busy_cores=3, batches=400)
-    run.outlier_every, run.outlier_ms = 20, 60.0
-    model = f"{SCRIPT}:12:Network.forward"
-    run.rank_stacks = [
-        (stack(f"{SCRIPT}:50:main", model), "forward", 0.4, 1.0),
-        (stack(f"{SCRIPT}:58:main", f"{SCRIPT}:30:evaluate", model), "other", 0.2, 1.0),
-    ]
-    worst = diagnose(play(run)).findings[0]
-    assert worst.rule == "step-outliers"
-    assert worst.cause is not None
-    assert (worst.cause.line, worst.cause.function) == (30, "evaluate")
-
-
 def ranked(*seconds: tuple[str, float], **run: Any) -> list[str]:
     """Return the order of findings that count so many seconds, in a run."""
     findings = [
@@ -298,3 +197,44 @@ def test_ranks_that_starve_come_before_the_threads_that_make_them_starve():
     run: dict[str, Any] = {"workers": 2, "service_ms": 60, "ranks": 2, "cores": 2, "busy_cores": 2}
     found = (("oversubscribed-threads", 0.9), ("cpu-starved-by-ranks", 0.5))
     assert ranked(*found, **run)[0] == "cpu-starved-by-ranks"
+
+
+def on_four_gpus(ranks: int, **columns: list[float]) -> RunTables:
+    """Return a healthy run of so many ranks; columns of `system` are repeated to its length."""
+    tables = play(Run(workers=4, service_ms=8, busy_cores=3, ranks=ranks, cores=16))
+    ticks = len(tables.system["t_ns"])
+    for name, values in columns.items():
+        tables.system[name] = (values * ticks)[:ticks]
+    return tables
+
+
+def utilisations(*percents: float) -> dict[str, list[float]]:
+    return {f"gpu_{gpu}_utilisation_percent": [each] for gpu, each in enumerate(percents)}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "percents", "used"),
+    [
+        (1, (0.0, 97.0, 0.0, 0.0), 0.97),
+        (2, (0.0, 97.0, 0.0, 91.0), 0.94),
+        (4, (96.0, 97.0, 0.0, 91.0), 0.71),
+        (1, (20.0, 97.0, 0.0, 0.0), None),  # another job's, perhaps
+    ],
+)
+def test_one_gpu_a_rank_counts(ranks: int, percents: tuple[float, ...], used: float | None):
+    evidence = gather(on_four_gpus(ranks, **utilisations(*percents)))
+    assert gpu_utilisation(evidence) == (None if used is None else pytest.approx(used))
+
+
+def test_a_rank_that_keeps_its_gpu_busy_is_healthy_beside_idle_ones():
+    told = {each.rule for each in diagnose(on_four_gpus(1, **utilisations(97, 0, 0, 0))).findings}
+    assert "compute-bound" in told
+    assert "small-batch" not in told
+
+
+def test_another_jobs_memory_on_another_gpu_is_not_this_runs():
+    tables = on_four_gpus(1, **utilisations(97, 50))
+    ticks = len(tables.system["t_ns"])
+    tables.system["gpu_0_memory_bytes"] = [2**30] * ticks
+    tables.system["gpu_1_memory_bytes"] = [2**30 + 2**26 * tick for tick in range(ticks)]
+    assert "memory-growth" not in {each.rule for each in diagnose(tables).findings}

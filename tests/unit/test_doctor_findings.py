@@ -1,4 +1,4 @@
-"""The more a run starves, the worse it is told to be; and what is told besides stays true."""
+"""Findings, their severity, and what their remedies are predicted to give."""
 
 from __future__ import annotations
 
@@ -7,10 +7,140 @@ import pytest
 
 from headrace.observe.doctor.diagnose import diagnose
 from headrace.observe.doctor.evidence import gather
+from headrace.observe.doctor.model import Diagnosis
 from headrace.observe.doctor.remedies import without
-from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+from headrace.observe.doctor.rules import slow_storage
+from headrace.observe.whatif.measured import Work
+from run_tables import AUGMENT, MS, PIL, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
+
+
+GETITEM = f"{AUGMENT}:9:Faces.__getitem__"
+
+
+BLUR = stack(WORKER_LOOP, GETITEM, f"{AUGMENT}:31:RandomBlur.__call__", f"{PIL}:160:filter")
+
+
+DECODE = stack(WORKER_LOOP, GETITEM, f"{AUGMENT}:12:decode")
+
+
+READ = stack(WORKER_LOOP, f"{AUGMENT}:14:read_sample")
+
+
+def rules(diagnosis: Diagnosis) -> list[str]:
+    return [finding.rule for finding in diagnosis.findings]
+
+
+def test_one_worker_and_idle_cores_ask_for_workers():
+    diagnosis = diagnose(
+        play(
+            Run(
+                workers=1,
+                service_ms=30,
+                busy_cores=1.5,
+                worker_stacks=[(BLUR, 0.3, 1.0), (DECODE, 0.7, 1.0)],
+            )
+        )
+    )
+    worst = diagnosis.findings[0]
+    assert worst.rule == "too-few-workers"
+    assert worst.remedies[0].predicted_speedup == pytest.approx(30 / 10.6, rel=0.1)
+    assert worst.remedies[0].change in {"3 workers instead of 1", "4 workers instead of 1"}
+    assert " instead of 1 the run would be 2.8 times as fast (" in diagnosis.verdict.sentence
+
+
+def test_slow_storage_names_the_line_that_reads():
+    diagnosis = diagnose(
+        play(
+            Run(
+                workers=2,
+                service_ms=60,
+                worker_cpu=0.1,
+                read_bytes=1_000_000,
+                busy_cores=0.5,
+                worker_stacks=[(READ, 0.9, 0.02), (DECODE, 0.1, 0.9)],
+            )
+        )
+    )
+    worst = diagnosis.findings[0]
+    assert worst.rule == "slow-storage"
+    assert worst.cause is not None
+    assert worst.cause.line == 14
+    assert worst.evidence["bound"] == "latency"
+    assert {remedy.name for remedy in worst.remedies} == {"workers", "shards"}
+    assert rules(diagnosis).index("too-few-workers") > 0
+
+
+def test_a_slow_rank_is_named_rather_than_the_sync_of_the_others():
+    run = Run(workers=4, service_ms=8, ranks=4, cores=32, busy_cores=8)
+    run.slow_rank, run.slow_rank_ms = 2, 5.0
+    diagnosis = diagnose(play(run))
+    assert rules(diagnosis) == ["slow-rank"]
+    assert diagnosis.findings[0].evidence["rank"] == 2
+    assert diagnosis.findings[0].evidence["phase"] == "forward"
+    assert diagnosis.findings[0].evidence["kind"] == "compute"
+    (even,) = diagnosis.findings[0].remedies
+    own, others = (diagnosis.findings[0].evidence[name] for name in ("own_ms", "others_ms"))
+    assert own - others == pytest.approx(5.0, rel=0.05)
+    step_ms = diagnosis.verdict.step_ms
+    assert even.predicted_speedup == pytest.approx(step_ms / (step_ms - 5.0), rel=0.03)
+
+
+def test_a_rank_whose_every_phase_is_slower_has_a_slower_host():
+    tables = play(Run(workers=4, service_ms=8, ranks=4, cores=32, busy_cores=8))
+    for row in tables.rows["steps"]:
+        if row["rank"] == 2:
+            for phase in ("forward", "backward", "optimizer", "other"):
+                more = row[f"{phase}_ns"] // 2
+                row[f"{phase}_ns"] += more
+                row["wall_ns"] += more
+    slow = diagnose(tables).findings[0]
+    assert (slow.rule, slow.evidence["rank"], slow.evidence["kind"]) == ("slow-rank", 2, "host")
+    assert slow.cause is None
+    assert "its host or its device is slower" in slow.title
+
+
+def test_workers_that_are_started_again_each_epoch():
+    diagnosis = diagnose(
+        play(Run(workers=2, service_ms=8, batches=20, epochs=6, restart_ms=300, busy_cores=3))
+    )
+    worst = diagnosis.findings[0]
+    assert worst.rule == "workers-restarted"
+    assert worst.remedies[0].name == "persistent-workers"
+    assert worst.remedies[0].predicted_speedup is not None
+    assert worst.remedies[0].predicted_speedup > 1.5
+
+
+def test_a_loader_that_is_made_anew_each_epoch_is_to_be_made_once():
+    tables = play(Run(workers=2, service_ms=8, batches=20, epochs=6, restart_ms=300, busy_cores=3))
+    tables.rows["loaders"] *= 6
+    worst = diagnose(tables).findings[0]
+    assert worst.rule == "workers-restarted"
+    assert worst.evidence["constructed"] == 6
+    (once,) = worst.remedies
+    assert "once, before the epochs begin" in once.how
+    assert once.overrides == ()  # persistent workers alone do not help
+    # Of two stages with three epochs each, persistent workers save most starts.
+    tables.rows["loaders"] = tables.rows["loaders"][:2]
+    (persistent,) = diagnose(tables).findings[0].remedies
+    assert persistent.how == "Give the DataLoader at train.py:40 persistent_workers=True."
+    assert len(persistent.overrides) == 1
+
+
+def test_a_run_that_took_no_step_is_told_so():
+    diagnosis = diagnose(RunTables())
+    assert diagnosis.findings == ()
+    assert diagnosis.verdict.sentence.startswith("No training step was recorded")
+
+
+def test_the_share_of_timed_reads_leaves_out_batches_without():
+    rows = {"read_ns": np.array([-1, 50, -1]), "wall_ns": np.array([100, 100, 300])}
+    assert slow_storage._share(Work(rows=rows, cpu_measured=True), "read_ns", "wall_ns") == 0.5
+    none = {"read_ns": np.array([-1, -1]), "wall_ns": np.array([100, 100])}
+    assert slow_storage._share(Work(rows=none, cpu_measured=True), "read_ns", "wall_ns") is None
+
+
 LINES = [
     (stack(WORKER_LOOP, f"{AUGMENT}:{line}:part_{line}"), share, 1.0)
     for line, share in ((31, 0.3), (32, 0.25), (33, 0.25), (34, 0.2))
@@ -102,14 +232,6 @@ def test_what_one_rank_saves_is_not_blamed_on_the_backward_of_those_that_wait(ra
     ]
     (outliers,) = found
     assert (outliers.evidence["phase"], outliers.evidence["every_steps"]) == ("other", 20)
-
-
-def test_long_steps_before_the_first_that_counts_are_no_slow_start():
-    run = Run(workers=4, service_ms=8, busy_cores=3, batches=30)
-    run.phases_ms |= {"forward": 15_000.0, "backward": 15_000.0}
-    diagnosis = diagnose(play(run))
-    assert [each.rule for each in diagnosis.findings] == ["compute-bound"]
-    assert "nothing to fix" in diagnosis.verdict.sentence
 
 
 def test_a_start_that_is_slow_leaves_the_rest_healthy():

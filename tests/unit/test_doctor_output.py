@@ -1,0 +1,238 @@
+"""A diagnosis as it is shown: its sentence, JSON, report in the terminal, documentation."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.cli.doctor_report import print_diagnosis
+from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.documentation import documentation
+from headrace.observe.doctor.model import RULE_SETS, Remedy, RuleSet
+from headrace.observe.doctor.rules import RULES
+from headrace.report.figures.flame import flame
+from json_schemas import check, read_schema
+from run_tables import AUGMENT, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
+
+LOOP = f"{SCRIPT}:50:<module>"
+
+
+GENERATED = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__", f"{AUGMENT}:None:Noise.__call__")
+
+
+def sentence(run: Run) -> str:
+    return diagnose(play(run)).verdict.sentence
+
+
+def saving(every: int, batches: int) -> Run:
+    save = stack(LOOP, f"{SCRIPT}:115:main", "/venv/lib/python3.11/site-packages/torch/x.py:5:save")
+    run = Run(workers=4, service_ms=8, busy_cores=3, batches=batches)
+    run.rank_stacks = [(save, "other", 0.2, 0.5)]
+    run.outlier_every, run.outlier_ms = every, 43.0
+    return run
+
+
+def test_outliers_say_how_many_of_how_many_and_where():
+    told = sentence(saving(every=50, batches=1202))
+    assert told.startswith(
+        "24 of 1,200 steps take 5.1 times as long as the others (every 50 steps, in main at "
+        "train.py:115)"
+    )
+    assert told.endswith(".")
+
+
+def test_what_goes_is_told_as_without():
+    told = sentence(saving(every=10, batches=402))
+    assert "; without such steps the run would be 1.4 times as fast" in told
+
+
+def test_outliers_at_no_known_place_are_told_without_one():
+    run = saving(every=50, batches=1202)
+    run.rank_stacks = []
+    assert "(every 50 steps)" in sentence(run)
+
+
+def test_code_that_slows_workers_down_is_told_as_without():
+    where = stack(WORKER_LOOP, f"{AUGMENT}:31:RandomBlur.__call__")
+    run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9, worker_stacks=[(where, 0.6, 1.0)])
+    run.worker_stacks.append((stack(WORKER_LOOP, f"{AUGMENT}:9:decode"), 0.4, 1.0))
+    told = sentence(run)
+    assert "RandomBlur at augment.py:31 takes 60% of the workers' time; without RandomBlur" in told
+    assert " the run would be 2." in told
+
+
+def test_a_slow_rank_is_told_with_what_it_does():
+    run = Run(workers=4, service_ms=8, ranks=2, cores=32, busy_cores=8)
+    run.slow_rank, run.slow_rank_ms = 1, 5.0
+    run.rank_stacks = [(stack(LOOP, f"{SCRIPT}:33:metrics"), "forward", 0.5, 1.0)]
+    assert sentence(run).startswith("Rank 1 needs 1.5 times as long for a step as the others: it ")
+    assert "computes longer, in metrics at train.py:33" in sentence(run)
+
+
+def test_a_phase_is_told_in_words():
+    run = Run(loader=False)
+    run.phases_ms = {**run.phases_ms, "other": 40.0}
+    told = sentence(run)
+    assert told.endswith("% is outside the model: logging, saving and the like.")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [(1.08, 1.12, "1.1x"), (1.04, 1.12, "1.1x (1.0 to 1.1)"), (None, None, "")],
+)
+def test_an_interval_whose_ends_read_the_same_is_left_out(
+    low: float | None, high: float | None, told: str
+):
+    speedup = None if low is None else 1.1
+    remedy = Remedy(name="a", change="b", how="c", predicted_speedup=speedup, low=low, high=high)
+    assert remedy.prediction == told
+
+
+def test_a_line_that_is_not_known_is_not_shown():
+    run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9)
+    run.worker_stacks = [(GENERATED, 1.0, 1.0)]
+    diagnosis = diagnose(play(run))
+    cause = diagnosis.findings[0].cause
+    assert cause is not None
+    assert (cause.file, cause.line, cause.name) == (AUGMENT, 0, "Noise")
+    assert "Noise at augment.py takes 100% of the workers' time" in diagnosis.verdict.sentence
+    text = StringIO()
+    print_diagnosis(diagnosis, Console(file=text, width=200, highlight=False))
+    assert "augment.py Noise.__call__" in text.getvalue()
+    assert ":0" not in text.getvalue()
+    assert "None" not in text.getvalue()
+    drawn = flame(play(run))
+    assert drawn is not None
+    trace = drawn.data[0]
+    assert any(label.endswith("Noise.__call__  augment.py") for label in trace.labels)
+    assert not any("None" in text or "line 0" in text for text in trace.hovertext)
+
+
+@pytest.mark.parametrize("line", ["None", "", "-1", "0"])
+def test_a_frame_without_a_line_belongs_to_its_function(line: str):
+    run = Run(workers=2, service_ms=50, cores=2, busy_cores=1.9)
+    run.worker_stacks = [
+        (stack(WORKER_LOOP, f"{AUGMENT}:{line}:Noise.__call__"), 0.6, 1.0),
+        (stack(WORKER_LOOP, f"{AUGMENT}:36:Noise.__call__"), 0.4, 1.0),
+    ]
+    cause = diagnose(play(run)).findings[0].cause
+    assert cause is not None
+    assert (cause.line, cause.share) == (36, pytest.approx(1.0))
+
+
+SCHEMA = read_schema("diagnosis.schema.json")
+
+
+RUNS = {
+    "healthy": Run(workers=4, service_ms=8, busy_cores=3),
+    "slow": Run(
+        workers=2,
+        service_ms=50,
+        cores=2,
+        busy_cores=1.9,
+        worker_stacks=[(f"{AUGMENT}:31:RandomBlur.__call__", 1.0, 1.0)],
+    ),
+    "short": Run(batches=4),
+    "no-loader": Run(loader=False),
+}
+
+
+@pytest.mark.parametrize("rules", RULE_SETS)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_a_diagnosis_is_what_the_schema_says(run: Run, rules: RuleSet):
+    told = json.loads(json.dumps(diagnose(play(run), rules).to_json(), allow_nan=False))
+    check(told, SCHEMA)
+    assert told["rules"] == rules
+
+
+def test_every_rule_has_found_something_or_is_quiet():
+    told = diagnose(play(RUNS["slow"])).to_json()
+    assert {finding["rule"] for finding in told["findings"]}.isdisjoint(told["quiet"])
+    assert {"sync-bound", "memory-growth"} <= set(told["quiet"]) <= set(RULES)
+
+
+def test_the_schema_itself_refuses_what_is_wrong():
+    told = diagnose(play(RUNS["slow"])).to_json()
+    told["findings"][0]["severity"] = "bad"
+    with pytest.raises(AssertionError):
+        check(told, SCHEMA)
+
+
+@pytest.mark.parametrize("rules", RULE_SETS)
+def test_a_run_without_any_record_conforms_too(rules: RuleSet):
+    check(diagnose(RunTables(), rules).to_json(), SCHEMA)
+
+
+def test_each_rule_is_named_after_its_file_and_tells_its_threshold():
+    for name, rule in RULES.items():
+        module = __import__(rule.__module__, fromlist=["check"])
+        assert Path(module.__file__).stem == name.replace("-", "_")
+        assert "Fires" in module.__doc__
+    files = {path.stem for path in Path(module.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files == {name.replace("-", "_") for name in RULES}
+
+
+@pytest.mark.parametrize("rules", RULE_SETS)
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_the_report_fits_80_columns(run: Run, rules: RuleSet):
+    text = StringIO()
+    diagnosis = diagnose(play(run), rules)
+    print_diagnosis(diagnosis, Console(file=text, width=80, highlight=False))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    told = " ".join(text.getvalue().split())
+    assert diagnosis.verdict.sentence in told
+    for finding in diagnosis.findings:
+        assert finding.rule in told
+    for rule in (*(each.rule for each in diagnosis.not_evaluated), *diagnosis.quiet):
+        assert rules == "headrace" or rule in told
+    if diagnosis.findings and diagnosis.findings[0].cause is not None:
+        assert f"{AUGMENT}:31" in told
+
+
+EVENTS: list[tuple[list[dict[str, Any]], list[str]]] = [
+    ([], []),
+    ([{"kind": "trace", "text": "rank-0.json.gz", "value": 10.0}], []),
+    (
+        [{"kind": "dropped-records", "text": "a", "value": 1000.0},
+         {"kind": "dropped-records", "text": "b", "value": 234.0}],
+        ["1,234 records were lost: they came faster than they could be collected."],
+    ),
+    (
+        [{"kind": "probe-fault", "text": "Journal: KeyError: 1", "value": 1.0}],
+        ["Recording failed once, and left that out; first: Journal: KeyError: 1."],
+    ),
+    (
+        [{"kind": "switched", "text": "off"}, {"kind": "switched", "text": "on"},
+         {"kind": "recording-stopped", "text": "after 100 faults"}],
+        ["A process recorded no more after a hundred faults of the probe.",
+         "Recording was switched off once: what ran then is not in the figures."],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "told"), EVENTS)
+@pytest.mark.parametrize("rules", ["headrace", "sagemaker"])
+def test_each_kind_of_gap_is_one_sentence(
+    events: list[dict[str, Any]], told: list[str], rules: Any
+):
+    tables = play(Run(workers=2, service_ms=10))
+    for event in events:
+        tables.add("events", **event)
+    diagnosis = diagnose(tables, rules)
+    assert list(diagnosis.gaps) == told
+    assert diagnosis.to_json()["gaps"] == told
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "rules.md"
+
+
+def test_the_page_is_up_to_date_and_has_every_rule():
+    text = DOCS.read_text()
+    assert text == documentation()
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == sorted(RULES)
