@@ -8,23 +8,26 @@ import sys
 import time
 from collections import Counter
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 BATCHES, BATCH = 120, 4
 
 
-def wait_a_little(sample: torch.Tensor) -> torch.Tensor:
+def wait_a_little(sample: np.ndarray) -> np.ndarray:
     time.sleep(0.005)
     return sample
 
 
 class Turned:
-    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
-        return sample.flip(-1)
+    def __call__(self, sample: np.ndarray) -> np.ndarray:
+        return np.flip(sample, -1).copy()
 
 
-class Samples(Dataset):
+class Samples:
+    """Needs no torch, so that processes which make its samples start without it."""
+
     def __init__(self) -> None:
         self.transforms = [wait_a_little, Turned()]
 
@@ -32,10 +35,10 @@ class Samples(Dataset):
         return BATCHES * BATCH
 
     def __getitem__(self, index: int):
-        sample = torch.full((64,), float(index % 7))
+        sample = np.full(64, index % 7, np.float32)
         for transform in self.transforms:
             sample = transform(sample)
-        return sample, os.environ.get("STATION", "here")
+        return sample, os.environ.get("SERVER", "here")
 
 
 if __name__ == "__main__":
