@@ -39,21 +39,18 @@ def servers(tmp_path: Path) -> Iterator[OffloadServers]:
 @pytest.fixture(scope="module")
 def styles(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Line], list[Line]]:
     """What `offload_styles.py` prints without servers, and with two of which one is slow."""
-    folder = tmp_path_factory.mktemp("styles")
-    servers = servers_in(folder)
+    servers = servers_in(tmp_path_factory.mktemp("styles"))
     try:
-        with servers.running("offload_styles.py") as script:
-            eventually(lambda: "alone" in servers.output(), "batches that are made alone")
-            servers.start("one", 2)
-            servers.start("slow", 1)
-            (folder / "servers-run").touch()
-            assert script.wait(500) == 0, servers.output()
+        alone = servers.run("offload_styles.py")
+        servers.start("one", 2)
+        servers.start("slow", 1)
+        helped = servers.run("offload_styles.py")
     finally:
         servers.close()
-    before, after = servers.output().split("alone\n")
+    assert alone.returncode == helped.returncode == 0, helped.stderr
     lines = [
-        [json.loads(line) for line in part.splitlines() if line.startswith("{")]
-        for part in (before, after)
+        [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+        for ended in (alone, helped)
     ]
     return lines[0], lines[1]
 
