@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 
-class Slow:
+class Slow(Dataset):
     """Tells by what process its workers were made: one for each host."""
 
     def __len__(self) -> int:

@@ -8,26 +8,23 @@ import sys
 import time
 from collections import Counter
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 BATCHES, BATCH = 120, 4
 
 
-def wait_a_little(sample: np.ndarray) -> np.ndarray:
+def wait_a_little(sample: torch.Tensor) -> torch.Tensor:
     time.sleep(0.005)
     return sample
 
 
 class Turned:
-    def __call__(self, sample: np.ndarray) -> np.ndarray:
-        return np.flip(sample, -1).copy()
+    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
+        return sample.flip(-1)
 
 
-class Samples:
-    """Needs no torch, so that processes which make its samples start without it."""
-
+class Samples(Dataset):
     def __init__(self) -> None:
         self.transforms = [wait_a_little, Turned()]
 
@@ -35,7 +32,7 @@ class Samples:
         return BATCHES * BATCH
 
     def __getitem__(self, index: int):
-        sample = np.full(64, index % 7, np.float32)
+        sample = torch.full((64,), float(index % 7))
         for transform in self.transforms:
             sample = transform(sample)
         return sample, os.environ.get("SERVER", "here")
