@@ -1,4 +1,4 @@
-"""Batches of unmodified scripts on auxiliary hosts: real stations, real sockets, real kills."""
+"""Batches of unmodified scripts on auxiliary hosts: real servers, real sockets, real kills."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs import alive, descendants, eventually
-from stations import Stations
+from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+Line = dict[str, Any]
+pytestmark = pytest.mark.timeout(600)  # the shared job is the first test's
 
 
-def started_in(folder: Path) -> Stations:
+def servers_in(folder: Path) -> OffloadServers:
     for source in SCRIPTS.glob("offload_*.py"):
         shutil.copy(source, folder)
     shutil.copytree(SCRIPTS / "offload_beside", folder / "offload_beside")
-    return Stations(folder)
+    return OffloadServers(folder)
 
 
 @pytest.fixture
-def stations(tmp_path: Path) -> Iterator[Stations]:
-    running = started_in(tmp_path)
+def servers(tmp_path: Path) -> Iterator[OffloadServers]:
+    running = servers_in(tmp_path)
     yield running
     running.close()
 
 
-Told = dict[str, Any]
-
-
 @pytest.fixture(scope="module")
-def styles(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Told], list[Told]]:
-    """What `offload_styles.py` tells without stations, and with two of which one is slow."""
-    stations = started_in(tmp_path_factory.mktemp("styles"))
+def styles(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Line], list[Line]]:
+    """What `offload_styles.py` prints without servers, and with two of which one is slow."""
+    servers = servers_in(tmp_path_factory.mktemp("styles"))
     try:
-        alone = stations.run("offload_styles.py")
-        stations.start("one", 2)
-        stations.start("slow", 1)
-        helped = stations.run("offload_styles.py")
+        alone = servers.run("offload_styles.py")
+        servers.start("one", 2)
+        servers.start("slow", 1)
+        helped = servers.run("offload_styles.py")
     finally:
-        stations.close()
+        servers.close()
     assert alone.returncode == helped.returncode == 0, helped.stderr
-    told = [
+    lines = [
         [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
         for ended in (alone, helped)
     ]
-    return told[0], told[1]
+    return lines[0], lines[1]
 
 
-def digests(told: list[Told], name: str = "") -> list[str]:
-    return [each["digest"] for each in told if name in ("", each["name"])]
+def digests(lines: list[Line], name: str = "") -> list[str]:
+    return [each["digest"] for each in lines if name in ("", each["name"])]
 
 
 def test_batches_are_the_same_bit_for_bit_wherever_they_are_made(styles):
@@ -79,13 +79,13 @@ def test_a_host_that_is_ten_times_slower_makes_less_and_epochs_are_whole(styles)
     assert 0 < 3 * made["slow"] < made["one"], made
 
 
-def test_trainers_that_make_loaders_of_their_own_are_helped(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_trainers.py")
+def test_trainers_that_make_loaders_of_their_own_are_helped(servers: OffloadServers):
+    servers.start("one", 2)
+    ended = servers.run("offload_trainers.py")
     assert ended.returncode == 0, ended.stderr
-    told = [line for line in ended.stdout.splitlines() if line.startswith("by_")]
-    assert len(told) == 3, ended.stdout
-    for trainer, result in (line.split(" ", 1) for line in told):
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("by_")]
+    assert len(lines) == 3, ended.stdout
+    for trainer, result in (line.split(" ", 1) for line in lines):
         found = json.loads(result)
         assert found["same"], trainer
         assert found["helped"]["elsewhere"] > 0, trainer
@@ -93,180 +93,206 @@ def test_trainers_that_make_loaders_of_their_own_are_helped(stations: Stations):
         assert found["alone"] == {"here": 2 * 48, "elsewhere": 0}, trainer
 
 
-def epochs(stations: Stations) -> list[str]:
-    """Return what a running `offload_epochs.py` has told of whole epochs."""
-    return [line for line in stations.said().splitlines() if line.startswith("epoch ")]
+def epochs(servers: OffloadServers) -> list[str]:
+    """Return what a running `offload_epochs.py` has printed of whole epochs."""
+    return [line for line in servers.output().splitlines() if line.startswith("epoch ")]
 
 
-def wait_for_epoch(stations: Stations, wanted: str, *, without: str = "?") -> None:
+def wait_for_epoch(servers: OffloadServers, wanted: str, *, without: str = "?") -> None:
     """Wait for an epoch that ends from now on, in which `wanted` had a part and `without` none."""
-    begun = len(epochs(stations))
+    begun = len(epochs(servers))
 
     def is_there() -> bool:
-        return any(wanted in line and without not in line for line in epochs(stations)[begun + 1 :])
+        return any(wanted in line and without not in line for line in epochs(servers)[begun + 1 :])
 
     eventually(is_there, f"an epoch with {wanted} and without {without}")
 
 
-def finish(script, folder: Path, stations: Stations) -> str:
-    (folder / "enough").touch()
-    assert script.wait(60) == 0, stations.said()
-    assert "Traceback" not in stations.said()
-    return stations.said()
+def receivers_of(script: int) -> list[int]:
+    return [
+        pid
+        for pid in descendants(script)
+        if b"offload.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def test_hosts_die_freeze_come_back_and_join_while_each_epoch_is_whole(
-    stations: Stations, tmp_path: Path
+    servers: OffloadServers, tmp_path: Path
 ):
-    stations.start("one", 2)
-    stations.start("two", 2)
-    with stations.running("offload_epochs.py") as script:
-        wait_for_epoch(stations, "one")
-        wait_for_epoch(stations, "two")
-        stations.signal("one", signal.SIGKILL)
-        stations.signal("two", signal.SIGSTOP)
-        wait_for_epoch(stations, "here", without="two")
-        eventually(lambda: "two has been silent for 3 s" in stations.said(), "the frozen host told")
-        stations.signal("two", signal.SIGCONT)
-        wait_for_epoch(stations, "two", without="one")
-        stations.start("three", 2)
-        wait_for_epoch(stations, "three")
-        said = finish(script, tmp_path, stations)
-    assert "auxiliary host one is lost" in said
-    assert "auxiliary host two is back" in said
-
-
-def test_without_its_receiver_a_script_goes_on(stations: Stations, tmp_path: Path):
-    stations.start("one", 2)
-    with stations.running("offload_epochs.py") as script:
-        wait_for_epoch(stations, "one")
-        (receiver,) = [
-            pid for pid in descendants(script.pid)
-            if b"offload.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]  # fmt: skip
+    servers.start("one", 2)
+    servers.start("two", 2)
+    with servers.running("offload_epochs.py") as script:
+        wait_for_epoch(servers, "one")
+        wait_for_epoch(servers, "two")
+        servers.signal("one", signal.SIGKILL)
+        servers.signal("two", signal.SIGSTOP)
+        wait_for_epoch(servers, "here", without="two")
+        eventually(lambda: "two has been silent for 3 s" in servers.output(), "the frozen host")
+        servers.signal("two", signal.SIGCONT)
+        wait_for_epoch(servers, "two", without="one")
+        servers.start("three", 2)
+        wait_for_epoch(servers, "three")
+        # Without its receiver a script goes on, too.
+        (receiver,) = receivers_of(script.pid)
         os.kill(receiver, signal.SIGKILL)
-        wait_for_epoch(stations, "here", without="one")
-        finish(script, tmp_path, stations)
+        wait_for_epoch(servers, "here")
+        assert alive(script.pid)
+        (tmp_path / "enough").touch()
+        assert script.wait(60) == 0, servers.output()
+    output = servers.output()
+    assert "Traceback" not in output
+    assert "auxiliary host one is lost" in output
+    assert "auxiliary host two is back" in output
 
 
-def test_nothing_of_a_killed_script_is_left(stations: Stations):
-    stations.start("one", 2)
-    station = stations.processes["one"].pid
-    with stations.running("offload_epochs.py") as script:
-        wait_for_epoch(stations, "one")
-        mine, theirs = descendants(script.pid), descendants(station)
+def test_nothing_of_a_killed_script_is_left(servers: OffloadServers):
+    servers.start("one", 2)
+    server = servers.processes["one"].pid
+    with servers.running("offload_epochs.py") as script:
+        wait_for_epoch(servers, "one")
+        mine, theirs = descendants(script.pid), descendants(server)
         assert mine
         assert len(theirs) == 3, "a forkserver and two workers"
         script.kill()
         eventually(lambda: not any(map(alive, [*mine, *theirs])), "everybody's end")
-    assert alive(station)
+    assert alive(server)
 
 
-def test_an_epoch_that_is_left_and_a_dataset_that_changes(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_left.py")
-    assert ended.returncode == 0, ended.stderr
-    assert "made by ['here', 'one']" in ended.stdout
+@dataclass(frozen=True)
+class Sections:
+    """What `offload_sections.py` has left: results by section, output, exit code, folder.
+
+    Attributes:
+        of_stranger: The processes of a server whose key is another job's, but for itself.
+    """
+
+    results: dict[str, Any]
+    output: str
+    exit_code: int
+    folder: Path
+    of_stranger: list[int]
 
 
+@pytest.fixture(scope="module")
+def sections(tmp_path_factory: pytest.TempPathFactory) -> Sections:
+    folder = tmp_path_factory.mktemp("sections")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / "content").write_text("of the job")
+    (elsewhere / "content").write_text("of another folder")
+    servers = servers_in(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REMOVED", "as it began")
+        try:
+            servers.start("one", 2)
+            servers.start("stranger", 2, key=b"another job's key")
+            with servers.running("offload_sections.py", str(elsewhere)) as script:
+                eventually(lambda: "'unmounted/sample'" in servers.output(), "the lost path")
+                (folder / "unmounted" / "reported").touch()
+                code = script.wait(500)
+            of_stranger = descendants(servers.processes["stranger"].pid)
+            output = servers.output()
+        finally:
+            servers.close()
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"section"')]
+    results = {line["section"]: line["result"] for line in lines}
+    return Sections(results, output, code, folder, of_stranger)
+
+
+def result_of(sections: Sections, name: str) -> Any:
+    assert name in sections.results, sections.output
+    return sections.results[name]
+
+
+TWO_WHOLE_EPOCHS = [list(range(80))] * 2
 REMEDY = "mount them there at the same place, or read from object storage"
 
 
-def test_paths_that_other_hosts_have_not_are_told_after_one_batch(
-    stations: Stations, tmp_path: Path
+def test_batches_that_fail_on_other_hosts_alone_are_reported_and_three_are_enough(
+    sections: Sections,
 ):
-    stations.start("one", 2)
-    with stations.running("offload_faults.py", "unmounted") as script:
-        eventually(lambda: "failed on auxiliary host one" in stations.said(), "the host told")
-        (tmp_path / "files" / "told").touch()
-        assert script.wait(60) == 0, stations.said()
-    assert "whole" in stations.said().splitlines()
-    told = [line for line in stations.said().splitlines() if "failed on auxiliary host one" in line]
-    assert len(told) == 1, stations.said()
+    assert result_of(sections, "files") == TWO_WHOLE_EPOCHS
+    lines = [line for line in sections.output.splitlines() if "files/one/sample" in line]
+    assert "a batch failed on auxiliary host one: FileNotFoundError" in lines[0]
+    assert REMEDY in lines[0]
+    assert "It was made here." in "\n".join(lines)
+    assert "It is asked no more." in lines[-1]
+
+
+def test_paths_that_other_hosts_have_not_are_reported_after_one_batch(sections: Sections):
+    assert result_of(sections, "unmounted") == TWO_WHOLE_EPOCHS
+    (line,) = [line for line in sections.output.splitlines() if "'unmounted/sample'" in line]
+    assert "failed on auxiliary host one" in line
     assert (
-        "No such file or directory: 'files/sample'. It is asked no more. The dataset reads"
-        in told[0]
+        "No such file or directory: 'unmounted/sample'. It is asked no more. The dataset reads"
+        in line
     )
-    assert REMEDY in told[0]
-    assert (tmp_path / "files" / "tries").read_text() == "once\n", "nothing else was lost"
+    assert REMEDY in line
+    attempts = (sections.folder / "unmounted" / "attempts").read_text()
+    assert attempts == "once\n", "nothing else was lost"
 
 
-def test_batches_that_fail_on_other_hosts_alone_are_told_and_three_are_enough(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_faults.py", "files", "wait")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
-    assert "a batch failed on auxiliary host one: FileNotFoundError" in ended.stderr
-    assert "files/one/sample" in ended.stderr
-    assert REMEDY in ended.stderr
-    assert "It was made here." in ended.stderr
-    assert "It is asked no more." in ended.stderr
+def test_a_module_that_other_hosts_have_not_is_named(sections: Sections):
+    assert result_of(sections, "unknown") == TWO_WHOLE_EPOCHS
+    assert "auxiliary host one cannot load the dataset, and is not asked" in sections.output
+    assert "No module named 'a_module_of_that_name'" in sections.output
+    assert "requirements.txt" in sections.output
 
 
-def test_a_module_that_other_hosts_have_not_is_told(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_faults.py", "unknown", "wait")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
-    assert "auxiliary host one cannot load the dataset, and is not asked" in ended.stderr
-    assert "No module named 'a_module_of_that_name'" in ended.stderr
-    assert "requirements.txt" in ended.stderr
+def test_what_fails_everywhere_is_reported_as_without_help(sections: Sections):
+    assert sections.exit_code == 1
+    after_all_others = sections.output.rpartition('{"section"')[2]
+    assert "ValueError: a picture without pixels" in after_all_others
+    assert "while making sample 50" in after_all_others
 
 
-def test_what_fails_everywhere_is_told_as_without_help(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_faults.py", "wrong")
-    assert ended.returncode == 1
-    assert "ValueError: a picture without pixels" in ended.stderr
-    assert "while making sample 50" in ended.stderr
+def test_what_cannot_be_sent_is_made_here_and_its_attribute_named(sections: Sections):
+    assert result_of(sections, "locked") == TWO_WHOLE_EPOCHS
+    assert "batches of Locked are made on this host alone" in sections.output
+    assert "dataset.guard is a lock" in sections.output
 
 
-def test_what_cannot_be_sent_is_made_here_and_its_attribute_named(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_faults.py", "locked")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
-    assert "batches of Locked are made on this host alone" in ended.stderr
-    assert "dataset.guard is a lock" in ended.stderr
+def test_an_epoch_that_is_left_and_a_dataset_that_changes(sections: Sections):
+    found = result_of(sections, "epochs left")
+    assert found["turns"] == [
+        [1000 * turn + index for index in range(10 if turn % 2 else 64)] for turn in range(6)
+    ]
+    assert found["makers"] == ["here", "one"]
 
 
-def test_batches_of_an_epoch_that_was_left_do_not_come_in_the_next(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_slow_left.py")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+def test_batches_of_an_epoch_that_was_left_do_not_come_in_the_next(sections: Sections):
+    assert result_of(sections, "slow epochs left") == [
+        [1000 * turn + index for index in range(4 if turn < 3 else 60)] for turn in range(4)
+    ]
 
 
-def test_a_host_that_lives_and_makes_nothing_holds_up_nobody(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_stuck.py")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+def test_a_host_that_lives_and_makes_nothing_holds_up_nobody(sections: Sections):
+    assert result_of(sections, "hanging") == [list(range(200))] * 2
 
 
-def test_a_script_finds_its_own_classes_settings_and_errors(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_own.py")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+def test_a_script_finds_its_own_classes_settings_and_errors(sections: Sections):
+    assert result_of(sections, "own classes") == {
+        "errors": ["twenty-one"],
+        "used": [9, 9],
+        "dtypes": ["torch.float64"],
+        "values": [14.0],
+    }
 
 
 @pytest.mark.parametrize("kind", ["torch", "headrace"])
-def test_wherever_samples_are_made_they_find_what_the_script_has_set(
-    kind: str, stations: Stations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
-    elsewhere.mkdir()
-    (tmp_path / "content").write_text("of the job")
-    (elsewhere / "content").write_text("of another folder")
-    monkeypatch.setenv("REMOVED", "as it began")
-    stations.start("one", 1)
-    ended = stations.run("offload_own.py", kind, str(elsewhere))
-    assert ended.returncode == 0, ended.stderr
+def test_wherever_samples_are_made_they_find_what_the_script_has_set(kind: str, sections: Sections):
+    ((hashed, *before),), ((hashed_later, *after),) = result_of(sections, f"environment, {kind}")
+    assert before == ["('at first', 'there')", "of the job"]
+    assert after == ["('later', None)", "of another folder"]
+    assert hashed == hashed_later
 
 
-def test_loaders_that_are_let_go_of_leave_nothing_open(stations: Stations):
-    stations.start("one", 2)
-    ended = stations.run("offload_let_go.py")
-    assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr
+def test_loaders_that_are_let_go_of_leave_nothing_open(sections: Sections):
+    found = result_of(sections, "let go")
+    assert sorted(found) == ["leave", "look_once", "train"]
+    for way, (before, after) in found.items():
+        assert after <= before, way
 
 
-def test_who_has_another_key_is_not_asked(stations: Stations):
-    stations.start("one", 2, key=b"another job's key")
-    ended = stations.run("offload_left.py")
-    assert ended.returncode == 0, ended.stderr
-    assert "made by ['here']" in ended.stdout
+def test_who_has_another_key_is_not_asked(sections: Sections):
+    assert result_of(sections, "epochs left")["makers"] == ["here", "one"]
+    assert sections.of_stranger == [], "it has never started a worker"

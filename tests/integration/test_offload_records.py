@@ -18,27 +18,27 @@ from headrace.observe.whatif.measured import measure
 from headrace.records.reading import open_records
 from headrace.report.write import write_report
 from jobs import headrace, run
-from stations import Stations
+from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
 @pytest.fixture
-def stations(tmp_path: Path) -> Iterator[Stations]:
+def servers(tmp_path: Path) -> Iterator[OffloadServers]:
     for script in SCRIPTS.glob("offload_recorded*.py"):
         shutil.copy(script, tmp_path)
-    running = Stations(tmp_path)
+    running = OffloadServers(tmp_path)
     yield running
     running.close()
 
 
 def recorded(
-    stations: Stations, folder: Path, *flags: str, script: str = "offload_recorded.py"
+    servers: OffloadServers, folder: Path, *flags: str, script: str = "offload_recorded.py"
 ) -> dict[str, int]:
     """Run a script, recorded; return how many batches were made where."""
     command = headrace("run", "--run-dir", "r", *flags, script, "3")
     ended = subprocess.run(
-        command, cwd=folder, env=stations.environment(), capture_output=True, text=True,
+        command, cwd=folder, env=servers.environment(), capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -49,11 +49,11 @@ def recorded(
 
 
 def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(
-    stations: Stations, tmp_path: Path
+    servers: OffloadServers, tmp_path: Path
 ):
-    stations.start("one", 2)
-    stations.start("two", 1)
-    made = recorded(stations, tmp_path)
+    servers.start("one", 2)
+    servers.start("two", 1)
+    made = recorded(servers, tmp_path)
     run = open_run(tmp_path / "r")
     came = run.arrivals[run.arrivals["counted"] == 1].groupby("host").size()
     assert {"one": came["one"], "two": came["two"]} == {k: made[k] for k in ("one", "two")}
@@ -88,10 +88,10 @@ def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(
     assert "Samples.transforms[0]: wait_a_little" in page
 
 
-def test_of_a_short_iterable_loader_all_is_recorded(stations: Stations, tmp_path: Path):
-    stations.strands = 2
-    stations.start("one", 1)  # two workers on a core: each sees to its strand at once
-    made = recorded(stations, tmp_path, script="offload_recorded_iterated.py")
+def test_of_a_short_iterable_loader_all_is_recorded(servers: OffloadServers, tmp_path: Path):
+    servers.strands = 2
+    servers.start("one", 1)  # two workers on a core: each sees to its strand at once
+    made = recorded(servers, tmp_path, script="offload_recorded_iterated.py")
     assert made["one"] == 8
     run = open_run(tmp_path / "r")
     batches = run.arrivals[run.arrivals["size_bytes"] >= 4 * 64 * 4]
@@ -100,14 +100,14 @@ def test_of_a_short_iterable_loader_all_is_recorded(stations: Stations, tmp_path
     assert run.auxiliary_workers["batch"].count() == 8
 
 
-def test_without_a_recording_hosts_record_nothing(stations: Stations, tmp_path: Path):
-    stations.strands = 2
-    stations.start("one", 1)
+def test_without_a_recording_hosts_record_nothing(servers: OffloadServers, tmp_path: Path):
+    servers.strands = 2
+    servers.start("one", 1)
     script = "offload_recorded_iterated.py"
-    made = recorded(stations, tmp_path, "--profile", "off", script=script)
+    made = recorded(servers, tmp_path, "--profile", "off", script=script)
     assert made["one"] == 8
     assert not (tmp_path / "r" / "records").exists()
-    assert not list((tmp_path / "stations").glob("records-*"))
+    assert not list((tmp_path / "servers").glob("records-*"))
 
 
 @pytest.fixture(scope="module")

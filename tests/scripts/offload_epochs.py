@@ -7,18 +7,20 @@ import sys
 import time
 from pathlib import Path
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 SAMPLES = 96
 
 
-class Slow(Dataset):
+class Slow:
+    """Needs no torch, so that processes which make its samples start without it."""
+
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int):
         time.sleep(0.01)
-        return index, os.environ.get("STATION", "here")
+        return index, os.environ.get("SERVER", "here")
 
 
 if __name__ == "__main__":

@@ -33,16 +33,7 @@ class Shared(IterableDataset):
 
     def sample(self, index, info):
         drawn = torch.rand(3), random.random(), float(np.random.rand()), info.seed
-        return index, drawn, os.environ.get("STATION", "here")
-
-
-class Uneven(Shared):
-    """Some workers have nothing at all."""
-
-    def __iter__(self):
-        info = get_worker_info()
-        for index in range(info.id * 10 if info.id % 2 else 0):
-            yield self.sample(1000 * info.id + index, info)
+        return index, drawn, os.environ.get("SERVER", "here")
 
 
 def collated(samples):
@@ -55,10 +46,14 @@ def first(worker: int) -> None:
     os.environ["PREPARED"] = str(worker)
 
 
-class Prepared(Shared):
-    def sample(self, index, info):
-        assert os.environ["PREPARED"] == str(info.id)
-        return super().sample(index, info)
+class Uneven(Shared):
+    """Some workers have nothing at all; each was prepared by the loader's `worker_init_fn`."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        for index in range(info.id * 10 if info.id % 2 else 0):
+            assert os.environ["PREPARED"] == str(info.id)
+            yield self.sample(1000 * info.id + index, info)
 
 
 def tell(name: str, batches, made: Counter) -> None:
@@ -83,15 +78,12 @@ def iterations(workers: int):
     shared = DataLoader(Shared(300), 4, num_workers=workers, prefetch_factor=3)
     yield "left", leaving(shared, 20)
     yield "whole", shared
-    uneven = DataLoader(Uneven(0), 4, num_workers=workers, drop_last=True)
-    yield "zipped", (batch for pair in zip(shared, uneven, strict=False) for batch in pair)
-    yield "single", DataLoader(Shared(90), None, num_workers=workers)
-    yield (
-        "own",
-        DataLoader(
-            Prepared(150), 4, num_workers=workers, collate_fn=collated, worker_init_fn=first
-        ),
+    uneven = DataLoader(
+        Uneven(0), 4, num_workers=workers, drop_last=True, collate_fn=collated, worker_init_fn=first
     )
+    yield "zipped", (batch for pair in zip(shared, uneven, strict=False) for batch in pair)
+    yield "uneven", uneven
+    yield "single", DataLoader(Shared(90), None, num_workers=workers)
 
 
 if __name__ == "__main__":

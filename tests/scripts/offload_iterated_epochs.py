@@ -22,7 +22,7 @@ class Slow(IterableDataset):
         info = get_worker_info()
         for index in range(info.id, SAMPLES, info.num_workers):
             time.sleep(0.005)
-            yield index, os.environ.get("STATION", "here"), os.getppid()  # one for each host
+            yield index, os.environ.get("SERVER", "here"), os.getppid()  # one for each host
 
 
 def expected(workers: int) -> list[int]:

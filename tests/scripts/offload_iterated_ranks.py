@@ -17,7 +17,7 @@ class Shared(IterableDataset):
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         number, of = rank * info.num_workers + info.id, world * info.num_workers
         for index in range(number, 200, of):
-            yield index, torch.rand(1).item(), os.environ.get("STATION", "here")
+            yield index, torch.rand(1).item(), os.environ.get("SERVER", "here")
 
 
 def tell(loader) -> None:

@@ -35,7 +35,7 @@ class Samples(Dataset):
         sample = torch.full((64,), float(index % 7))
         for transform in self.transforms:
             sample = transform(sample)
-        return sample, os.environ.get("STATION", "here")
+        return sample, os.environ.get("SERVER", "here")
 
 
 if __name__ == "__main__":

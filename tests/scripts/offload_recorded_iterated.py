@@ -17,7 +17,7 @@ class Samples(IterableDataset):
         info = get_worker_info()
         for index in range(info.id, 64, info.num_workers):
             time.sleep(0.005)
-            yield torch.full((64,), float(index)), os.environ.get("STATION", "here")
+            yield torch.full((64,), float(index)), os.environ.get("SERVER", "here")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def note_maker(name: str) -> str:
     The first others do, too: else they would make all that may be under way beside a batch that
     waits here, and nothing would be left for one that comes later.
     """
-    maker, others = os.environ.get("STATION", "here"), int(os.environ["EACH_OTHER"])
+    maker, others = os.environ.get("SERVER", "here"), int(os.environ["EACH_OTHER"])
     if maker != "here":
         Path(f"{name}.made-by-{maker}").touch()
     deadline_s = time.monotonic() + 60
@@ -111,7 +111,7 @@ def tell(name: str, loader) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["EACH_OTHER"] = os.environ.get("OTHERS_FIRST", "0")  # stations hear of what is set
+    os.environ["EACH_OTHER"] = os.environ.get("OTHERS_FIRST", "0")  # servers find what is set
     torch.manual_seed(5)
     own = torch.Generator().manual_seed(9)
     ours = {

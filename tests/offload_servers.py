@@ -1,4 +1,4 @@
-"""Real stations for the tests, as auxiliary hosts of scripts that run without a launcher."""
+"""Real offload servers for the tests, as auxiliary hosts of scripts that run without a launcher."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from jobs import clean_environment
 _ADDRESS = "127.0.0.1"
 
 
-class Stations:
-    """Stations on this machine, and the file that tells a script of them.
+class OffloadServers:
+    """Offload servers on this machine, and the hosts file by which a script finds them.
 
     Args:
         folder: The job's; the files of this class lie in one below it.
@@ -29,9 +29,9 @@ class Stations:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._own = folder / "stations"
+        self._own = folder / "servers"
         self._own.mkdir()
-        self._said = self._own / "said"
+        self._output = self._own / "output"
         self._key = secrets.token_bytes(32)
         self._hosts: list[AuxiliaryHost] = []
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -39,7 +39,7 @@ class Stations:
         self.strands = 0  # among how many workers there iterable datasets are shared
 
     def start(self, name: str, cores: int, key: bytes | None = None) -> None:
-        """Start one; what it makes finds its name in the variable STATION."""
+        """Start one; what it makes finds its name in the variable SERVER."""
         key_file = self._own / f"{name}.key"
         key_file.write_bytes(key or self._key)
         reading, writing = os.pipe()
@@ -48,29 +48,29 @@ class Stations:
              str(os.getpid()), "--announce", str(writing), "--key", str(key_file),
              "--address", _ADDRESS, "--cores", str(cores)],
             cwd=self._folder,
-            env=clean_environment(STATION=name),
+            env=clean_environment(SERVER=name),
             pass_fds=[writing],
         )  # fmt: skip
         os.close(writing)
         with os.fdopen(reading) as announced:
             port = json.loads(announced.readline())["port"]
         self._hosts.append(AuxiliaryHost(name=name, address=_ADDRESS, port=port))
-        self.tell()
+        self.write_hosts_file()
 
-    def tell(self) -> Path:
+    def write_hosts_file(self) -> Path:
         """Write the hosts file anew; return it."""
         path = self._own / "hosts.json"
         draft = path.with_suffix(f".draft-{threading.get_ident()}")
-        told = HostsFile(
+        content = HostsFile(
             key=self._key.hex(), folder=str(self._folder), cores=self.cores,
             strands=self.strands, hosts=tuple(self._hosts),
         )  # fmt: skip
-        draft.write_bytes(told.to_bytes())
+        draft.write_bytes(content.to_bytes())
         draft.replace(path)
         return path
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a station a signal."""
+        """Send a server a signal."""
         self.processes[name].send_signal(number)
 
     def environment(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class Stations:
         others_first = {"OTHERS_FIRST": str(len(self._hosts))} if self._hosts else {}
         return clean_environment(
             **others_first,
-            HEADRACE_OFFLOAD=str(self.tell()),
+            HEADRACE_OFFLOAD=str(self.write_hosts_file()),
             PYTHONPATH=f"{SITE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
         )
 
@@ -105,14 +105,14 @@ class Stations:
 
     @contextmanager
     def running(self, script: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Have a script of the folder run meanwhile; `said` tells its output."""
-        with self._said.open("wb") as said:
+        """Run a script of the folder meanwhile; `output` returns what it has printed."""
+        with self._output.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-u", script, *arguments],
                 cwd=self._folder,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
             )
         try:
@@ -121,12 +121,12 @@ class Stations:
             process.kill()
             process.wait()
 
-    def said(self) -> str:
-        """Return what the running script has said."""
-        return self._said.read_text()
+    def output(self) -> str:
+        """Return what the running script has printed, to stdout and stderr."""
+        return self._output.read_text()
 
     def close(self) -> None:
-        """End all stations."""
+        """End all servers."""
         for process in self.processes.values():
             process.send_signal(signal.SIGCONT)
             process.kill()
