@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import click
 import typer.main
 
 import headrace
+import headrace.sagemaker
 from headrace.cli.main import build_app
 
 WRITTEN = Path(__file__).with_name("surfaces.json")
@@ -32,6 +34,7 @@ def commands(command: click.Command, name: str) -> dict[str, list[str]]:
 def surfaces() -> dict[str, object]:
     return {
         "public names": sorted(headrace.__all__),
+        "SageMaker's names": sorted(headrace.sagemaker.__all__),
         "transforms": sorted(headrace.transforms.__all__),
         "verbs": commands(typer.main.get_command(build_app()), "headrace"),
     }
@@ -62,3 +65,14 @@ def test_a_dataset_needs_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_sagemakers_modules_have_the_names_that_the_package_has():
+    modules = ("debugger", "inputs", "instance_group", "pytorch")
+    found = {
+        name
+        for module in modules
+        for name in vars(importlib.import_module(f"headrace.sagemaker.{module}"))
+        if not name.startswith("__") and name != "annotations"
+    }
+    assert found == set(headrace.sagemaker.__all__)

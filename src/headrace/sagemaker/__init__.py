@@ -1,7 +1,7 @@
 """The names of SageMaker's Python SDK that launch scripts use, importable in the SDK's place.
 
-`from headrace.sagemaker import PyTorch, TrainingInput` in place of `from sagemaker.pytorch import
-PyTorch` and `from sagemaker.inputs import TrainingInput`. They hold no logic of their own.
+Each is here, and in the module where the SDK has it: `headrace.sagemaker.pytorch.PyTorch` in place
+of `sagemaker.pytorch.PyTorch`. The package holds no logic of its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,11 @@
+"""`sagemaker.inputs`: channels of a job."""
+
+from __future__ import annotations
+
+from headrace.sagemaker import (
+    FileSystemInput,
+    ShuffleConfig,
+    TrainingInput,
+)
+
+__all__ = ["FileSystemInput", "ShuffleConfig", "TrainingInput"]
