@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.plan import Plan
-from headrace.plan.seeds import sample_seed
+from headrace.sampling import Plan
+from headrace.sampling.seeds import sample_seed
 from report import machine
 
 GLOBAL_BATCH = 256

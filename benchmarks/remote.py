@@ -27,10 +27,10 @@ from s3_server import s3_server
 from slow_proxy import slow_proxy
 
 import headrace
-from headrace.data.shards.in_place import index_in_place
-from headrace.data.shards.index import open_index
-from headrace.data.shards.options import PackOptions
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_index import open_index
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import open_store
 from headrace.data.transforms import OnMembers, RandomResizedCrop
 from headrace.data.transforms.decode import decode_member
@@ -41,7 +41,7 @@ NOTES = """
 Times begin at `iter(loader)`, with the dataset and the loader made. Remote and local differ by the
 first batch, a quarter of a second once an epoch, so short epochs show it most.
 
-The first batch's reads go before those of all others (`Gate`), and the S3 server keeps what it
+The first batch's reads go before those of all others (`FirstBatchEvent`), and the S3 server keeps what it
 knows of its files.
 """.strip()
 BATCH, WORKERS = 64, 2

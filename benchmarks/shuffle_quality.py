@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from webdataset.filters import _shuffle as webdataset_shuffle
 
-from headrace.plan import Plan
+from headrace.sampling import Plan
 from report import machine
 
 CLASSES = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from headrace.data.storage import process
+from headrace.data.storage import remote_store
 from jobs import run_here
 
 
@@ -13,7 +13,9 @@ def run_data_verb(
     folder: Path, *arguments: str | Path, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run `headrace data <arguments>`, whose URLs are paths on this host."""
-    called = process._State.called
+    called = remote_store._State.called
     ended = run_here(folder, "data", *map(str, arguments), **environment)
-    assert process._State.called == called, "a verb called an object store in the tests' process"
+    assert remote_store._State.called == called, (
+        "a verb called an object store in the tests' process"
+    )
     return ended

@@ -10,12 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace.observe.probe.device_clock import DeviceClock, Report
-from headrace.observe.probe.segments import Copies, RowKind, Segment
-from headrace.observe.probe.steps import StepClock
+from headrace.observe.probe.device_clock import DeviceClock, HostReport
+from headrace.observe.probe.segments import DeviceCopyCounts, RowKind, Segment
+from headrace.observe.probe.step_clock import StepClock
 from headrace.records.collector import Collector
 from headrace.records.ring import RingWriter
-from headrace.records.schema import BY_NAME, DEVICE_STEPS, STEPS
+from headrace.records.schema import DEVICE_STEPS, STEPS, TABLES_BY_NAME
 from run_tables import MS, SCRIPT
 from simulated_device import Device
 
@@ -105,9 +105,11 @@ class Recorder:
         self._writer.close()
 
     def row(self, table: str, **values: float | str) -> None:
-        zeros = {each.name: "" if each.kind == "text" else 0 for each in BY_NAME[table].fields}
+        zeros = {
+            each.name: "" if each.kind == "text" else 0 for each in TABLES_BY_NAME[table].fields
+        }
         assert values.keys() <= zeros.keys()
-        assert self._writer.write(BY_NAME[table], *(zeros | values).values())
+        assert self._writer.write(TABLES_BY_NAME[table], *(zeros | values).values())
 
     def _play_step(self, number: int) -> None:
         loop, machine = self._loop, self._machine
@@ -119,7 +121,9 @@ class Recorder:
         if not loop.pinned:
             machine.synchronize()
         slow = int(not loop.pinned)
-        self._report(lambda clock, at_ns: clock.within_ended(at_ns, Copies(1, slow, slow)))
+        self._report(
+            lambda clock, at_ns: clock.within_ended(at_ns, DeviceCopyCounts(1, slow, slow))
+        )
         self._compute(loop.forward_ms)
         self._report(lambda clock, at_ns: clock.backward_began(at_ns))
         self._compute(loop.backward_ms)
@@ -155,7 +159,7 @@ class Recorder:
             ready=int(at_hand), receive_ns=-1, receive_cpu_ns=-1,
         )  # fmt: skip
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: HostReport) -> None:
         self._device.report(report)
         report(self._host, self._machine.now_ns)
 

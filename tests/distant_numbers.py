@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.data.loader.known import KnownDataset
+from headrace.data.loader.dataset_protocol import NativeDataset
 from plain_datasets import wait_until
 
 BATCH = 4
 OTHERS = 12  # batches after a stuck first one: each of them would wait for it for 2 s
 
 
-class Distant(KnownDataset):
+class Distant(NativeDataset):
     """Numbers that have to be read ahead; files say what was begun and what arrived."""
 
     fingerprint = "distant numbers"

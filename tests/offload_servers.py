@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
-from headrace.core.places import SITE
+from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
 from jobs import clean_environment
 
 _ADDRESS = "127.0.0.1"
@@ -44,7 +44,7 @@ class OffloadServers:
         key_file.write_bytes(key or self._key)
         reading, writing = os.pipe()
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-P", "-m", "headrace.cluster.offload.station", "--parent",
+            [sys.executable, "-P", "-m", "headrace.offload.server", "--parent",
              str(os.getpid()), "--announce", str(writing), "--key", str(key_file),
              "--address", _ADDRESS, "--cores", str(cores)],
             cwd=self._folder,
@@ -79,7 +79,7 @@ class OffloadServers:
         return clean_environment(
             **others_first,
             HEADRACE_OFFLOAD=str(self.write_hosts_file()),
-            PYTHONPATH=f"{SITE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
+            PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
         )
 
     def run(self, script: str, *arguments: str, **extra: str) -> subprocess.CompletedProcess[str]:

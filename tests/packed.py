@@ -7,8 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 
 
 def write_images(root: Path, count: int, classes: int = 4) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jobs
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
 
 SCRIPTS = Path(__file__).parent / "scripts" / "probed"

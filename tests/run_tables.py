@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.records.schema import BY_NAME, PHASES, TABLES, Table
+from headrace.records.schema import PHASES, TABLES, TABLES_BY_NAME, Table
 
 MS = 1_000_000
 SCRIPT = "/home/ann/train.py"
@@ -36,13 +36,13 @@ class RunTables:
         self.system: dict[str, list[Any]] = {"t_ns": []}
 
     def add(self, table: str, **values: Any) -> None:
-        known = BY_NAME[table]
+        known = TABLES_BY_NAME[table]
         self.rows[table].append(dict(zip(known.columns, row_of(known, **values), strict=True)))
 
     def table(self, name: str) -> pa.Table:
         if name == "system":
             return pa.table(self.system)
-        fields = BY_NAME[name].fields
+        fields = TABLES_BY_NAME[name].fields
         schema = pa.schema([(each.name, _ARROW[each.kind]) for each in fields])
         return pa.Table.from_pylist(self.rows[name], schema=schema)
 

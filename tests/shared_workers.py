@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace import DataLoader
 from headrace.data.loader.arguments import is_iterable
-from headrace.data.loader.iterated import IterableExecutor
-from headrace.data.loader.processes import ProcessExecutor
+from headrace.data.loader.executors.iterable import IterableExecutor
+from headrace.data.loader.executors.process import ProcessExecutor
 
 
 class SharedWorkers:

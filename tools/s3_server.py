@@ -35,7 +35,7 @@ _MOST_STARTS = 5
 # Run first in the server's process: it ends with whoever started it, even after a kill -9.
 _TIE_TO_PARENT = """
 import os, sys
-from headrace.core.lifetime import die_with_parent
+from headrace.core.process.parent_death import die_with_parent
 die_with_parent(int(sys.argv[1]))
 os.execv(sys.argv[2], sys.argv[2:])
 """

@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 from http_sides import ClosedError, Header, Side
 
 from headrace.core.env import child_environment
-from headrace.core.lifetime import die_with_parent
+from headrace.core.process.parent_death import die_with_parent
 
 _COUNTS_PATH = "/-/counts"
 _BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

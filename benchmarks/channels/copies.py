@@ -44,12 +44,17 @@ from slow_proxy import slow_proxy
 from calm import wait_for_calm
 from headrace.core import env
 from headrace.core.units import parse_bytes
-from headrace.data.copies.fetching import AT_ONCE, PARTS_AT_ONCE, SMALL_AT_ONCE, WRITING_THREADS
-from headrace.data.copies.folders import CacheFolders
-from headrace.data.copies.listing import list_channel
-from headrace.data.copies.objects import PART_BYTES
-from headrace.data.copies.request import Wanted
-from headrace.data.copies.trees import Trees
+from headrace.data.channels.copy.cache_dir import CacheDir
+from headrace.data.channels.copy.fetcher import (
+    MAX_PART_REQUESTS,
+    MAX_REQUESTS,
+    MAX_SMALL_REQUESTS,
+    WRITING_THREADS,
+)
+from headrace.data.channels.copy.object_files import PART_BYTES
+from headrace.data.channels.copy.trees import CacheTrees
+from headrace.data.channels.listing import list_channel
+from headrace.data.channels.messages import ChannelRequest
 from headrace.data.storage import StorageConfig, declare_leaf, open_store
 from headrace.data.storage.urls import parse_url
 
@@ -153,8 +158,8 @@ def row(name: str, url: str, folder: Path, args: argparse.Namespace) -> str:
 def run_arm(arm: str, url: str, place: str) -> dict[str, float]:
     """Run one arm; return its seconds and bytes."""
     declare_leaf()
-    config = StorageConfig(in_flight=AT_ONCE)
-    wanted = Wanted(name="train", url=url, folder=place)
+    config = StorageConfig(in_flight=MAX_REQUESTS)
+    wanted = ChannelRequest(name="train", url=url, folder=place)
     if arm == "write":  # it needs to know what is to be written, and takes nothing from there
         sizes = [info.size_bytes for info in list_channel(wanted, config).objects]
         block = os.urandom(PART_BYTES)
@@ -168,14 +173,14 @@ def run_arm(arm: str, url: str, place: str) -> dict[str, float]:
     return {"seconds": seconds, "size_bytes": size_bytes, "busy": psutil.cpu_percent() / 100}
 
 
-def copy(wanted: Wanted, config: StorageConfig) -> int:
+def copy(wanted: ChannelRequest, config: StorageConfig) -> int:
     """Copy, as the process does that `headrace run` starts."""
     listing = list_channel(wanted, config)
-    Trees(CacheFolders(Path(wanted.folder)), None, config).hold(wanted.name, listing)
+    CacheTrees(CacheDir(Path(wanted.folder)), None, config).hold(wanted.name, listing)
     return listing.size_bytes
 
 
-async def read(wanted: Wanted) -> int:
+async def read(wanted: ChannelRequest) -> int:
     """Read by the client alone, and drop what comes."""
     location = parse_url(wanted.url)
     store = S3Store(
@@ -204,7 +209,7 @@ async def read(wanted: Wanted) -> int:
             await obstore.get_range_async(store, path, start=start, length=length)
 
     await asyncio.gather(
-        *(whole() for _ in range(SMALL_AT_ONCE)), *(ranged() for _ in range(PARTS_AT_ONCE))
+        *(whole() for _ in range(MAX_SMALL_REQUESTS)), *(ranged() for _ in range(MAX_PART_REQUESTS))
     )
     return sum(meta["size"] for meta in found)
 

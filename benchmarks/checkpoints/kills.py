@@ -33,11 +33,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 
 from s3_server import S3Server, s3_server  # noqa: E402 - likewise
 
-from headrace.launch.uploads.keeper import LOOK_EVERY_S  # noqa: E402 - likewise
-from headrace.launch.uploads.units import SETTLING_S  # noqa: E402 - likewise
+from headrace.jobs.sync.file_groups import SETTLING_S  # noqa: E402 - likewise
+from headrace.jobs.sync.sync_process import PASS_EVERY_S  # noqa: E402 - likewise
 from jobs import alive, descendants, headrace  # noqa: E402 - after the path
 
-_LOOKS_S = 2 * LOOK_EVERY_S  # at the change, and once it has settled
+_LOOKS_S = 2 * PASS_EVERY_S  # at the change, and once it has settled
 _TRANSFER_S = 1.0  # files, then the manifest: requests that share two cores with the training
 _LONGEST_S = 240.0
 _WAYS = ("saved", "checkpointer")

@@ -30,7 +30,7 @@ from launches import LONGEST_S, SCRIPTS  # noqa: E402
 from prices import CPU_HOST, GPU_HOST  # noqa: E402
 
 from calm import TRIES, calmly  # noqa: E402 - stands above this folder
-from headrace.records.reading import open_records  # noqa: E402
+from headrace.records.reader import open_records  # noqa: E402
 from network_hosts import network_hosts, sagemaker  # noqa: E402 - of the tests
 from report import Row, write_section  # noqa: E402
 

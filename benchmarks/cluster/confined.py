@@ -15,7 +15,7 @@ import psutil
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _PERIOD_US = 100_000
-_STATION = "headrace.cluster.offload.station"
+_STATION = "headrace.offload.server"
 
 
 def _runs(command: list[str], script: str) -> bool:

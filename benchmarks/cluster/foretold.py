@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.observe.whatif.measured import measure
+from headrace.observe.whatif.comparison import TimeSlice
+from headrace.observe.whatif.measured_pipeline import measure
 from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
-from headrace.observe.whatif.tables import ReadOnce, columns
-from headrace.observe.whatif.within import Within
-from headrace.records.reading import open_records
+from headrace.observe.whatif.tables import CachedTables, columns
+from headrace.records.reader import open_records
 
 
 def foretold_from(run_folder: Path, cores: int) -> Prediction:
@@ -19,7 +19,7 @@ def foretold_from(run_folder: Path, cores: int) -> Prediction:
     records = open_records(run_folder)
     fetches = columns(records, "fetches")
     begin_ns = int(fetches["start_ns"][fetches["epoch"] == 1].min())
-    measured = measure(ReadOnce(Within(records, begin_ns=begin_ns)))
+    measured = measure(CachedTables(TimeSlice(records, begin_ns=begin_ns)))
     assert measured is not None  # it has enough steps
     return with_auxiliary(Simulator(measured), cores)
 

@@ -22,8 +22,8 @@ import psutil
 from audit import Audit, audit
 
 import headrace
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from report import Row, write_section
 
 HERE = Path(__file__).parent

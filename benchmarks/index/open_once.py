@@ -20,7 +20,7 @@ _LOOKED_UP = 20_000
 def main() -> None:
     """Measure the folder that the command line names."""
     before_kb, began = private_kb(), time.perf_counter()
-    from headrace.data.shards.index import open_index
+    from headrace.data.shards.shard_index import open_index
 
     index = open_index(sys.argv[1])
     opened_s = time.perf_counter() - began

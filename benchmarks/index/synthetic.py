@@ -8,16 +8,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headrace.data.shards.manifest import Extension, Manifest, ShardEntry, Source, fingerprint_of
-from headrace.data.shards.rows.builder import digest_of, schema_of
-from headrace.data.shards.rows.columns import Kinds
-from headrace.data.shards.rows.file import write_index
+from headrace.data.shards.index_rows import Kinds
+from headrace.data.shards.index_writer import digest_of, schema_of, write_index
+from headrace.data.shards.manifest import (
+    DatasetManifest,
+    DatasetSource,
+    MemberExtension,
+    ShardEntry,
+    fingerprint_of,
+)
 
 KINDS: Kinds = {"cls": "range", "jpg": "range"}
 SHARD_SAMPLES = 1280
 
 
-def synthetic(folder: Path, shards: int) -> Manifest:
+def synthetic(folder: Path, shards: int) -> DatasetManifest:
     """Write the index and manifest of class folders in shards of 128 MiB; return the manifest.
 
     Every shard's rows are alike.
@@ -35,16 +40,16 @@ def synthetic(folder: Path, shards: int) -> Manifest:
     fingerprint = fingerprint_of("tar", entries)
     folder.mkdir(parents=True)
     index = write_index(folder / "index.arrow", (batch for _ in entries), KINDS, fingerprint)
-    manifest = Manifest(
+    manifest = DatasetManifest(
         fingerprint=fingerprint,
         layout="tar",
         num_samples=shards * SHARD_SAMPLES,
         num_members=2 * shards * SHARD_SAMPLES,
         size_bytes=shards,
-        extensions=tuple(Extension(name=name, kind=kind) for name, kind in KINDS.items()),
+        extensions=tuple(MemberExtension(name=name, kind=kind) for name, kind in KINDS.items()),
         index_bytes=index.size_bytes,
         index_crc32c=index.crc32c,
-        source=Source(kind="synthetic", url="", num_files=0, size_bytes=0),
+        source=DatasetSource(kind="synthetic", url="", num_files=0, size_bytes=0),
         shards=tuple(
             replace(entry, index_start=start, index_bytes=length)
             for entry, (start, length) in zip(entries, index.spans, strict=True)

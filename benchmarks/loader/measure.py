@@ -28,7 +28,7 @@ def main() -> None:
         return
     import torch  # noqa: F401 - so that memory before and after is compared with torch loaded
 
-    import headrace.data.loader.loader  # noqa: F401 - likewise, for every arm alike
+    import headrace.data.loader.dataloader  # noqa: F401 - likewise, for every arm alike
 
     before = memory()
     loader = ARMS[name](data)

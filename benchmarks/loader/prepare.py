@@ -6,8 +6,8 @@ from pathlib import Path
 
 import litdata
 
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.transforms.decode import decode_member
 from images import make_folder
 

@@ -104,7 +104,7 @@ def measured() -> list[tuple[str, list[float]]]:
 
 def steps(spans: Spans, pause_s: float) -> None:
     """Call what torch calls at each step."""
-    from headrace.observe.probe.rank import RECORDER
+    from headrace.observe.probe.rank_recorder import RANK_RECORDER
 
     net = torch.nn.Linear(64, 10)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -113,34 +113,36 @@ def steps(spans: Spans, pause_s: float) -> None:
         if pause_s:
             time.sleep(pause_s)
             net(torch.zeros(BATCH, 64)).sum()  # what the script itself finds cold is not counted
-        began = spans.take("rank: a batch is asked for", lambda: RECORDER.fetch_began(iterator))
+        began = spans.take(
+            "rank: a batch is asked for", lambda: RANK_RECORDER.fetch_began(iterator)
+        )
         batch = next(iterator)  # within another fetch it is not recorded
         spans.take(
             "rank: it is there",
-            lambda: RECORDER.fetch_ended(iterator, began, batch, ended=False),  # noqa: B023
+            lambda: RANK_RECORDER.fetch_ended(iterator, began, batch, ended=False),  # noqa: B023
         )
-        spans.take("rank: backward begins", RECORDER.backward_began)
-        spans.take("rank: backward ends", RECORDER.backward_ended)
-        spans.take("rank: optimizer begins", lambda: RECORDER.optimizer_began(optimizer))
-        spans.take("rank: optimizer ends", lambda: RECORDER.optimizer_ended(optimizer))
+        spans.take("rank: backward begins", RANK_RECORDER.backward_began)
+        spans.take("rank: backward ends", RANK_RECORDER.backward_ended)
+        spans.take("rank: optimizer begins", lambda: RANK_RECORDER.optimizer_began(optimizer))
+        spans.take("rank: optimizer ends", lambda: RANK_RECORDER.optimizer_ended(optimizer))
 
 
 def batches(spans: Spans, pause_s: float) -> None:
     """Call what is called at each batch, in a worker or here."""
-    from headrace.observe.probe.batches import BATCHES_MADE
-    from headrace.observe.probe.transforms import TIMER
+    from headrace.observe.probe.batch_recorder import BATCH_RECORDER
+    from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 
     data = Numbers(None)
     for number in range(STEPS // 2):
         if pause_s:
             time.sleep(pause_s)
             data[number]
-        began = spans.take("batch: begins", lambda: BATCHES_MADE.began(0))
-        spans.take("batch: is it timed?", lambda: TIMER.is_due(0))
-        spans.take("batch: ends", lambda: BATCHES_MADE.ended(began, 0, BATCH))  # noqa: B023
+        began = spans.take("batch: begins", lambda: BATCH_RECORDER.began(0))
+        spans.take("batch: is it timed?", lambda: TRANSFORM_TIMER.is_due(0))
+        spans.take("batch: ends", lambda: BATCH_RECORDER.ended(began, 0, BATCH))  # noqa: B023
         if number % 8 == 0:
             began_ns = time.thread_time_ns()
-            with TIMER.timing(data, 0):
+            with TRANSFORM_TIMER.timing(data, 0):
                 made = [data[each] for each in range(BATCH)]
             timed_ns = time.thread_time_ns() - began_ns
             began_ns = time.thread_time_ns()
@@ -154,7 +156,7 @@ def beside(work: Callable[[], None]) -> dict[str, float]:
     host = next(
         process.pid
         for process in psutil.Process().parent().children()
-        if "headrace.observe.probe.host" in process.cmdline()
+        if "headrace.observe.probe.collector_process" in process.cmdline()
     )
     before: dict[str, int] = {}
     began_s = time.monotonic()

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from headrace.core import env
 from headrace.data.transforms import RandomResizedCrop, decode_image
-from headrace.records.switch import Switch
+from headrace.records.live_switch import LiveSwitch
 
 SETTLING_STEPS, SETTLING_S = 6, 0.3
 """What passes at least before a block counts: the switch is seen by then."""
@@ -105,7 +105,7 @@ def main() -> None:
         train_on(training(options), options.progress, options.threads)
         return
     records = env.RECORDS_DIR.get()
-    switch = Switch(Path(records)) if records else None
+    switch = LiveSwitch(Path(records)) if records else None
     steps, mode = iter(training(options)), "off"
     for block in range(options.blocks):
         before, mode = mode, MODES[block % len(MODES)]
@@ -169,7 +169,9 @@ def cpu_s(pids: list[int]) -> float:
 
 def probe_s(everyone: list[int], samplers: list[Path]) -> float:
     """Return the CPU time of what records beside the script: a process, and threads in others."""
-    hosts = [pid for pid in everyone if b"headrace.observe.probe.host" in command_of(pid)]
+    hosts = [
+        pid for pid in everyone if b"headrace.observe.probe.collector_process" in command_of(pid)
+    ]
     threads_ns = 0
     for file in samplers:
         pid, _, thread = file.name.partition("-")
@@ -185,10 +187,12 @@ def command_of(pid: int) -> bytes:
 
 def traced(steps: Iterator[None]) -> tuple[float, int]:
     """Train on until the burst of torch.profiler is over; return the seconds and steps it took."""
-    from headrace.observe.probe.burst import BURST  # the recorder's, which is in this process
+    from headrace.observe.probe.profiler_trace import (
+        PROFILER_TRACE,  # the recorder's, which is in this process
+    )
 
     began, done = time.perf_counter(), 0
-    while BURST.is_due or BURST.under_way:
+    while PROFILER_TRACE.is_due or PROFILER_TRACE.under_way:
         next(steps)
         done += 1
     return time.perf_counter() - began, done

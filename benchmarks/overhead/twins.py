@@ -29,8 +29,8 @@ sys.path.insert(0, str(HERE.parent))
 from run import PAGE, TARGETS, Trained, trained, watched  # noqa: E402 - beside this script
 from train import PROGRESS_BYTES, below, cpu_s, probe_s  # noqa: E402 - likewise
 
+from headrace.records.live_switch import LiveSwitch  # noqa: E402
 from headrace.records.run_folder import RunFolder  # noqa: E402
-from headrace.records.switch import Switch  # noqa: E402
 from images import make_folder  # noqa: E402 - above this folder
 from report import Row, write_section  # noqa: E402 - likewise
 
@@ -105,7 +105,7 @@ class Twin:
         progress: Where it tells its steps, and is told to end.
     """
 
-    def __init__(self, run: Trained, switch: Switch, progress: memoryview) -> None:
+    def __init__(self, run: Trained, switch: LiveSwitch, progress: memoryview) -> None:
         self._processes = [run.process.pid, *below(psutil.Process(run.process.pid))]
         self._samplers = [*run.threads.iterdir()]
         self._run = run.process
@@ -267,7 +267,7 @@ def training(options: argparse.Namespace) -> Iterator[Twin]:
                 assert run.process.poll() is None, "the training failed"
                 time.sleep(0.1)
             records = RunFolder(run.folder).records(1)
-            yield Twin(run, Switch(records), progress)
+            yield Twin(run, LiveSwitch(records), progress)
             progress[1] = 1
             assert run.process.wait() == 0, "the training failed"
             traces = [*run.folder.glob("traces/*")]

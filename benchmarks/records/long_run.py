@@ -49,17 +49,17 @@ LINES = 2000
 """Stacks that a process is seen in; the share of the n-th goes with 1 / n, as lines of code do."""
 TRANSFORM_NAMES = ("Faces.__getitem__", "Faces.decode", "Faces.crop", "Faces.blur", "collate_fn")
 DIAGNOSE = """
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.records.reading import open_records
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.records.reader import open_records
 print(diagnose(open_records(path)).verdict.sentence)
 """
 CLOSE = """
 from headrace.records.collector import Collector
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 Collector(open_records(path).folder, "host").close()
 """
 PAGE = """
-from headrace.report.write import write_report
+from headrace.report.page import write_report
 print(write_report(path))
 """
 FRAME = """

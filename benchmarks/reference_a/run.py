@@ -25,8 +25,8 @@ from screenshot import heatmap_picture  # noqa: E402
 
 from calm import calmly  # noqa: E402 - stands above this folder
 from headrace.observe.whatif.comparison import compare  # noqa: E402 - stands beside this script
-from headrace.observe.whatif.steps import read_steps  # noqa: E402
-from headrace.records.reading import open_records  # noqa: E402
+from headrace.observe.whatif.train_steps import read_steps  # noqa: E402
+from headrace.records.reader import open_records  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
 DOCS = HERE.parents[1] / "docs"

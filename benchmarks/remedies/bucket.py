@@ -22,7 +22,7 @@ COUNT, LATENCY_MS = 96, 50
 FILL = """
 import sys
 from pathlib import Path
-from headrace.data.shards.options import PackOptions
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.shards.pack import pack
 from headrace.data.storage import open_store
 folder, bucket = Path(sys.argv[1]), sys.argv[2]

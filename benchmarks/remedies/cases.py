@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Cause
-from headrace.observe.whatif.prediction import Change, Prediction, Simulator, with_workers
-from headrace.records.reading import Records
+from headrace.observe.doctor.findings import Cause
+from headrace.observe.whatif.prediction import PipelineChange, Prediction, Simulator, with_workers
+from headrace.records.reader import Records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,9 @@ def prefetch(count: int) -> Remedied:
     """So many batches ahead, a worker."""
     return Remedied(
         name=f"{count} batches ahead",
-        predict=lambda evidence, _: simulator(evidence).predict(Change(prefetch_factor=count)),
+        predict=lambda evidence, _: simulator(evidence).predict(
+            PipelineChange(prefetch_factor=count)
+        ),
         flags=("--apply", f"prefetch_factor={count}"),
     )
 

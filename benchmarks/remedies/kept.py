@@ -10,7 +10,7 @@ from typing import Any
 
 from cases import Case
 
-from headrace.observe.whatif.backtest import Checked
+from headrace.observe.whatif.backtest import CheckedPrediction
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "bench-data" / "predictions"
@@ -26,7 +26,7 @@ class Measured:
         stolen: What the host withheld from the runs, of the CPU time they wanted: the median.
     """
 
-    pairs: tuple[tuple[str, tuple[Checked | None, ...]], ...]
+    pairs: tuple[tuple[str, tuple[CheckedPrediction | None, ...]], ...]
     stolen: float
 
 
@@ -62,8 +62,12 @@ def kept(case: Case, rounds: int, most_stolen: float) -> Measured | None:
     return Measured(pairs, content["stolen"])
 
 
-def _checked(content: dict[str, Any] | None) -> Checked | None:
-    return None if content is None else Checked(**{**content, "applied": tuple(content["applied"])})
+def _checked(content: dict[str, Any] | None) -> CheckedPrediction | None:
+    return (
+        None
+        if content is None
+        else CheckedPrediction(**{**content, "applied": tuple(content["applied"])})
+    )
 
 
 def code() -> list[str]:

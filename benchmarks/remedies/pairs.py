@@ -33,11 +33,11 @@ from kept import Measured, code, keep, kept  # noqa: E402 - likewise
 
 from calm import MOST_STOLEN, calmly  # noqa: E402 - stands above this folder
 from headrace.core.env import child_environment  # noqa: E402 - after the path
-from headrace.observe.doctor.evidence import gather  # noqa: E402
-from headrace.observe.whatif.backtest import Checked, errors  # noqa: E402
+from headrace.observe.doctor.evidence import gather_evidence  # noqa: E402
+from headrace.observe.whatif.backtest import CheckedPrediction, error_summary  # noqa: E402
 from headrace.observe.whatif.comparison import compare  # noqa: E402
 from headrace.observe.whatif.prediction import Prediction  # noqa: E402
-from headrace.records.reading import Records, open_records  # noqa: E402
+from headrace.records.reader import Records, open_records  # noqa: E402
 from report import Row, write_section  # noqa: E402
 
 PAGE = HERE.parents[1] / "docs" / "predictions.md"
@@ -77,7 +77,7 @@ def main() -> None:
         table.add(case, measured)
     if not table.checked:
         sys.exit("nothing was predicted")
-    print(dict(errors(table.checked)), dict(errors(table.single)), table.missing)
+    print(dict(error_summary(table.checked)), dict(error_summary(table.single)), table.missing)
     if not options.only:
         table.publish(options.rounds)
 
@@ -93,10 +93,10 @@ def measure(case: Case, rounds: int) -> Measured:
     )
 
 
-def one_round(case: Case, runs: Runs, prefix: str) -> list[Checked | None]:
+def one_round(case: Case, runs: Runs, prefix: str) -> list[CheckedPrediction | None]:
     """Predict and measure each remedy once; None where the doctor did not propose it."""
     first = runs.calm(f"{prefix}first")
-    evidence = gather(first)
+    evidence = gather_evidence(first)
     predicted = [each.predict(evidence, first) for each in case.remedies]
     changed = [
         runs.calm(f"{prefix}{number}", each) if forecast is not None else None
@@ -161,10 +161,10 @@ class Runs:
 
 def check(
     remedy: Remedied, forecast: Prediction, before: tuple[Records, Records], after: Records
-) -> Checked:
+) -> CheckedPrediction:
     """Hold a prediction against what was measured."""
     each = [compare(records, after) for records in before]
-    return Checked(
+    return CheckedPrediction(
         remedy=remedy.name,
         change=remedy.change,
         applied=tuple(remedy.change.split()),
@@ -177,7 +177,7 @@ def check(
     )
 
 
-def middle(rounds: list[Checked]) -> Checked:
+def middle(rounds: list[CheckedPrediction]) -> CheckedPrediction:
     """Return the medians of what was predicted and measured, and of the ends of both intervals."""
     return replace(
         rounds[0],
@@ -200,8 +200,8 @@ class Table:
         stolen: What the host withheld from each case.
     """
 
-    checked: list[Checked] = field(default_factory=list)
-    single: list[Checked] = field(default_factory=list)
+    checked: list[CheckedPrediction] = field(default_factory=list)
+    single: list[CheckedPrediction] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     stolen: list[float] = field(default_factory=list)
@@ -223,7 +223,7 @@ class Table:
                 print(self.lines[-1], flush=True)
 
     @staticmethod
-    def _line(case: Case, rounds: list[Checked], stolen: float) -> str:
+    def _line(case: Case, rounds: list[CheckedPrediction], stolen: float) -> str:
         checked, measured = middle(rounds), [each.measured for each in rounds]
         return (
             f"| `{case.name}` | {checked.remedy} | {checked.predicted:.2f} "
@@ -244,7 +244,7 @@ class Table:
             table += ["", f"Of {rounds} rounds, the doctor did not propose it, so it was not "]
             table[-1] += "checked:"
             table += ["", *(f"- {each}" for each in self.missing)]
-        found, single = errors(self.checked), errors(self.single)
+        found, single = error_summary(self.checked), error_summary(self.single)
         rows = [
             Row("pairs", [float(len(self.checked))], ">= 30"),
             Row("median error", [found["median"]], "<= 0.10"),

@@ -20,9 +20,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from calm import MOST_STOLEN, TRIES, calmly  # noqa: E402 - after the path
-from headrace.observe.doctor.evidence import Evidence, gather  # noqa: E402 - likewise
-from headrace.observe.doctor.foretelling import Foretelling, foretell  # noqa: E402 - likewise
-from headrace.records.reading import open_records  # noqa: E402 - likewise
+from headrace.observe.doctor.evidence import Evidence, gather_evidence  # noqa: E402 - likewise
+from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks  # noqa: E402 - likewise
+from headrace.records.reader import open_records  # noqa: E402 - likewise
 from report import Row, write_section  # noqa: E402 - likewise
 
 PAGE = HERE.parents[1] / "docs" / "diagnosis.md"
@@ -64,7 +64,7 @@ class Checked:
     """
 
     case: str
-    told: Foretelling
+    told: ScalingForecast
     speed: float
     wait_share: float
 
@@ -147,12 +147,12 @@ def recorded(case: str, ranks: int, folder: Path) -> Evidence:
     )  # fmt: skip
     if done.returncode:
         sys.exit(f"{case} ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    return gather(open_records(folder))
+    return gather_evidence(open_records(folder))
 
 
 def held_against(case: str, one: Evidence, two: Evidence) -> Checked:
     """Hold what the run of one rank foretells against that of two."""
-    told = foretell(one, two.host.ranks, remedies=False)
+    told = forecast_ranks(one, two.host.ranks, remedies=False)
     if told is None or one.simulator is None or two.simulator is None:
         sys.exit(f"{case}: its records do not say enough.")
     speed = one.simulator.measured.period_ns.mean() / two.simulator.measured.period_ns.mean()
@@ -161,9 +161,9 @@ def held_against(case: str, one: Evidence, two: Evidence) -> Checked:
 
 def waits(one: Evidence, two: Evidence) -> float:
     """Return the wait of two ranks for data, their own or each other's, over step time."""
-    step_ns = two.flowing.wall_ns.mean()
-    usual_ns = sum(one.flowing.phase_ns(phase).mean() for phase in ("backward", "sync"))
-    own_ns = sum(two.flowing.phase_ns(phase).mean() for phase in OWN_PHASES)
+    step_ns = two.steady_steps.wall_ns.mean()
+    usual_ns = sum(one.steady_steps.phase_ns(phase).mean() for phase in ("backward", "sync"))
+    own_ns = sum(two.steady_steps.phase_ns(phase).mean() for phase in OWN_PHASES)
     return float(1.0 - (own_ns + usual_ns) / step_ns)
 
 

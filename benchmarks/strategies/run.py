@@ -29,9 +29,11 @@ import torch  # noqa: E402 - after the path
 from launches import epochs_told  # noqa: E402
 
 from headrace.core.env import device_variables, visible_devices  # noqa: E402
-from headrace.data.mounts.cache import MountCache  # noqa: E402
-from headrace.data.mounts.mount import Mount  # noqa: E402
-from headrace.data.mounts.programs import choose_programs  # noqa: E402
+from headrace.data.channels.mount.folder_mount import (
+    Mount,  # noqa: E402
+    MountCache,  # noqa: E402
+)
+from headrace.data.channels.mount.mount_program import choose_programs  # noqa: E402
 from headrace.data.storage.urls import parse_url  # noqa: E402
 from remote import prepare, services  # noqa: E402
 from report import Row, ratio, write_section  # noqa: E402

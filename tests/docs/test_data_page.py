@@ -14,10 +14,10 @@ import typer.main
 from headrace import DataLoader, ShardDataset
 from headrace.cli.main import build_app
 from headrace.core import env
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.shards.sources import tables
-from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.shards.sources.source_kinds import SourceOptions
 from headrace.transforms import OnMembers
 from image_trees import class_folders, jpeg, png_mask, write
 

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from headrace.cli.main import build_app
-from headrace.launch.estimator.job_arguments import ARGUMENTS
+from headrace.jobs.job_arguments import ARGUMENTS
 from jobs import run
 
 PAGE = (Path(__file__).parents[2] / "docs/estimator.md").read_text()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch.uploads.kept import Kept
-from headrace.launch.uploads.restoring import restore
+from headrace.jobs.sync.remote_copy import RemoteCopy
+from headrace.jobs.sync.sync_process import restore
 from jobs import DEADLINE_S, alive, descendants, eventually, started
 
 # A checkpoint is a folder of three files that are written slowly, and a file that names it.
@@ -48,7 +48,7 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
     (tmp_path / "train.py").write_text(WRITES)
     flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
     with started(tmp_path, *flags, "train.py", "1.2") as job:
-        kept = Kept(s3_url, print)
+        kept = RemoteCopy(s3_url, print)
         _steps(tmp_path, chosen.randint(1, 2))
         keepers = [pid for pid in descendants(job.pid) if b"uploads.keeper" in _command(pid)]
         for pid in keepers:  # another takes over
@@ -63,7 +63,7 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
                 os.kill(pid, signal.SIGKILL)
         eventually(lambda: not any(map(alive, everything[1:])), "all are dead")
     told: list[str] = []
-    restore(Kept(s3_url, told.append), tmp_path / "there", print)
+    restore(RemoteCopy(s3_url, told.append), tmp_path / "there", print)
     _check(tmp_path / "there")
 
 

@@ -18,12 +18,11 @@ from headrace.core.errors import (
     NotFoundError,
     TooManyBadSamplesError,
 )
-from headrace.data.shards.in_place import index_in_place
-from headrace.data.shards.index import open_index
-from headrace.data.shards.options import PackOptions
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.pack import pack
-from headrace.data.shards.sources.classes import read_classes
-from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.shards.shard_index import open_index
+from headrace.data.shards.shard_packer import PackOptions
+from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import (

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import class_folders, contents, jpeg, write

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import CorruptError, DatasetError
-from headrace.data.shards.in_place import index_in_place
-from headrace.data.shards.index import open_index
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
-from headrace.data.shards.sample_reader import read_member
+from headrace.data.shards.shard_index import open_index, read_member
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import open_store
 from image_trees import class_folders, write
 

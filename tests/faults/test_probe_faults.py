@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 from jobs import alive, eventually, run_here
 
 TRAINS = """

@@ -340,7 +340,7 @@ def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: P
     (tmp_path / "script.py").write_text("""
 import importlib
 from importlib.util import find_spec
-from headrace.core.after_import import FAILED, after_import
+from headrace.core.import_hooks import FAILED, after_import
 after_import("oddly", lambda module: print(module.answer))
 assert find_spec("oddly") and find_spec("oddly")
 import oddly

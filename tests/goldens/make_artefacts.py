@@ -48,8 +48,8 @@ def make_images(folder: Path) -> None:
 
 def make_dataset(folder: Path) -> None:
     """Pack the images."""
-    from headrace.data.shards.options import PackOptions
     from headrace.data.shards.pack import pack
+    from headrace.data.shards.shard_packer import PackOptions
 
     pack(str(ARTEFACTS / "images"), str(folder), PackOptions(shard_bytes=12_000))
 
@@ -71,7 +71,7 @@ def make_cache(folder: Path) -> None:
     """Read the dataset through a block cache."""
     from stored import CountingStore
 
-    from headrace.data.storage.cached import CachedStore
+    from headrace.data.storage.cache.cached_store import CachedStore
 
     store = CachedStore(CountingStore(ARTEFACTS / "dataset"), folder, 10**8)
     for info in sorted(store.list(), key=lambda each: each.path):

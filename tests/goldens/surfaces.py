@@ -19,8 +19,8 @@ import typer.main
 
 from headrace import DataLoader, ShardDataset
 from headrace.cli.main import build_app
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.records.documentation import documentation
 from jobs import run_here
 

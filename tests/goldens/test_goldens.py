@@ -12,7 +12,7 @@ from stored import CountingStore, checkpoint_parts
 from surfaces import ARTEFACTS, HERE, KINDS, collect
 
 import headrace
-from headrace.data.storage.cached import CachedStore
+from headrace.data.storage.cache.cached_store import CachedStore
 from jobs import run_here
 
 EXPECTED = HERE / "expected"

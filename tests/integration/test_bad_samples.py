@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from headrace import DataLoader, ShardDataset
 from headrace.core.errors import TooManyBadSamplesError
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from packed import pack_images
 
 COUNT = 80

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import CheckpointError
-from headrace.launch.uploads.keeping import Keeping
-from headrace.launch.uploads.kept import FencedError, Kept
-from headrace.launch.uploads.restoring import restore
+from headrace.jobs.sync.folder_sync import FolderSync
+from headrace.jobs.sync.remote_copy import FencedError, RemoteCopy
+from headrace.jobs.sync.sync_process import restore
 
 
 class Host:
@@ -26,8 +26,8 @@ class Host:
     ) -> None:
         self.url, self.folder, self.told, self.now_s = url, folder, list[str](), 0.0
         folder.mkdir(exist_ok=True)
-        self.kept = Kept(url, self.told.append)
-        self.keeping = Keeping(
+        self.kept = RemoteCopy(url, self.told.append)
+        self.keeping = FolderSync(
             self.kept, folder, name, others, self.told.append, lambda: self.now_s
         )
         self.keeping.begin()
@@ -50,7 +50,7 @@ def found(s3_url: str, tmp_path: Path) -> Callable[[], dict[str, str]]:
     def look() -> dict[str, str]:
         folder = tmp_path / "elsewhere"
         shutil.rmtree(folder, ignore_errors=True)
-        restore(Kept(s3_url, print), folder, print)
+        restore(RemoteCopy(s3_url, print), folder, print)
         return {
             path.relative_to(folder).as_posix(): path.read_text()
             for path in sorted(folder.rglob("*"))
@@ -196,7 +196,7 @@ def test_links_inside_the_folder_are_kept_and_others_are_told(
     (host.folder / "last.pt").symlink_to("1.pt")
     (host.folder / "out").symlink_to("/etc/hostname")
     host.passes(2.0)
-    restore(Kept(s3_url, print), tmp_path / "there", print)
+    restore(RemoteCopy(s3_url, print), tmp_path / "there", print)
     assert (tmp_path / "there" / "last.pt").readlink() == Path("1.pt")
     assert not (tmp_path / "there" / "out").exists()
     assert any("leads out" in line for line in host.told)
@@ -210,7 +210,7 @@ def test_a_damaged_manifest_is_told_and_the_one_before_it_taken(host: Host, s3_u
     *_, newest = host.kept.store.list("manifests")
     host.kept.store.put(newest.path, bytes(host.kept.store.get(newest.path))[:-40])
     told: list[str] = []
-    assert set(Kept(s3_url, told.append).newest().files) == {"1.pt"}
+    assert set(RemoteCopy(s3_url, told.append).newest().files) == {"1.pt"}
     assert newest.path in told[0]
     assert "The manifest before it is taken" in told[0]
 
@@ -274,7 +274,7 @@ def test_of_two_hosts_files_with_one_name_the_newest_wins_and_that_is_told_once(
         (host.folder / "same").write_text(f"of {number}")
         host.passes(2.0)
     told: list[str] = []
-    kept = Kept(s3_url, told.append)
+    kept = RemoteCopy(s3_url, told.append)
     for _ in range(2):
         restore(kept, tmp_path / "there", lambda _: None)
     assert (tmp_path / "there" / "same").read_text() == "of 2"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.local import LocalCluster
-from headrace.cluster.node_process import NodeShape
-from headrace.contracts.groups import Group
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_node import RayNodeSpec
+from headrace.platforms.instance_groups import GroupSpec
 from jobs import attempts_of, clean_environment, eventually, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -33,19 +33,19 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    groups = [Group(name="gpu", hosts=1, cpus=1), Group(name="cpu", hosts=1, cpus=2)]
-    cluster = LocalCluster(groups, devices=[])
+def cluster() -> Iterator[EmulatedCluster]:
+    groups = [GroupSpec(name="gpu", hosts=1, cpus=1), GroupSpec(name="cpu", hosts=1, cpus=2)]
+    cluster = EmulatedCluster(groups, devices=[])
     yield cluster
     cluster.close()
 
 
-def flags(cluster: LocalCluster) -> list[str]:
+def flags(cluster: EmulatedCluster) -> list[str]:
     return ["--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--offload", "cpu"]
 
 
 @contextmanager
-def another_job_on(host: str, cluster: LocalCluster) -> Iterator[subprocess.Popen[bytes]]:
+def another_job_on(host: str, cluster: EmulatedCluster) -> Iterator[subprocess.Popen[bytes]]:
     """One of the host's cores is another job's, until that job is killed."""
     with subprocess.Popen(
         [sys.executable, "-c", ANOTHER_JOB, host],
@@ -62,7 +62,7 @@ def another_job_on(host: str, cluster: LocalCluster) -> Iterator[subprocess.Pope
 
 
 def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_nodes.py", tmp_path)
     asked = [*flags(cluster), "--group", "cpu=3", "--run-dir", "r"]
@@ -75,7 +75,7 @@ def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
             return text in (tmp_path / "terminal").read_text()
 
         eventually(lambda: says("epoch whole, 1 hosts"), "an epoch without any")
-        shape = NodeShape(group="cpu", name="cpu-9", address="127.0.0.1", cpus=1,
+        shape = RayNodeSpec(group="cpu", name="cpu-9", address="127.0.0.1", cpus=1,
                           store_bytes=80 << 20)  # fmt: skip
         added = cluster.add(shape)
         eventually(lambda: says("cpu-9 makes batches, on 1 cores"), "the host that joined")
@@ -95,7 +95,7 @@ def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
 
 
 def test_iterable_datasets_are_shared_among_as_many_cores_as_were_asked_for(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     shutil.copy(SCRIPTS / "offload_iterated_epochs.py", tmp_path)
     asked = [*flags(cluster), "--group", "cpu=1:cpus=2"]

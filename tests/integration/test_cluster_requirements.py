@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from psutil import process_iter
 
-from headrace.cluster.local import LocalCluster
-from headrace.cluster.node_process import NodeShape
-from headrace.contracts.groups import Group
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_node import RayNodeSpec
+from headrace.platforms.instance_groups import GroupSpec
 from jobs import alive, attempts_of, eventually, on_two_hosts, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of
@@ -56,12 +56,12 @@ def another(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(python: Path, another: Path) -> Iterator[LocalCluster]:
+def cluster(python: Path, another: Path) -> Iterator[EmulatedCluster]:
     """Two hosts of one environment, and one with its own."""
-    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=1)], devices=[])
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=1)], devices=[])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(another))
-        shape = NodeShape(group="cpu", name="cpu-0", address="127.0.0.1", cpus=1,
+        shape = RayNodeSpec(group="cpu", name="cpu-0", address="127.0.0.1", cpus=1,
                           store_bytes=80 << 20)  # fmt: skip
         cluster.add(shape)
     yield cluster
@@ -69,7 +69,7 @@ def cluster(python: Path, another: Path) -> Iterator[LocalCluster]:
 
 
 def test_what_cannot_be_installed_ends_the_job_before_any_rank(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(NO_RANK)
     (tmp_path / "requirements.txt").write_text("--no-index\nnosuchhr\n")
@@ -91,7 +91,7 @@ def test_what_cannot_be_installed_ends_the_job_before_any_rank(
     assert (tmp_path / "rank").exists()
 
 
-def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Path):
+def test_a_stop_while_hosts_install_ends_all(cluster: EmulatedCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(NO_RANK)
     with socket.create_server(("127.0.0.1", 0)) as server:  # an index that answers nothing
         url = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
@@ -111,7 +111,7 @@ def test_a_stop_while_hosts_install_ends_all(cluster: LocalCluster, tmp_path: Pa
 
 
 def test_what_a_driver_starts_on_any_host_finds_what_the_file_names(
-    cluster: LocalCluster, python: Path, another: Path, tmp_path: Path
+    cluster: EmulatedCluster, python: Path, another: Path, tmp_path: Path
 ):
     make_wheel(tmp_path / "wheels", "drivenhr", "3.0")
     (tmp_path / "driven.txt").write_text("--no-index\n--find-links wheels\ndrivenhr\n")

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.cluster.local import LocalCluster
-from headrace.cluster.node_process import NodeShape
-from headrace.contracts.groups import Group
-from headrace.records.reading import open_records
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_node import RayNodeSpec
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.records.reader import open_records
 from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
 
 TRAIN = """
@@ -88,13 +88,15 @@ print(sorted(set(name for name, _ in found)), "on", len(set(node for _, node in 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=[])
+def cluster() -> Iterator[EmulatedCluster]:
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
     yield cluster
     cluster.close()
 
 
-def test_ranks_of_two_hosts_train_together_and_are_recorded(cluster: LocalCluster, tmp_path: Path):
+def test_ranks_of_two_hosts_train_together_and_are_recorded(
+    cluster: EmulatedCluster, tmp_path: Path
+):
     (tmp_path / "train.py").write_text(TRAIN)
     ended = run(
         tmp_path, "--engine", "ray", "--group", "gpu=2", "--nproc-per-node", "2", "--run-dir", "r",
@@ -115,7 +117,7 @@ def test_ranks_of_two_hosts_train_together_and_are_recorded(cluster: LocalCluste
 
 
 @pytest.fixture
-def client_address(cluster: LocalCluster) -> str:
+def client_address(cluster: EmulatedCluster) -> str:
     """Where the cluster serves drivers that are of none of its hosts."""
     port = cluster.address.rpartition(":")[2]
     for pid in descendants(os.getpid()):
@@ -139,7 +141,7 @@ def test_a_failing_rank_stops_the_other_host_and_is_told(client_address: str, tm
 
 
 def test_all_ranks_start_anew_from_the_newest_checkpoint_and_keep_their_logs_apart(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(RESUMES)
     flags = ["--engine", "ray", "--address", "auto", "--group", "gpu=2", "--group", "cpu=1"]
@@ -154,7 +156,7 @@ def test_all_ranks_start_anew_from_the_newest_checkpoint_and_keep_their_logs_apa
     assert (logs / "restart-1" / "rank-1.stdout").read_text() == "restart 1 (2, 20.0)\n"
 
 
-def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: LocalCluster, tmp_path: Path):
+def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, tmp_path: Path):
     stuck = "if rank == '1':\n    os.kill(os.getppid(), signal.SIGSTOP)\npath ="  # its torchrun
     (tmp_path / "train.py").write_text(STAY.replace("path =", stuck, 1))
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
@@ -170,7 +172,9 @@ def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: LocalCluster, tmp_
     )
 
 
-def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(cluster: LocalCluster, tmp_path: Path):
+def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(
+    cluster: EmulatedCluster, tmp_path: Path
+):
     (tmp_path / "train.py").write_text(STAY)
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=2"]
     with started(tmp_path, *flags, "train.py") as job:
@@ -180,14 +184,14 @@ def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(cluster: LocalClust
 
 
 def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_for(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(STAY)
-    spare = cluster.add(NodeShape(group="spare", name="spare-0", address="127.0.0.1", cpus=1))
+    spare = cluster.add(RayNodeSpec(group="spare", name="spare-0", address="127.0.0.1", cpus=1))
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "spare=1"]
     with started(tmp_path, *flags, "--max-preemptions", "1", "train.py") as job:
         pids_in(tmp_path, 1)
-        shape = NodeShape(group="spare", name="spare-1", address="127.0.0.1", cpus=1)
+        shape = RayNodeSpec(group="spare", name="spare-1", address="127.0.0.1", cpus=1)
         another = cluster.add(shape)
         spare.kill()
         ranks = pids_in(tmp_path, 2)
@@ -199,7 +203,7 @@ def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_f
     assert "spare-1: lost, and no preemption is left (--max-preemptions)\n" in told
 
 
-def test_too_few_hosts_are_told_with_what_is_there(cluster: LocalCluster, tmp_path: Path):
+def test_too_few_hosts_are_told_with_what_is_there(cluster: EmulatedCluster, tmp_path: Path):
     (tmp_path / "train.py").write_text(STAY)
     flags = ["--engine", "ray", "--address", cluster.address, "--group", "tpu=3"]
     ended = run(tmp_path, *flags, "--hosts-timeout", "1s", "train.py")
@@ -209,7 +213,7 @@ def test_too_few_hosts_are_told_with_what_is_there(cluster: LocalCluster, tmp_pa
 
 
 def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "drive.py").write_text(DRIVES)

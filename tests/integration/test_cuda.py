@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 import headrace
-from headrace.observe.probe.system_gpus import Gpus
-from headrace.records.reading import open_records
+from headrace.observe.probe.gpu_metrics import GpuSampler
+from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
 from headrace.train import prepare
 from packed import pack_images
@@ -58,7 +58,7 @@ def test_the_transform_on_the_device_draws_alike_and_leaves_the_model_s_generato
 
 
 def test_what_a_gpu_does_is_sampled():
-    gpus = Gpus()
+    gpus = GpuSampler()
     work = torch.randn(4096, 4096, device="cuda")
     began_s = time.monotonic()
     while time.monotonic() - began_s < 0.5:

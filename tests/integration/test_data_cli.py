@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from data_verbs import run_data_verb
-from headrace.cli.data_progress import ProgressDisplay
 from headrace.cli.main import build_app
-from headrace.data.shards.progress import PackProgress
+from headrace.cli.progress_display import ProgressDisplay
+from headrace.data.shards.reports import PackProgress
 from image_trees import class_folders, contents, write
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]

@@ -16,15 +16,15 @@ from rich.console import Console
 
 from device_runs import Loop, record
 from headrace.cli.doctor_report import print_diagnosis
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.model import Diagnosis, Finding
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Diagnosis, Finding
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.whatif.steps import read_steps
-from headrace.records.reading import open_records
+from headrace.observe.whatif.train_steps import read_steps
+from headrace.records.reader import open_records
 from headrace.records.schema import PHASES
 from headrace.report.open_run import open_run
-from headrace.report.write import write_report
+from headrace.report.page import write_report
 from json_schemas import check, read_schema
 from pages import Page, check_alone
 from run_tables import SCRIPT, stack
@@ -198,7 +198,7 @@ def test_taking_batches_over_costs_what_the_device_waits_meanwhile(tmp_path: Pat
 
 def test_short_steps_lose_to_taking_over_what_the_device_waits(tmp_path: Path):
     records = open_records(record(tmp_path / "run", Loop(take_ms=TAKEN_MS, **SHORT)))
-    short, steps = RULES["data-wait"](gather(records)), read_steps(records)
+    short, steps = RULES["data-wait"](gather_evidence(records)), read_steps(records)
     assert short is not None
     assert short.severity == "warning"
     assert "the accelerator waits 0.9" in short.title

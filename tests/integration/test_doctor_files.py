@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 from jobs import run_here
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/diagnosis/scripts/small_files.py"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.records.reading import open_records
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.records.reader import open_records
 from recorded import SCRIPTS, check, record
 
 SOURCE = (SCRIPTS / "interrupted.py").read_text().splitlines()

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headrace.cluster.machine import boot_id
-from headrace.core.places import SITE
+from headrace.cluster.same_host import boot_id
+from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import RINGS
-from headrace.records.switch import make_switch
+from headrace.records.live_switch import create_live_switch
 from jobs import clean_environment
 
 TRAINS = """
@@ -25,9 +25,9 @@ for _ in range(3):
 def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path):
     rings = tmp_path / RINGS
     rings.mkdir()
-    make_switch(tmp_path, interval_s=0.5)
+    create_live_switch(tmp_path, interval_s=0.5)
     (tmp_path / "train.py").write_text(TRAINS)
-    source = str(Path(SITE).parents[2])
+    source = str(Path(SITECUSTOMIZE_DIR).parents[2])
     for boot, folder, told, written in (
         ("another", tmp_path, 1, 0),
         (boot_id(), tmp_path / "of another container", 1, 0),
@@ -38,7 +38,7 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
             [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
             env=clean_environment(
                 HEADRACE_RECORDS_DIR=str(folder), HEADRACE_RECORDS_BOOT=boot, RANK="3",
-                PYTHONPATH=f"{SITE}:{source}",
+                PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{source}",
             ),
         )  # fmt: skip
         assert ended.stderr.count("rank 3 trains on") == told

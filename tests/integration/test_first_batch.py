@@ -10,14 +10,14 @@ import pytest
 from distant_numbers import BATCH, OTHERS, Distant
 from headrace import DataLoader
 from headrace.core.errors import WorkerError
-from headrace.data.loader import worker as worker_side
-from headrace.data.loader.channels import Gate
+from headrace.data.loader.workers import worker as worker_side
+from headrace.data.loader.workers.messages import FirstBatchEvent
 
 
 def loader_of(folder: Path, fate: str = "") -> DataLoader:
     def up(worker: int) -> None:
         if fate not in {"killed", "stuck"}:  # there, the wait has to end by itself
-            worker_side._LONGEST_AT_GATE_S = 60  # the first batch may be late on a full host
+            worker_side._FIRST_BATCH_WAIT_S = 60  # the first batch may be late on a full host
         (folder / f"up {worker}").touch()
 
     return DataLoader(
@@ -64,7 +64,7 @@ def test_a_first_batch_that_fails_is_told(tmp_path: Path):
 
 
 def test_a_gate_holds_until_it_is_opened_and_again_when_it_is_shut():
-    gate = Gate.new()
+    gate = FirstBatchEvent.new()
     gate.open()
     gate.open()
     assert gate.wait(60)

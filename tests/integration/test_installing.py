@@ -48,7 +48,7 @@ class Host:
         """Start what installs; gives it, and the lines of JSON that it announces."""
         reading, writing = os.pipe()
         process = subprocess.Popen(
-            [str(self.python), "-P", "-m", "headrace.cluster.installing", "--parent",
+            [str(self.python), "-P", "-m", "headrace.cluster.requirements_installer", "--parent",
              str(os.getpid()), "--announce", str(writing), "--job", job, "--file",
              "requirements.txt", "--named", named, "--logs", "logs", "--name", name,
              "--longest-s", str(longest_s),

@@ -20,7 +20,7 @@ import torch
 
 from headrace import DataLoader
 from headrace.core.errors import LoaderError, UsageError
-from headrace.data.loader.processes import ProcessExecutor
+from headrace.data.loader.executors.process import ProcessExecutor
 from jobs import eventually
 from plain_datasets import Draws, Images, KillsItsWorker
 from sample_datasets import (
@@ -110,7 +110,7 @@ def test_a_dead_forkserver_costs_neither_state_nor_epoch():
     state = whole.state_dict() | {"epoch": 0, "position": 3}
     loader.load_state_dict(state)
     (forkserver,) = set(psutil.Process().children()) - set(others)
-    assert "headrace.data.loader.forkserver" in " ".join(forkserver.cmdline())
+    assert "headrace.data.loader.workers.forkserver" in " ".join(forkserver.cmdline())
     forkserver.kill()
     forkserver.wait()
     assert numbers(loader) == expected[1:]

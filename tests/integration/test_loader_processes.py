@@ -33,7 +33,7 @@ def forkservers() -> list[psutil.Process]:
 
 def is_forkserver(process: psutil.Process) -> bool:
     try:
-        return "headrace.data.loader.forkserver" in " ".join(process.cmdline())
+        return "headrace.data.loader.workers.forkserver" in " ".join(process.cmdline())
     except (psutil.ZombieProcess, psutil.NoSuchProcess):
         return False
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.data.mounts import Mount, NoMountError, mount_url
-from headrace.data.mounts.programs import choose_programs, is_mounted
+from headrace.data.channels.mount import Mount, NoMountError, mount_url
+from headrace.data.channels.mount.mount_program import choose_programs, is_mounted
 from headrace.data.storage.urls import parse_url
 from jobs import alive, clean_environment, descendants, eventually
 
@@ -100,15 +100,16 @@ def test_a_closed_mount_is_gone_though_it_is_in_use(url: str, tmp_path: Path) ->
 @fuse
 def test_kill_9_of_whoever_mounted_takes_the_mount_away(url: str, tmp_path: Path) -> None:
     script = (
-        "import sys, signal\nfrom pathlib import Path\nfrom headrace.data.mounts import mount_url\n"
+        "import sys, signal\nfrom pathlib import Path\nfrom headrace.data.channels.mount import mount_url\n"
         "folder = Path(sys.argv[2])\n"
         "mount_url(sys.argv[1], folder / 'mnt', folder / 'cache', cache_bytes=10**9)\n"
         "print('up', flush=True)\nsignal.pause()\n"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, url, str(tmp_path)],
-        env=clean_environment(), stdout=subprocess.PIPE,
-    )  # fmt: skip
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"up\n"
     used = os.open(tmp_path / "mnt" / "a.bin", os.O_RDONLY)
@@ -158,7 +159,9 @@ def test_a_store_that_refuses_is_told_in_the_programs_words(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setattr("headrace.data.mounts.mount._UP_S", 2.0)  # it tries on and on
+    monkeypatch.setattr(
+        "headrace.data.channels.mount.folder_mount._UP_S", 2.0
+    )  # it tries on and on
     with pytest.raises(NoMountError, match=r"rclone (ended with|showed nothing)"):
         mount_url(url, tmp_path / "mnt", tmp_path / "cache", cache_bytes=CACHE_BYTES)
     assert not is_mounted(tmp_path / "mnt")

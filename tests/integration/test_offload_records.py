@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from headrace import open_run
-from headrace.cluster.local import LocalCluster
-from headrace.contracts.groups import Group
-from headrace.observe.whatif.measured import measure
-from headrace.records.reading import open_records
-from headrace.report.write import write_report
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.observe.whatif.measured_pipeline import measure
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.records.reader import open_records
+from headrace.report.page import write_report
 from jobs import headrace, run
 from offload_servers import OffloadServers
 
@@ -113,8 +113,8 @@ def test_without_a_recording_hosts_record_nothing(servers: OffloadServers, tmp_p
 @pytest.fixture(scope="module")
 def auto() -> Iterator[list[str]]:
     """The flags of a job on a cluster of two hosts that may use one of them."""
-    groups = [Group(name="gpu", hosts=1, cpus=1), Group(name="cpu", hosts=1, cpus=3)]
-    cluster = LocalCluster(groups, devices=[])
+    groups = [GroupSpec(name="gpu", hosts=1, cpus=1), GroupSpec(name="cpu", hosts=1, cpus=3)]
+    cluster = EmulatedCluster(groups, devices=[])
     yield [
         "--engine", "ray", "--address", cluster.address, "--group", "gpu=1", "--group", "cpu=1",
         "--offload", "auto", "--run-dir", "r",

@@ -13,10 +13,9 @@ import pytest
 
 import headrace
 from headrace.core.errors import NotFoundError, TooManyBadSamplesError
-from headrace.data.shards.index import open_index
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
-from headrace.data.shards.sample_reader import read_member
+from headrace.data.shards.shard_index import open_index, read_member
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
 from image_trees import jpeg

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import DatasetError, TooManyBadSamplesError
-from headrace.data.shards.in_place import index_in_place
-from headrace.data.shards.index import open_index
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.lint import lint
-from headrace.data.shards.sample_reader import read_member
-from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.shards.shard_index import open_index, read_member
+from headrace.data.shards.sources.source_kinds import SourceOptions
 from headrace.data.storage import open_store
 from image_trees import cityscapes, class_folders, contents, jpeg, png_mask, write
 

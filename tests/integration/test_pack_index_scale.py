@@ -12,7 +12,7 @@ import pytest
 from synthetic import SHARD_SAMPLES, synthetic
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.index import open_index
+from headrace.data.shards.shard_index import open_index
 from headrace.data.storage import open_store
 
 OPEN_ONCE = Path(__file__).parents[2] / "benchmarks/index/open_once.py"

@@ -10,16 +10,14 @@ import pytest
 import webdataset
 
 from headrace.core.errors import DatasetError, UsageError
-from headrace.data.shards.index import ShardIndex, open_index
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
-from headrace.data.shards.progress import PackProgress
-from headrace.data.shards.sample_reader import read_member
-from headrace.data.shards.sources.classes import read_classes
-from headrace.data.shards.sources.detect import SourceOptions
+from headrace.data.shards.reports import PackProgress
+from headrace.data.shards.shard_index import ShardIndex, open_index, read_member
+from headrace.data.shards.shard_packer import PackOptions
+from headrace.data.shards.sources.source_kinds import SourceOptions, read_classes
 from headrace.data.storage import open_store
 from headrace.data.transforms.decode import decode_member
-from headrace.data.transforms.recode import Recode
+from headrace.data.transforms.resize import Recode
 from image_trees import cityscapes, class_folders, contents, jpeg, png_mask, write
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 from headrace.observe.probe import burst
-from headrace.records.switch import Switch
+from headrace.records.live_switch import Switch
 
 net = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from headrace.core.errors import HeadraceError
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 from jobs import DEADLINE_S, clean_environment, descendants, eventually, headrace, run_here
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "probed" / "until_told.py"
@@ -75,7 +75,7 @@ class Job:
     def collector(self) -> int:
         for pid in descendants(self.process.pid):
             with suppress(psutil.NoSuchProcess):  # or a zombie
-                if "headrace.observe.probe.host" in psutil.Process(pid).cmdline():
+                if "headrace.observe.probe.collector_process" in psutil.Process(pid).cmdline():
                     return pid
         return 0
 

@@ -19,17 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace import DataLoader
-from headrace.cluster.local import LocalCluster
-from headrace.contracts.groups import Group
-from headrace.core.errors import (
-    CheckpointError,
-    DatasetError,
-    UsageError,
-    WorkerError,
-)
+from headrace.bootstrap.override_hooks import _is_applicable
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.core.errors import CheckpointError, DatasetError, UsageError, WorkerError
 from headrace.core.overrides import parse_overrides
-from headrace.enter.overrides import _may_have
-from headrace.records.reading import open_records
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.records.reader import open_records
 from jobs import on_two_hosts, run
 from ray_functions import failing, mixed, of_two_sizes
 
@@ -238,7 +233,7 @@ def test_a_batch_has_a_deadline():
 
 def test_workers_are_not_applied_to_it(capsys: pytest.CaptureFixture[str]):
     (workers,) = parse_overrides("num_workers=2")
-    assert not _may_have(workers, numbers(4))
+    assert not _is_applicable(workers, numbers(4))
     assert "num_workers=2 is not applied to Dataset: Ray's own processes" in capsys.readouterr().err
 
 
@@ -316,14 +311,14 @@ def check_records(folder: Path, file: str, steps: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    cluster = LocalCluster([Group(name="gpu", hosts=2, cpus=2)], devices=[])
+def cluster() -> Iterator[EmulatedCluster]:
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
     yield cluster
     cluster.close()
 
 
 def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_RANKS)
     ended = run(tmp_path, *on_two_hosts(cluster.address), "train.py")
@@ -334,7 +329,7 @@ def test_ranks_with_a_ray_program_each_share_a_dataset_and_are_recorded(
 
 
 def test_workers_of_ray_train_take_their_shards_and_are_recorded_as_ranks(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(OF_TRAINER.replace("{PLACE}", str(tmp_path)))
     ended = run(

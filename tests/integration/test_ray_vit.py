@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.records.reading import open_records
+from headrace.records.reader import open_records
 from jobs import run
 from network_hosts import NetworkHost, network_hosts, sagemaker, why_not
 

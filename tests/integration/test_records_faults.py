@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.core.errors import RecordsError, UsageError
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.records.arrow import FORMAT_KEY, schema_of
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.collector import Collector
-from headrace.records.layout import LAST_CLOSED
-from headrace.records.open_run import open_run
-from headrace.records.reading import find_run, open_records
-from headrace.records.recent import recent
+from headrace.records.data_frames import open_run_frames
+from headrace.records.layout import LAST_WRITTEN_FILE
+from headrace.records.live_reader import recent_rows
+from headrace.records.parquet_tables import FORMAT_KEY, arrow_schema
+from headrace.records.reader import find_run, open_records
 from headrace.records.ring import HEADER_BYTES, RingWriter
-from headrace.records.schema import BY_NAME, FETCHES, FORMAT_VERSION, LATER
+from headrace.records.schema import FETCHES, FORMAT_VERSION, OPTIONAL_TABLES, TABLES_BY_NAME
 from headrace.records.store import TABLE_NAMES
 from run_tables import row_of
 
@@ -231,7 +231,7 @@ def test_an_older_store_that_was_left_over_has_nulls_for_what_it_lacks(
     assert found.column("rank").to_pylist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", sorted(LATER))
+@pytest.mark.parametrize("name", sorted(OPTIONAL_TABLES))
 def test_records_from_before_a_table_was_known_have_it_without_rows(
     folder: Path, tmp_path: Path, name: str
 ):
@@ -242,15 +242,15 @@ def test_records_from_before_a_table_was_known_have_it_without_rows(
     (folder / f"{name}.parquet").unlink()
     records = open_records(tmp_path)
     assert {each: records.table(each) for each in TABLE_NAMES} == before
-    assert records.table(name).schema.equals(schema_of(name), check_metadata=True)
+    assert records.table(name).schema.equals(arrow_schema(name), check_metadata=True)
     assert records.table(name).num_rows == 0
     assert records.by_column(name) is None
-    assert open_run(tmp_path).arrow(name).column_names == list(BY_NAME[name].columns)
-    assert len(open_run(tmp_path).phases.columns) == 8
+    assert open_run_frames(tmp_path).arrow(name).column_names == list(TABLES_BY_NAME[name].columns)
+    assert len(open_run_frames(tmp_path).phases.columns) == 8
     assert diagnose(records).verdict.steps == 0
 
 
-@pytest.mark.parametrize("name", sorted(LATER))
+@pytest.mark.parametrize("name", sorted(OPTIONAL_TABLES))
 def test_a_store_from_before_a_table_was_known_has_it_without_rows(
     folder: Path, tmp_path: Path, name: str
 ):
@@ -260,8 +260,8 @@ def test_a_store_from_before_a_table_was_known_has_it_without_rows(
     collector.store.connection.execute(f"DROP TABLE {name}")
     collector.store.close()
     records = open_records(tmp_path)
-    assert records.table(name) == schema_of(name).empty_table()
-    assert recent(records, name, 0) == schema_of(name).empty_table()
+    assert records.table(name) == arrow_schema(name).empty_table()
+    assert recent_rows(records, name, 0) == arrow_schema(name).empty_table()
     assert records.table("fetches").num_rows == 3
 
 
@@ -285,7 +285,7 @@ def test_all_tables_of_rings_alone_can_be_read(folder: Path, tmp_path: Path):
     assert {name: records.table(name).num_rows for name in TABLE_NAMES if name != "fetches"} == (
         dict.fromkeys(set(TABLE_NAMES) - {"fetches"}, 0)
     )
-    assert f"{TABLE_NAMES[-1]}.parquet" == LAST_CLOSED
+    assert f"{TABLE_NAMES[-1]}.parquet" == LAST_WRITTEN_FILE
 
 
 def make_run(runs: Path, name: str, started_s: float) -> Path:

@@ -14,12 +14,12 @@ import pytest
 
 from headrace.core.errors import RecordsError
 from headrace.records.collector import Collector
-from headrace.records.open_run import open_run
-from headrace.records.reading import open_records
+from headrace.records.data_frames import open_run_frames
+from headrace.records.live_switch import create_live_switch
+from headrace.records.reader import open_records
 from headrace.records.ring import RingReader, RingWriter
 from headrace.records.schema import FETCHES, PHASES, STEPS
 from headrace.records.store import TABLE_NAMES
-from headrace.records.switch import make_switch
 from jobs import DEADLINE_S, alive, eventually
 from run_tables import row_of
 
@@ -76,9 +76,16 @@ def writing(folder: Path, name: str, most: int, *, capacity: int = 1 << 20, end:
 
 
 def hosting(folder: Path, *more: str):
-    command = [sys.executable, "-P", "-m", "headrace.observe.probe.host", "--folder", str(folder)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "headrace.observe.probe.collector_process",
+        "--folder",
+        str(folder),
+    ]
     command += ["--attempt", "1", "--parent", str(os.getpid()), *more]
-    make_switch(folder, interval_s=0.1)
+    create_live_switch(folder, interval_s=0.1)
     return ended(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE))
 
 
@@ -168,7 +175,7 @@ def test_killing_everything_leaves_readable_records(folder: Path, tmp_path: Path
         host.wait()
         writer.wait()
     before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    run = open_run(tmp_path)
+    run = open_run_frames(tmp_path)
     assert not run.live
     kept = list(run.events[run.events["text"] == "a"]["at_ns"])
     assert len(kept) >= told
@@ -211,7 +218,7 @@ def test_ctrl_c_leaves_it_alone_and_sigterm_ends_it(folder: Path, tmp_path: Path
 def test_it_closes_the_records_when_its_parent_is_killed(folder: Path, tmp_path: Path):
     parent = """
 import os, subprocess, sys
-command = [sys.executable, "-P", "-m", "headrace.observe.probe.host", "--folder", sys.argv[1]]
+command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process", "--folder", sys.argv[1]]
 command += ["--attempt", "1", "--parent", str(os.getpid())]
 # The pipe's other end is inherited by a process that outlives us: its end does not tell.
 read, write = os.pipe()
@@ -221,7 +228,7 @@ print(subprocess.Popen(["sleep", "1000"], close_fds=False).pid, flush=True)
 sys.stdin.read()
 """
     command = [sys.executable, "-c", parent, str(folder)]
-    make_switch(folder, interval_s=0.1)
+    create_live_switch(folder, interval_s=0.1)
     launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with ended(launcher) as process:
         host, other = int(process.stdout.readline()), int(process.stdout.readline())
@@ -271,7 +278,7 @@ def test_the_phases_of_a_run_are_those_of_its_steps(folder: Path, tmp_path: Path
         }  # fmt: skip
         writer.write(STEPS, *row.values())
     writer.close()
-    run = open_run(tmp_path)
+    run = open_run_frames(tmp_path)
     assert list(run.phases.columns) == [
         "rank", "step", "kind", "loader", "start_ns", "phase", "phase_ns", "share"
     ]  # fmt: skip

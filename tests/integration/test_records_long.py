@@ -14,12 +14,12 @@ import pytest
 
 from headrace.core.errors import RecordsError
 from headrace.observe.whatif import tables
-from headrace.observe.whatif.tables import ReadOnce, columns
-from headrace.records import parts, reading
-from headrace.records.arrow import TEXT
+from headrace.observe.whatif.tables import CachedTables, columns
+from headrace.records import compaction, reader
 from headrace.records.collector import Collector
-from headrace.records.open_run import open_run
-from headrace.records.reading import open_records
+from headrace.records.data_frames import open_run_frames
+from headrace.records.parquet_tables import TEXT
+from headrace.records.reader import open_records
 from headrace.records.ring import RingWriter
 from headrace.records.schema import FETCHES, STACKS
 from run_tables import row_of
@@ -101,7 +101,7 @@ def test_a_collector_killed_while_it_adds_up_and_moves_out_keeps_each_row_once(
 
 
 def many_fetches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Collector:
-    monkeypatch.setattr(parts, "PART_ROWS", 64)
+    monkeypatch.setattr(compaction, "PART_ROWS", 64)
     ring = RingWriter(folder / "rings" / "a.ring")
     collector = Collector(folder, "here")
     for batch in range(400):
@@ -126,14 +126,14 @@ def test_records_that_are_closed_while_they_are_read_are_read_closed(
     folder: Path, tmp_path: Path, monkeypatch
 ):
     collector = many_fetches(folder, monkeypatch)
-    read = reading.stored_tables
+    read = reader.stored_tables
 
     def closed_meanwhile(*arguments):
-        monkeypatch.setattr(reading, "stored_tables", read)
+        monkeypatch.setattr(reader, "stored_tables", read)
         collector.close()
         return read(*arguments)
 
-    monkeypatch.setattr(reading, "stored_tables", closed_meanwhile)
+    monkeypatch.setattr(reader, "stored_tables", closed_meanwhile)
     assert fetched(tmp_path) == list(range(400))
 
 
@@ -151,8 +151,8 @@ def test_closed_records_are_read_column_by_column(folder: Path, tmp_path: Path, 
     found = open_records(tmp_path).by_column("fetches")
     assert (list(found), found.count) == (list(FETCHES.columns), 400)
     assert "waits" not in found
-    monkeypatch.setattr(tables, "_MOST_KEPT_BYTES", 2 * 400 * 8)  # two columns
-    read = columns(ReadOnce(open_records(tmp_path)), "fetches")
+    monkeypatch.setattr(tables, "_MAX_CACHED_BYTES", 2 * 400 * 8)  # two columns
+    read = columns(CachedTables(open_records(tmp_path)), "fetches")
     batch = read["batch"]
     assert batch.tolist() == list(range(400))
     assert read["wait_ns"].tolist() == [1] * 400
@@ -184,7 +184,7 @@ def test_texts_are_kept_once_in_memory_and_on_disk(folder: Path, tmp_path: Path)
     column = group.column(group.num_columns - 6)
     assert column.path_in_schema == "stack"
     assert column.total_uncompressed_size < 2 * sum(map(len, lines))
-    frame = open_run(tmp_path).stacks
+    frame = open_run_frames(tmp_path).stacks
     assert frame["stack"].dtype == "category"
     assert frame.groupby("phase", observed=True)["samples"].sum().to_dict() == {"work": 6000}
 

@@ -18,7 +18,7 @@ from headrace.cli.report import register
 from headrace.core.errors import UsageError
 from headrace.records.schema import PHASES
 from headrace.report.open_run import open_run
-from headrace.report.write import write_report
+from headrace.report.page import write_report
 from jobs import run_here
 from pages import Page, check_alone
 
@@ -149,7 +149,7 @@ def test_charts_for_notebooks(recorded: Path):
 
 def test_making_a_page_imports_no_torch_and_no_loader():
     code = (
-        "import sys, headrace.report.write, headrace.report.open_run;"
+        "import sys, headrace.report.page, headrace.report.open_run;"
         "print(*({'torch', 'ray', 'obstore'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -22,9 +22,9 @@ from headrace.core.errors import (
     StorageError,
     WorkerError,
 )
-from headrace.data.shards.in_place import index_in_place
-from headrace.data.shards.options import PackOptions
+from headrace.data.shards.in_place_index import index_in_place
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.transforms.decode import decode_image, decode_member
 from headrace.transforms import OnMembers, RandomResizedCrop
 from packed import pack_images, write_images

@@ -17,9 +17,9 @@ from uuid import uuid4
 import pytest
 
 from headrace.core.errors import CorruptError, NotFoundError
+from headrace.core.files import remove_abandoned_files, write_atomically
 from headrace.data.storage import CachedStore, open_store
-from headrace.data.storage.atomic import clear_litter, write_whole
-from headrace.data.storage.block_folder import BlockFolder
+from headrace.data.storage.cache.blocks import BlockFolder
 from headrace.data.storage.store import CacheableStore
 
 _DATA = random.Random(9).randbytes(2_000_000)
@@ -233,11 +233,11 @@ def test_a_file_that_is_being_written_is_not_taken_for_litter(
 
     def cleared_before_it_is_locked(descriptor: int, how: int) -> None:
         if first.pop() if first else False:
-            clear_litter(tmp_path)
+            remove_abandoned_files(tmp_path)
         locks(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", cleared_before_it_is_locked)
-    write_whole(tmp_path / "block", [b"content"])
+    write_atomically(tmp_path / "block", [b"content"])
     assert (tmp_path / "block").read_bytes() == b"content"
     assert [file.name for file in tmp_path.iterdir()] == ["block"]
 

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.core.errors import HeadraceError, StorageError
 from headrace.data.storage import Store, open_store
-from headrace.data.storage.helper_process import helper_pids
+from headrace.data.storage.client.subprocess_client import server_pids
 from jobs import alive, eventually
 
 _FORK = multiprocessing.get_context("fork")
@@ -80,7 +80,7 @@ def test_a_forked_child_reads_after_its_parent_did(store: Store, *, daemon: bool
 _RANK = """
     import sys
     from headrace.data.storage import open_store
-    from headrace.data.storage.helper_process import helper_pids
+    from headrace.data.storage.client.subprocess_client import helper_pids
 
     assert bytes(open_store(sys.argv[1]).get("x")) == b"123"
     print(len(helper_pids()), "obstore" in sys.modules)
@@ -94,10 +94,10 @@ def test_a_process_that_may_fork_makes_no_request_itself(s3_store: Store) -> Non
 
 def test_a_forked_child_does_not_use_its_parents_helper(s3_store: Store) -> None:
     s3_store.get("x")
-    (helper,) = helper_pids()
+    (helper,) = server_pids()
 
     def read() -> tuple[bytes, list[int]]:
-        return bytes(s3_store.get("x")), helper_pids()
+        return bytes(s3_store.get("x")), server_pids()
 
     assert _in_child(read, daemon=True) == (b"123", [])  # a worker makes requests itself
     data, helpers = _in_child(read, daemon=False)  # a process that may fork again has its own
@@ -167,11 +167,11 @@ def test_torch_loaders_with_forked_workers_read_epoch_after_epoch(store: Store) 
 def test_reads_survive_kill_9_of_the_helper(s3_store: Store) -> None:
     data = os.urandom(4_000_000)
     s3_store.put("big", data)
-    (helper,) = helper_pids()
+    (helper,) = server_pids()
     futures = [s3_store.submit_range("big", at, 100_000) for at in range(0, len(data), 100_000)]
     os.kill(helper, signal.SIGKILL)
     assert b"".join(future.result(timeout=_DEADLINE_S) for future in futures) == data
-    assert helper not in helper_pids()
+    assert helper not in server_pids()
     eventually(lambda: not alive(helper), f"process {helper} is gone")
 
 
@@ -180,7 +180,7 @@ def test_an_upload_survives_kill_9_of_the_helper_if_its_data_can_be_had_again(
 ) -> None:
     data = os.urandom(30_000_000)
     (tmp_path / "file").write_bytes(data)
-    (helper,) = helper_pids()
+    (helper,) = server_pids()
     os.kill(helper, signal.SIGKILL)
     s3_store.put("again", tmp_path / "file")
     assert bytes(s3_store.get("again")) == data
@@ -191,7 +191,7 @@ def test_a_streamed_upload_whose_helper_dies_is_an_error_and_leaves_nothing(
 ) -> None:
     def pieces() -> Any:
         yield b"x" * 20_000_000
-        os.kill(helper_pids()[0], signal.SIGKILL)
+        os.kill(server_pids()[0], signal.SIGKILL)
         yield b"x" * 20_000_000
 
     with pytest.raises(StorageError, match="helper process was killed by signal 9"):
@@ -202,7 +202,7 @@ def test_a_streamed_upload_whose_helper_dies_is_an_error_and_leaves_nothing(
 _OWNER = """
     import sys, time
     from headrace.data.storage import open_store
-    from headrace.data.storage.helper_process import helper_pids
+    from headrace.data.storage.client.subprocess_client import helper_pids
 
     store = open_store(sys.argv[1])
     def pieces():

@@ -12,8 +12,8 @@ import pytest
 from slow_proxy import Faults, slow_proxy
 
 from headrace.core.errors import HeadraceError
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 from headrace.data.storage import RetryPolicy, StorageConfig, open_store, safe_url
 from services.object_servers import WebHandler, object_server
 

@@ -23,13 +23,13 @@ import pytest
 
 from headrace.cli.top import top
 from headrace.core.errors import RecordsError, UsageError
-from headrace.records.reading import open_records
+from headrace.records.live_switch import create_live_switch
+from headrace.records.reader import open_records
 from headrace.records.run_folder import RunFolder, open_run_folder
-from headrace.records.switch import make_switch
-from headrace.report.terminal.state import State
-from headrace.report.terminal.watch import Watch
-from headrace.report.terminal.window import Window
-from headrace.report.write import write_report
+from headrace.report.page import write_report
+from headrace.report.top.run_watcher import RunWatcher
+from headrace.report.top.state import TopState
+from headrace.report.top.step_rates import TimeWindow
 from jobs import DEADLINE_S, clean_environment, descendants, eventually, run_here, started
 from pages import Page, check_alone
 
@@ -161,9 +161,9 @@ def test_a_frame_of_a_running_job_tells_its_speed_its_worker_and_its_line(live: 
 
 
 def test_what_a_look_reads_is_what_is_stored(live: Path):
-    watch = Watch(live)
+    watch = RunWatcher(live)
 
-    def heard_from() -> State | None:
+    def heard_from() -> TopState | None:
         """A look that finds new records: on a full host they may be late for one."""
         state = watch.look()
         return state if state.status.silent_s == 0 else None
@@ -180,7 +180,7 @@ def test_what_a_look_reads_is_what_is_stored(live: Path):
     assert len(state.machine.cores) == len(os.sched_getaffinity(0))
 
 
-def steps_in(run_folder: Path, window: Window) -> int:
+def steps_in(run_folder: Path, window: TimeWindow) -> int:
     steps = open_records(run_folder).table("steps").to_pylist()
     ended = [row["start_ns"] + row["wall_ns"] for row in steps if row["kind"] == "train"]
     return sum(window.since_ns < each <= window.until_ns for each in ended)
@@ -229,7 +229,7 @@ def test_a_pause_holds_the_frame_and_the_end_of_a_run_is_shown(running: LiveRun,
         assert screen.ended() == 0
         assert screen.is_as_before()
         assert "base is over. More: headrace doctor" in screen.text()
-    state = Watch(path).look()
+    state = RunWatcher(path).look()
     assert state.steps.times is not None
     assert state.steps.times.count == steps_in(path, state.window) > 0
     text = once(path)
@@ -246,7 +246,7 @@ def begun(folder: Path) -> RunFolder:
     run_folder = open_run_folder(run_dir=str(folder), name=None, script="train.py")
     attempt = run_folder.start_attempt(command=["headrace"], argv=["train.py"], world_size=1)
     (run_folder.records(attempt.number) / "rings").mkdir(parents=True)
-    make_switch(run_folder.records(attempt.number), interval_s=0.5)
+    create_live_switch(run_folder.records(attempt.number), interval_s=0.5)
     # How long it is waited for counts from its start: on a full host a view starts late, too.
     move_start(run_folder, 60)
     return run_folder
@@ -268,11 +268,19 @@ def test_a_run_in_its_first_second_is_waited_for(tmp_path: Path):
         # Only now comes what a moment ago was not there.
         host = subprocess.Popen(
             [
-                sys.executable, "-P", "-m", "headrace.observe.probe.host", "--attempt", "1",
-                "--folder", str(folder.records(1)), "--parent", str(os.getpid()),
+                sys.executable,
+                "-P",
+                "-m",
+                "headrace.observe.probe.collector_process",
+                "--attempt",
+                "1",
+                "--folder",
+                str(folder.records(1)),
+                "--parent",
+                str(os.getpid()),
             ],
             stdin=subprocess.PIPE,
-        )  # fmt: skip
+        )
         try:
             said, errors = view.communicate(timeout=DEADLINE_S)
         finally:

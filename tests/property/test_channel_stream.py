@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import StorageError
-from headrace.data.copies.listing import list_channel
-from headrace.data.copies.request import Wanted
-from headrace.data.pipes import stream
-from headrace.data.pipes.stream import ChannelStream
+from headrace.data.channels.listing import list_channel
+from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.pipe import epoch_pipes
+from headrace.data.channels.pipe.epoch_pipes import ChannelStream
 from headrace.data.storage import StorageConfig
 from headrace.data.storage.store import CacheableStore, Part
 
 
 def opened(folder: str, number: int = 0, of: int = 1) -> ChannelStream:
-    wanted = Wanted(name="train", url=folder, folder="", number=number, of=of)
+    wanted = ChannelRequest(name="train", url=folder, folder="", number=number, of=of)
     return ChannelStream(list_channel(wanted, StorageConfig()), StorageConfig())
 
 
@@ -56,7 +56,7 @@ def test_all_bytes_come_once_and_in_order(
         for name, limit in zip(
             ("PIECE_BYTES", "_AHEAD_BYTES", "_AHEAD_PIECES"), limits, strict=True
         ):
-            patch.setattr(stream, name, limit)
+            patch.setattr(epoch_pipes, name, limit)
         chosen = random.Random(len(sizes))
         objects = [chosen.randbytes(size) for size in sizes]
         for number, data in enumerate(objects):

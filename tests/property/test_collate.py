@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from torch.utils.data import default_collate
 
 from headrace.data.loader.collate import collate
-from headrace.data.loader.slots import PlainArena, SlotArena, SlotPool, plain_value
-from headrace.data.loader.wire import decode, encode
+from headrace.data.loader.serialization import decode_batch, encode_batch
+from headrace.data.loader.workers.shared_memory import PlainArena, SlotArena, SlotPool, plain_value
 from sample_datasets import assert_same
 
 ARRAYS = hnp.arrays(
@@ -41,8 +41,8 @@ SAMPLES = st.recursive(
 @given(sample=SAMPLES, count=st.integers(1, 4))
 def test_inline_equals_torch(sample: object, count: int):
     arena = PlainArena()
-    structure = encode(collate(iter([sample] * count), count, arena), arena)
-    mine = decode(structure, lambda placed: plain_value(arena, placed))
+    structure = encode_batch(collate(iter([sample] * count), count, arena), arena)
+    mine = decode_batch(structure, lambda placed: plain_value(arena, placed))
     assert_same(mine, default_collate([sample] * count))
 
 
@@ -50,7 +50,7 @@ def test_inline_equals_torch(sample: object, count: int):
 def test_through_a_slot_equals_torch(sample: object, count: int):
     pool = SlotPool(1)
     arena = SlotArena(pool.descriptors[0])
-    structure = encode(collate(iter([sample] * count), count, arena), arena)
+    structure = encode_batch(collate(iter([sample] * count), count, arena), arena)
     assert_same(pool.lend(0, structure), default_collate([sample] * count))
     pool.close()
 
@@ -59,5 +59,5 @@ def test_through_a_slot_equals_torch(sample: object, count: int):
 def test_any_batch_is_carried_as_it_is(batch: object):
     pool = SlotPool(1)
     arena = SlotArena(pool.descriptors[0])
-    assert_same(pool.copy_out(0, encode(batch, arena)), batch)
+    assert_same(pool.copy_out(0, encode_batch(batch, arena)), batch)
     pool.close()

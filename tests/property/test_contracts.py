@@ -11,26 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.contracts.contract import ContractFlags, contract_of
-from headrace.contracts.host_group import HostGroup
-from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
-from headrace.contracts.sagemaker_files import (
+from headrace.core.errors import UsageError
+from headrace.platforms.cluster_hosts import ClusterHostFlags, find_cluster_hosts
+from headrace.platforms.instance_groups import HostGroup
+from headrace.platforms.sagemaker.files import (
     check_hyperparameters,
     hyperparameters_file,
     resource_config,
 )
-from headrace.contracts.sagemaker_folders import SageMakerFolders
-from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.training_job import Channel, Machine, TrainingJob
-from headrace.contracts.vertex_variables import (
-    VertexPlaces,
+from headrace.platforms.sagemaker.folders import SageMakerFolders
+from headrace.platforms.sagemaker.variables import (
+    sagemaker_arguments,
+    sagemaker_v3_arguments,
+    sagemaker_v3_variables,
+    sagemaker_variables,
+)
+from headrace.platforms.training_job import Channel, HostResources, TrainingJob
+from headrace.platforms.vertex import (
+    VertexPaths,
     experiment_variables,
     vertex_variables,
     worker_pools,
 )
-from headrace.core.errors import UsageError
 
-MACHINE = Machine(cpus=96, gpus=8)
+MACHINE = HostResources(cpus=96, gpus=8)
 FOLDERS = SageMakerFolders()
 NAMES = ["gpu", "cpu", "data_group", "dnn_group"]
 HYPERPARAMETERS = st.dictionaries(
@@ -76,7 +80,7 @@ def test_what_a_host_on_sagemaker_is_told_is_read_back_as_the_job(job, number) -
     host = job.hosts[number % len(job.hosts)]
     told = dict(sagemaker_variables(job, host, FOLDERS, MACHINE))
     config = json.dumps(resource_config(job, host, MACHINE))
-    found = contract_of(told, config, ContractFlags(), lambda _: None)
+    found = find_cluster_hosts(told, config, ClusterHostFlags(), lambda _: None)
     assert set(found.hosts) == set(job.hosts)
     assert found.here == host
     assert found.head == job.master
@@ -91,16 +95,16 @@ def test_what_a_host_on_sagemaker_is_told_is_read_back_as_the_job(job, number) -
 def test_the_file_alone_tells_the_hosts(job, number) -> None:
     host = job.hosts[number % len(job.hosts)]
     config = json.dumps(resource_config(job, host, MACHINE))
-    flags = ContractFlags(training=job.distributed[0])
-    found = contract_of({}, config, flags, lambda _: None)
+    flags = ClusterHostFlags(training=job.distributed[0])
+    found = find_cluster_hosts({}, config, flags, lambda _: None)
     assert (found.here, found.head) == (host, job.master)
 
 
 @given(JOBS, st.integers(0, 47))
 def test_what_a_host_on_vertex_is_told_is_read_back_as_the_job(job, number) -> None:
     host = job.hosts[number % len(job.hosts)]
-    told = dict(vertex_variables(job, host, VertexPlaces(output="/out", data={})))
-    found = contract_of(told, None, ContractFlags(), lambda _: None)
+    told = dict(vertex_variables(job, host, VertexPaths(output="/out", data={})))
+    found = find_cluster_hosts(told, None, ClusterHostFlags(), lambda _: None)
     assert set(found.hosts) == set(job.hosts)
     assert (found.here, found.head) == (host, job.master)
     assert told["MASTER_ADDR"] == job.master
@@ -109,7 +113,7 @@ def test_what_a_host_on_vertex_is_told_is_read_back_as_the_job(job, number) -> N
 
 @given(JOBS)
 def test_every_machine_has_a_rank_of_its_own_on_vertex(job) -> None:
-    places = VertexPlaces(output="/out", data={})
+    places = VertexPaths(output="/out", data={})
     ranks = [int(vertex_variables(job, host, places)["RANK"]) for host in job.hosts]
     assert sorted(ranks) == list(range(len(job.hosts)))
     assert ranks[job.hosts.index(job.master)] == 0
@@ -249,7 +253,7 @@ def test_ten_hosts_are_in_the_order_of_their_numbers() -> None:
 
 
 def test_pools_are_the_primary_the_workers_and_what_does_not_train() -> None:
-    told = vertex_variables(HETERO, "algo-3", VertexPlaces(output="/out/", data={}))
+    told = vertex_variables(HETERO, "algo-3", VertexPaths(output="/out/", data={}))
     spec = json.loads(told["CLUSTER_SPEC"])
     assert spec["cluster"] == {
         "workerpool0": ["algo-1:2222"],
@@ -266,7 +270,7 @@ def test_one_machine_alone_has_no_tf_config() -> None:
     job = TrainingJob(
         name="j", groups=groups_of([1]), entry_point="train.py", channels=(Channel(name="train"),)
     )
-    places = VertexPlaces(output="gs://b/run", data={"train": "gs://b/data"})
+    places = VertexPaths(output="gs://b/run", data={"train": "gs://b/data"})
     told = vertex_variables(job, "algo-1", places)
     assert "TF_CONFIG" not in told
     assert told["AIP_TRAINING_DATA_URI"] == "gs://b/data"
@@ -281,7 +285,7 @@ NOT_HERE = {
 
 
 def test_project_and_region_are_told_on_vertex_and_no_feature_that_is_not_used() -> None:
-    places = VertexPlaces(output="/out", data={}, project="p-1", region="europe-west4")
+    places = VertexPaths(output="/out", data={}, project="p-1", region="europe-west4")
     told = vertex_variables(HETERO, "algo-1", places)
     assert told["CLOUD_ML_PROJECT_ID"] == "p-1"
     assert told["CLOUD_ML_REGION"] == "europe-west4"
@@ -316,7 +320,7 @@ def test_tables_are_csv_on_vertex_and_all_else_jsonl(kinds, places, told) -> Non
         ),
     )  # fmt: skip
     data = dict(zip(names, places, strict=True))
-    found = vertex_variables(job, "algo-1", VertexPlaces(output="/out", data=data))
+    found = vertex_variables(job, "algo-1", VertexPaths(output="/out", data=data))
     assert found["AIP_DATA_FORMAT"] == told
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.plan.dispatch import Dispatch
+from headrace.data.loader.executors.dispatch import Dispatch
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["take", "finish", "die", "vanish"]), st.integers(0, 3)),

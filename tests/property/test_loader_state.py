@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace import DataLoader
 from headrace.core.errors import CheckpointError, DatasetError
-from headrace.data.loader.loader import DataLoader as Loader
+from headrace.data.loader.dataloader import DataLoader as Loader
 from plain_datasets import Indices, RandomStream
 
 

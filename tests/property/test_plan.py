@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.plan import Plan, PlanState
+from headrace.sampling import Plan, PlanState
 
 exact = settings(deadline=None)  # a busy machine is no counterexample
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from headrace.plan import Plan
+from headrace.sampling import Plan
 
 exact = settings(deadline=None, max_examples=60)  # a busy machine is no counterexample
 

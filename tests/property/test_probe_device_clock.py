@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.observe.probe import device_clock
-from headrace.observe.probe.device_clock import DeviceClock, Report
+from headrace.observe.probe.device_clock import DeviceClock, HostReport
 from headrace.observe.probe.segments import RowKind, Segment
-from headrace.observe.probe.steps import StepClock
+from headrace.observe.probe.step_clock import StepClock
 from simulated_device import Device
 
 EPOCH: list[Callable[[StepClock, int], None]] = [
@@ -28,7 +28,7 @@ EPOCH: list[Callable[[StepClock, int], None]] = [
 Row = tuple[RowKind, int, Segment]
 
 
-def host_rows(reports: list[Report], at_ns: list[int]) -> list[Row]:
+def host_rows(reports: list[HostReport], at_ns: list[int]) -> list[Row]:
     rows: list[Row] = []
     clock = StepClock(lambda *row: rows.append(row))
     for report, now_ns in zip(reports, at_ns, strict=True):
@@ -66,7 +66,7 @@ def test_rows_that_no_event_tells_are_counted_and_the_others_are_right(steps: li
     rows: list[Row] = []
     device = Device()
     clock = DeviceClock(lambda *row: rows.append(row), device.event)
-    device_clock.MOST_WAITING, before = most, device_clock.MOST_WAITING
+    device_clock.MAX_PENDING_EVENTS, before = most, device_clock.MAX_PENDING_EVENTS
     try:
         for step in ["in time", *steps, "in time"]:
             for report in EPOCH:
@@ -77,7 +77,7 @@ def test_rows_that_no_event_tells_are_counted_and_the_others_are_right(steps: li
             clock.poll()
         clock.give_up()
     finally:
-        device_clock.MOST_WAITING = before
+        device_clock.MAX_PENDING_EVENTS = before
     numbers = [number for _, number, _ in rows]
     assert numbers == sorted(set(numbers))
     finished = len(steps) + 1  # the last step goes on

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.probe.segments import Copies, RowKind, Segment
-from headrace.observe.probe.steps import StepClock
+from headrace.observe.probe.segments import DeviceCopyCounts, RowKind, Segment
+from headrace.observe.probe.step_clock import StepClock
 
 
 class Watch:
@@ -44,7 +44,7 @@ def iterate(clock: StepClock, watch: Watch, loader: int) -> None:
 
 def copy(clock: StepClock, watch: Watch) -> None:
     clock.within_began("copy", watch.look())
-    clock.within_ended(watch.look(), Copies(1))
+    clock.within_ended(watch.look(), DeviceCopyCounts(1))
 
 
 ACTIONS = {

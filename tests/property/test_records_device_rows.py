@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.records.device_rows import device_places
+from headrace.records.data_frames import device_row_numbers
 
 KEYS = st.tuples(
     st.integers(0, 1000), st.sampled_from(["train", "eval", "between"]), st.integers(0, 2**39)
@@ -29,7 +29,7 @@ def test_each_row_is_found_in_any_order_and_what_was_lost_is_not(
     keys: list[tuple[int, str, int]], data: st.DataObject
 ):
     there = data.draw(st.permutations(keys))[: data.draw(st.integers(0, len(keys)))]
-    places = device_places(rows(keys), rows(there))
+    places = device_row_numbers(rows(keys), rows(there))
     assert places.tolist() == [there.index(key) if key in there else -1 for key in keys]
 
 
@@ -37,7 +37,7 @@ def test_each_row_is_found_in_any_order_and_what_was_lost_is_not(
 def test_rows_that_cannot_be_told_apart_count_as_lost(
     keys: list[tuple[int, str, int]], there: list[tuple[int, str, int]]
 ):
-    places = device_places(rows(keys), rows(there))
+    places = device_row_numbers(rows(keys), rows(there))
     once, there_once = Counter(keys), Counter(there)
     for key, place in zip(keys, places.tolist(), strict=True):
         sure = once[key] == there_once[key] == 1

@@ -11,15 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import RecordsError
-from headrace.records import recent as recents
+from headrace.records import live_reader as recents
 from headrace.records import store
-from headrace.records.parquet import close_store
-from headrace.records.parts import PART_ROWS
-from headrace.records.reading import Records
-from headrace.records.recent import ended_ns, last_rows, recent
+from headrace.records.compaction import PART_ROWS
+from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
+from headrace.records.parquet_tables import close_store
+from headrace.records.reader import Records
 from headrace.records.schema import BATCHES, DEVICE_STEPS, EVENTS, HOSTS, STEPS
 from headrace.records.store import RecordStore
-from headrace.records.totals import StepTotals
 
 S = 1_000_000_000
 DRAIN_NS = S // 4
@@ -73,9 +72,9 @@ def test_what_is_read_from_the_end_is_what_ended_since(drawn: tuple[list[int], f
         with written.transaction():
             written.add(STEPS, drained(steps))
         whole = records.table("steps")
-        since_ns = int(part * max(ended_ns(whole, "steps")))
-        wanted = last_rows(whole, "steps", since_ns, fewest=fewest).to_pylist()
-        assert recent(records, "steps", since_ns, fewest=fewest).to_pylist() == wanted
+        since_ns = int(part * max(row_ends_ns(whole, "steps")))
+        wanted = rows_since(whole, "steps", since_ns, fewest=fewest).to_pylist()
+        assert recent_rows(records, "steps", since_ns, fewest=fewest).to_pylist() == wanted
         assert [row for row in wanted if row["start_ns"] + row["wall_ns"] >= since_ns] == [
             row for row in whole.to_pylist() if row["start_ns"] + row["wall_ns"] >= since_ns
         ]
@@ -99,7 +98,7 @@ def test_a_long_table_costs_no_more_than_its_end(
 ):
     records, _ = long
     steps_of_sqlite = [0]
-    original = store.open_to_read
+    original = store.open_read_only
 
     def counted(path: Path):
         connection = original(path)
@@ -111,8 +110,8 @@ def test_a_long_table_costs_no_more_than_its_end(
         connection.set_progress_handler(count, 100)
         return connection
 
-    monkeypatch.setattr(recents.store, "open_to_read", counted)
-    assert recent(records, "steps", 79 * S).num_rows == 501 + 501
+    monkeypatch.setattr(recents.store, "open_read_only", counted)
+    assert recent_rows(records, "steps", 79 * S).num_rows == 501 + 501
     few = steps_of_sqlite[0]
     steps_of_sqlite[0] = 0
     assert records.table("steps").num_rows == 80_000
@@ -121,7 +120,7 @@ def test_a_long_table_costs_no_more_than_its_end(
 
 def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, RecordStore]):
     records, _ = long
-    rows = recent(records, "steps", 0, most=3000).to_pylist()
+    rows = recent_rows(records, "steps", 0, most=3000).to_pylist()
     assert 1500 < len(rows) <= 3000
     by_rank = [[row["start_ns"] for row in rows if row["rank"] == rank] for rank in (0, 1)]
     assert by_rank[0] == by_rank[1]
@@ -129,21 +128,21 @@ def test_more_than_the_most_is_cut_at_one_moment_for_all(long: tuple[Records, Re
 
 def test_a_closed_table_and_one_without_times_are_read_too(long: tuple[Records, RecordStore]):
     records, written = long
-    assert recent(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
-    live = recent(records, "steps", 79 * S, fewest=3)
+    assert recent_rows(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
+    live = recent_rows(records, "steps", 79 * S, fewest=3)
     close_store(written, records.folder)
-    assert recent(records, "steps", 79 * S, fewest=3).to_pylist() == live.to_pylist()
-    assert recent(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
-    assert recent(records, "batches", 0).num_rows == 0
+    assert recent_rows(records, "steps", 79 * S, fewest=3).to_pylist() == live.to_pylist()
+    assert recent_rows(records, "hosts", 79 * S).column("host").to_pylist() == ["one"]
+    assert recent_rows(records, "batches", 0).num_rows == 0
 
 
 def test_a_table_that_is_none_and_a_newer_store_are_told(long: tuple[Records, RecordStore]):
     records, written = long
     with pytest.raises(RecordsError, match="No table 'nothing'"):
-        recent(records, "nothing", 0)
+        recent_rows(records, "nothing", 0)
     written.connection.execute("PRAGMA user_version = 99")
     with pytest.raises(RecordsError, match="newer Headrace"):
-        recent(records, "steps", 0)
+        recent_rows(records, "steps", 0)
 
 
 def test_totals_read_each_step_once_and_only_training_after_the_warm_up(tmp_path: Path):
@@ -186,5 +185,5 @@ def test_of_a_table_without_times_the_last_rows_come(tmp_path: Path):
     rows = [(0, number, "train", *[1] * 8) for number in range(50)]
     with written.transaction():
         written.add(DEVICE_STEPS, rows)
-    found = recent(records, "device_steps", 0, most=10)
+    found = recent_rows(records, "device_steps", 0, most=10)
     assert found.column("step").to_pylist() == list(range(40, 50))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import RecordsError
 from headrace.records import ring
-from headrace.records.arrow import stored_batches
+from headrace.records.parquet_tables import stored_batches
 from headrace.records.ring import HEADER_BYTES, RingReader, RingWriter
 from headrace.records.schema import EVENTS, FETCHES, Table
 from headrace.records.store import RecordStore

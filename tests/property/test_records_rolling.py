@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.records import rolling
-from headrace.records.parquet import stored_tables
+from headrace.records import compaction
+from headrace.records.parquet_tables import stored_tables
 from headrace.records.schema import PROCESS_USAGE, STACKS, STEPS, TRANSFORMS, Table
-from headrace.records.store import RecordStore, open_to_read
+from headrace.records.store import RecordStore, open_read_only
 
 SECOND = 1_000_000_000
 SUMS = {STACKS: ("samples", "wall_ns", "cpu_ns"), TRANSFORMS: ("calls", "wall_ns", "cpu_ns")}
@@ -24,12 +24,16 @@ MOMENTS = {"start_ns", "end_ns"}
 
 @contextmanager
 def limits(first: int, sums: int, means: int) -> Iterator[None]:
-    kept = rolling.FIRST_ROWS, rolling.MOST_SUMS, rolling.MOST_MEANS
-    rolling.FIRST_ROWS, rolling.MOST_SUMS, rolling.MOST_MEANS = first, sums, means
+    kept = compaction.UNCHANGED_ROWS, compaction.MAX_SUM_ROWS, compaction.MAX_MEAN_ROWS
+    compaction.UNCHANGED_ROWS, compaction.MAX_SUM_ROWS, compaction.MAX_MEAN_ROWS = (
+        first,
+        sums,
+        means,
+    )
     try:
         yield
     finally:
-        rolling.FIRST_ROWS, rolling.MOST_SUMS, rolling.MOST_MEANS = kept
+        compaction.UNCHANGED_ROWS, compaction.MAX_SUM_ROWS, compaction.MAX_MEAN_ROWS = kept
 
 
 def rows_of(store: RecordStore, table: Table) -> list[dict]:
@@ -200,7 +204,7 @@ def test_steps_are_never_added_up(store: RecordStore):
 
 def test_a_reader_sees_the_rows_of_one_moment(store: RecordStore, tmp_path: Path):
     played(store, seconds=20)
-    with closing(open_to_read(tmp_path / "store")) as reader:
+    with closing(open_read_only(tmp_path / "store")) as reader:
         reader.execute("BEGIN")
         total = "SELECT COUNT(*), SUM(samples) FROM stacks"
         before = reader.execute(total).fetchone()

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.report.pooling import busy_shares, group_starts, pool_groups, pool_intervals
+from headrace.report.figures.base import busy_shares, group_offsets, pool_groups, pool_intervals
 
 VALUES = st.lists(st.floats(0, 1e9), min_size=1, max_size=300).map(np.array)
 MOST = st.integers(1, 60)
@@ -28,7 +28,7 @@ def intervals(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 @given(VALUES, MOST)
 def test_groups_are_few_and_hold_every_value_once(values, most):
-    starts = group_starts(len(values), most)
+    starts = group_offsets(len(values), most)
     assert len(starts) <= most
     assert starts[0] == 0
     sizes = np.diff(np.append(starts, len(values)))
@@ -40,7 +40,7 @@ def test_groups_are_few_and_hold_every_value_once(values, most):
 @given(VALUES, MOST, st.data())
 def test_the_longest_wait_survives_wherever_it_is(values, most, data):
     values[data.draw(st.integers(0, len(values) - 1))] = 2e9
-    starts = group_starts(len(values), most)
+    starts = group_offsets(len(values), most)
     assert pool_groups(values, starts, "max").max() == 2e9
     assert pool_groups(-values, starts, "min").min() == -2e9
     means = pool_groups(values, starts, "mean")

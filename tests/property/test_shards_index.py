@@ -9,12 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.data.shards.index import ShardIndex, open_index
-from headrace.data.shards.manifest import Source
-from headrace.data.shards.packing.assemble import About, assemble, summarise
-from headrace.data.shards.packing.cut import cut, shuffled
-from headrace.data.shards.packing.part import Part
-from headrace.data.shards.rows.builder import RowBuilder
+from headrace.data.shards.index_writer import IndexRowBuilder
+from headrace.data.shards.manifest import DatasetSource
+from headrace.data.shards.packing_plan import shard_bounds, shuffled_rows
+from headrace.data.shards.shard_index import ShardIndex, open_index
+from headrace.data.shards.shard_records import DatasetDescription, ShardRecord, assemble, summarise
 from headrace.data.storage import open_store
 
 PLACES = st.tuples(st.integers(0, 2**40), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
@@ -26,13 +25,13 @@ SHARDS = st.lists(st.dictionaries(KEYS, MEMBERS, min_size=1, max_size=6), min_si
 def build(folder: str, shards: list[dict[str, dict[str, tuple[int, ...]]]]) -> ShardIndex:
     parts = []
     for number, shard in enumerate(shards):
-        rows = RowBuilder()
+        rows = IndexRowBuilder()
         for key, members in shard.items():
             rows.add(key, {name: ("range", place) for name, place in members.items()})
-        part = Part.build(rows, number=number, name=f"{number:06d}.tar", size_bytes=1)
-        parts.append(Part.from_bytes(part.to_bytes(), "test"))
-    source = Source(kind="test", url="", num_files=0, size_bytes=0)
-    about = About(layout="tar", source=source)
+        part = ShardRecord.build(rows, number=number, name=f"{number:06d}.tar", size_bytes=1)
+        parts.append(ShardRecord.from_bytes(part.to_bytes(), "test"))
+    source = DatasetSource(kind="test", url="", num_files=0, size_bytes=0)
+    about = DatasetDescription(layout="tar", source=source)
     assemble(open_store(folder), summarise(parts), lambda: iter(parts), about)
     return open_index(folder)
 
@@ -77,13 +76,13 @@ def test_the_fingerprint_changes_with_any_checksum(shards):
 
 @given(st.integers(0, 300), st.integers(-(2**70), 2**70))
 def test_shuffling_keeps_each_sample_once(num_samples, seed):
-    order = shuffled(num_samples, seed)
+    order = shuffled_rows(num_samples, seed)
     assert sorted(order.tolist()) == list(range(num_samples))
 
 
 @given(st.lists(st.integers(0, 2000), min_size=1, max_size=100), st.integers(1, 5000))
 def test_shards_cover_all_samples_and_none_is_empty(sizes, shard_bytes):
-    bounds = cut(np.array(sizes, dtype=np.int64), shard_bytes)
+    bounds = shard_bounds(np.array(sizes, dtype=np.int64), shard_bytes)
     assert bounds[0] == 0
     assert bounds[-1] == len(sizes)
     assert (np.diff(bounds) > 0).all()

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.shards.rows.builder import RowBuilder, rows_of
-from headrace.data.shards.rows.columns import COLUMNS
-from headrace.data.shards.rows.message import Rows
+from headrace.data.shards.index_rows import COLUMNS, IndexRows
+from headrace.data.shards.index_writer import IndexRowBuilder, rows_of
 
 KEYS = st.lists(st.text(max_size=6), max_size=20)
 
 
-def built(keys: list[str]) -> RowBuilder:
-    rows = RowBuilder()
+def built(keys: list[str]) -> IndexRowBuilder:
+    rows = IndexRowBuilder()
     for number, key in enumerate(keys):
         members = {"jpg": ("range", (number * 512, number, 7 * number))}
         if number % 3:
@@ -53,7 +52,7 @@ def test_damage_is_a_value_error_or_other_rows(place: float, value: int, cut: fl
     message[int(place * len(message))] = value
     for damaged in (message, message[: int(cut * len(message))]):
         with suppress(ValueError):
-            parsed = Rows.parse(memoryview(damaged), kinds)
+            parsed = IndexRows.parse(memoryview(damaged), kinds)
             ends = np.asarray(parsed.key_ends)
             assert len(ends) == parsed.count + 1
             assert (np.diff(ends) >= 0).all()
@@ -65,4 +64,4 @@ def test_other_messages_are_refused():
     batch = pa.record_batch([pa.array([1])], names=["a"])
     for message in (batch.schema.serialize(), batch.serialize()):
         with pytest.raises(ValueError, match="Arrow message"):
-            Rows.parse(memoryview(message), {"jpg": "range"})
+            IndexRows.parse(memoryview(message), {"jpg": "range"})

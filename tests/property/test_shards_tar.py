@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from headrace.data.shards.globs import Glob
-from headrace.data.shards.members import checksum
-from headrace.data.shards.names import key_of, split_name
-from headrace.data.shards.tar.samples import index_tar
-from headrace.data.shards.tar.writer import TarWriter
+from headrace.data.shards.members import PathPattern, checksum, key_of, split_name
+from headrace.data.shards.tar import TarWriter, index_tar
 from headrace.data.storage import open_store
 
 STEMS = st.text(
@@ -83,7 +80,7 @@ def test_a_pattern_takes_apart_what_it_puts_together(pieces, data):
     neighbours = any(a[0] == b[0] == "*" for a, b in pairwise(pieces))
     if not wildcards or wildcards.count("**") > 1 or neighbours:
         return
-    glob = Glob.parse("".join(pieces))
+    glob = PathPattern.parse("".join(pieces))
     parts = st.text("abx_c", min_size=1, max_size=4)
     path = "".join(data.draw(parts) if piece[0] == "*" else piece for piece in pieces)
     stem = glob.match(path)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.storage.block_file import DamagedError, load_block, save_block
-from headrace.data.storage.cached_read import CachedRead
-from headrace.data.storage.channel import read_pieces, write_piece
-from headrace.data.storage.pieces import regrouped
-from headrace.data.storage.ranges import cut_ranges, plan_spans, split_span
+from headrace.data.storage.byte_ranges import cut_ranges, plan_spans, split_span
+from headrace.data.storage.cache.blocks import DamagedBlockError, load_block, save_block
+from headrace.data.storage.cache.cached_store import CachedRead
+from headrace.data.storage.client.subprocess_protocol import read_pieces, write_piece
+from headrace.data.storage.store import regrouped
 
 _OBJECT = bytes(range(251)) * 4
 _ranges = st.lists(
@@ -108,7 +108,7 @@ def test_a_block_reads_back_or_is_known_to_be_damaged(
 def _is_right_or_damaged(file: Path, block: bytes, start: int, length: int) -> None:
     try:
         loaded = load_block(str(file), start, length)
-    except DamagedError:
+    except DamagedBlockError:
         return
     # The damage lies in a page that this read does not touch.
     assert bytes(loaded.data) == block[start : start + length]

@@ -9,11 +9,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cluster.offload.dealing import Ask
-from headrace.cluster.offload.strands import StrandDealer, spread
 from headrace.core.errors import LoaderError
-from headrace.data.loader.making import BatchMaker, Exhausted, Order, Recipe
-from headrace.data.loader.slots import PlainArena
+from headrace.data.loader.batch_builder import (
+    BatchBuilder,
+    BatchSpec,
+    IterableExhausted,
+    LoaderSpec,
+)
+from headrace.data.loader.workers.shared_memory import PlainArena
+from headrace.offload.partitions import PartitionScheduler, assign_partitions
+from headrace.offload.scheduler import Assignment
 
 HOSTS = ["a", "b", "c"]
 STRANDS = range(2, 7)
@@ -25,10 +30,10 @@ class Hosts:
     """Hosts that do as they are told, and who listens to them."""
 
     def __init__(self) -> None:
-        self.dealer = StrandDealer()
+        self.dealer = PartitionScheduler()
         self.now_s = 0.0
         self.up: set[str] = set()
-        self.out: list[Ask] = []
+        self.out: list[Assignment] = []
         self.begin()
 
     def begin(self) -> None:
@@ -41,34 +46,34 @@ class Hosts:
         host, self.now_s = HOSTS[number % len(HOSTS)], self.now_s + 1
         match what:
             case "add":
-                strand = STRANDS[number % len(STRANDS)]
-                self.dealer.add(len(self.added), strand)
-                self.added[len(self.added)] = strand
+                partition = STRANDS[number % len(STRANDS)]
+                self.dealer.add(len(self.added), partition)
+                self.added[len(self.added)] = partition
             case "up":
                 self.up.add(host)
-                self.dealer.set_orders(host, number + 1)
+                self.dealer.set_task_limit(host, number + 1)
             case "down":
                 self.up.discard(host)
                 self.dealer.lose(host)
                 self.out = [ask for ask in self.out if ask.host != host]
             case "spread":
-                self.dealer.spread_out()
+                self.dealer.assign_all()
             case "deal":
-                self.deal()
+                self.assign()
             case "home":
-                self.dealer.take_home(STRANDS[number % len(STRANDS)])
+                self.dealer.reclaim_partition(STRANDS[number % len(STRANDS)])
             case "begin" if number == 0:
                 self.begin()  # what is out arrives, and goes nowhere
             case "end" | "fail" | "return" if self.out:
                 self.answer(what, self.out[number % len(self.out)].host)
         self.back += self.dealer.give_back()
 
-    def deal(self) -> None:
-        for ask in self.dealer.deal(self.now_s):
+    def assign(self) -> None:
+        for ask in self.dealer.assign(self.now_s):
             assert ask.host in self.up
-            assert ask.strand == self.added[ask.ticket]
+            assert ask.partition == self.added[ask.ticket]
             needed = [one for one in self.out if self.dealer.needs(one.number, one.host)]
-            assert all(one.host == ask.host for one in needed if one.strand == ask.strand)
+            assert all(one.host == ask.host for one in needed if one.partition == ask.partition)
             self.out.append(ask)
 
     def answer(self, what: str, host: str) -> None:
@@ -92,15 +97,15 @@ def test_each_ticket_is_answered_once_and_in_the_order_of_its_strand(steps):
     hosts = Hosts()
     for what, number in steps:
         hosts.act(what, number)
-    hosts.dealer.spread_out()
+    hosts.dealer.assign_all()
     for what in ("deal", *["end"] * len(hosts.added), "deal"):
         hosts.act(what, 0)
     while hosts.out:
         hosts.act("end", 0)
     assert sorted(hosts.made + hosts.back) == sorted(hosts.added)
-    for strand in STRANDS:
-        made = [ticket for ticket in hosts.made if hosts.added[ticket] == strand]
-        back = [ticket for ticket in hosts.back if hosts.added[ticket] == strand]
+    for partition in STRANDS:
+        made = [ticket for ticket in hosts.made if hosts.added[ticket] == partition]
+        back = [ticket for ticket in hosts.back if hosts.added[ticket] == partition]
         assert made == sorted(made)
         assert not made or not back or made[-1] < min(back), "nothing is made after it went home"
 
@@ -108,7 +113,7 @@ def test_each_ticket_is_answered_once_and_in_the_order_of_its_strand(steps):
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 40)), st.integers(0, 50), st.data())
 def test_each_host_has_strands_as_it_takes_orders(orders, count, data):
     has = {host: data.draw(st.integers(0, 3)) for host in orders}
-    places = spread(range(count), orders, has)
+    places = assign_partitions(range(count), orders, has)
     assert set(places) == set(range(count) if orders else ())
     given = {host: has[host] + list(places.values()).count(host) for host in orders}
     for one in set(places.values()):
@@ -140,10 +145,10 @@ def collated(samples: Any) -> tuple[Any, float]:
     return samples, random.random()
 
 
-def made(maker: BatchMaker, place: int) -> object:
+def made(maker: BatchBuilder, place: int) -> object:
     try:
-        return pickle.loads(maker.make(Order(draws=0, epoch=0, place=place), PlainArena()))
-    except (Exhausted, LoaderError, ValueError) as error:
+        return pickle.loads(maker.make(BatchSpec(draws=0, epoch=0, place=place), PlainArena()))
+    except (IterableExhausted, LoaderError, ValueError) as error:
         return repr(error)
 
 
@@ -155,20 +160,20 @@ def made(maker: BatchMaker, place: int) -> object:
     st.lists(st.integers(0, 15), min_size=1, unique=True).map(sorted),
 )
 def test_whoever_passes_over_batches_makes_the_next_as_they_come(count, bad, size, drop, places):
-    recipe = Recipe(
+    recipe = LoaderSpec(
         dataset=Drawing(count, bad), collate_fn=collated, iterable=True, batch_size=size,
         drop_last=drop and size is not None, switches={},
     )  # fmt: skip
     random.seed(7)
-    maker = BatchMaker(recipe, lambda _: None)
+    maker = BatchBuilder(recipe, lambda _: None)
     whole = [made(maker, place) for place in range(16)]
     random.seed(7)
-    late = BatchMaker(recipe, lambda _: None)
+    late = BatchBuilder(recipe, lambda _: None)
     begin, is_astray = 0, False
     for place in places:
         came = made(late, place)
         failed = next((one for one in whole[begin:place] if isinstance(one, str)), None)
-        if is_astray or failed == repr(Exhausted()):
+        if is_astray or failed == repr(IterableExhausted()):
             assert str(came).startswith("LoaderError("), "it is no end that anybody could believe"
         else:
             assert came == (failed or whole[place])

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.data.transforms.crop import CenterCrop, RandomHorizontalFlip, RandomResizedCrop
-from headrace.data.transforms.joint import JointScaleCropFlip
-from headrace.data.transforms.recode import Recode
-from headrace.data.transforms.resize import resize_image, resize_mask, shrink_image
+from headrace.data.transforms.augmentation import (
+    CenterCrop,
+    JointScaleCropFlip,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from headrace.data.transforms.resize import Recode, resize_image, resize_mask, shrink_image
 
 SIDES = st.integers(1, 70)
 SIZES = st.tuples(SIDES, SIDES)

@@ -7,15 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.observe.whatif.measured import Measured, measure
-from headrace.observe.whatif.prediction import Change, Simulator, predict
-from headrace.observe.whatif.simulation import (
-    Load,
-    Pipeline,
-    delivery_times,
-    simulate,
-)
-from headrace.plan.dispatch import Dispatch
+from headrace.data.loader.executors.dispatch import Dispatch
+from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, measure
+from headrace.observe.whatif.prediction import PipelineChange, Simulator, predict
+from headrace.observe.whatif.simulation import BatchCosts, Pipeline, delivery_times, simulate
 from run_tables import MS, Run, RunTables, play
 
 TIMES = st.lists(st.integers(1, 50), min_size=2, max_size=40)
@@ -27,9 +22,9 @@ def as_rows(values) -> np.ndarray:
     return np.array([values], dtype=np.float64)
 
 
-def a_load(service, consume, cpu_share=0.0, consume_cpu=0.0) -> Load:
+def a_load(service, consume, cpu_share=0.0, consume_cpu=0.0) -> BatchCosts:
     made, used = as_rows(service), as_rows(consume)
-    return Load(
+    return BatchCosts(
         service_ns=made,
         service_cpu_ns=made * cpu_share,
         demand_ns=made * cpu_share,
@@ -128,20 +123,20 @@ def test_simulating_what_was_measured_gives_what_was_measured(workers: int, serv
     assert measured is not None
     simulator = Simulator(measured)
     assert simulator.calibration == pytest.approx(1.0, abs=0.08)
-    same = simulator.predict(Change())
+    same = simulator.predict(PipelineChange())
     assert same.speedup == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (0, 4), (4, 2), (1, 8)])
 def test_a_prediction_is_what_the_changed_run_then_measures(before: int, after: int):
-    def played(workers: int) -> Measured:
+    def played(workers: int) -> MeasuredPipeline:
         run = Run(workers=workers, service_ms=30, service_spread=0.25, batches=300, busy_cores=2)
         measured = measure(play(run))
         assert measured is not None
         return measured
 
     measured, then = played(before), played(after)
-    prediction = predict(measured, Change(workers=after))
+    prediction = predict(measured, PipelineChange(workers=after))
     truth = measured.period_ns.mean() / then.period_ns.mean()
     assert prediction.speedup == pytest.approx(truth, rel=0.08)
     assert prediction.low - 0.08 * truth <= truth <= prediction.high + 0.08 * truth
@@ -151,7 +146,7 @@ def test_full_cores_give_nothing_for_more_workers():
     run = Run(workers=2, service_ms=40, cores=2, busy_cores=2, worker_cpu=1.0)
     measured = measure(play(run))
     assert measured is not None
-    assert predict(measured, Change(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
+    assert predict(measured, PipelineChange(workers=8)).speedup == pytest.approx(1.0, abs=0.05)
 
 
 def speedup_of_fast_workers(tables: RunTables, receive_ms: float, receive_cpu_ms: float) -> float:
@@ -159,7 +154,7 @@ def speedup_of_fast_workers(tables: RunTables, receive_ms: float, receive_cpu_ms
     for row in tables.rows["fetches"]:
         row["receive_ns"] = int(receive_ms * MS)
         row["receive_cpu_ns"] = int(receive_cpu_ms * MS) if receive_cpu_ms >= 0 else -1
-    return Simulator(measure(tables)).predict(Change(service_factor=0.1)).speedup
+    return Simulator(measure(tables)).predict(PipelineChange(service_factor=0.1)).speedup
 
 
 def test_what_taking_a_batch_costs_counts_although_none_lay_ready():

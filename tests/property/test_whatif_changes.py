@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.observe.whatif.measured import measure
-from headrace.observe.whatif.prediction import Change, Simulator
-from headrace.observe.whatif.scaling import Scaled, scaled, with_ranks
-from headrace.observe.whatif.simulation import (
-    Load,
-    Pipeline,
-    delivery_times,
-    simulate,
-)
+from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.prediction import PipelineChange, Simulator
+from headrace.observe.whatif.scaling import ScaledRun, scale_ranks, with_ranks
+from headrace.observe.whatif.simulation import BatchCosts, Pipeline, delivery_times, simulate
 from run_tables import Run, play
 
 NOISE = 1.02
@@ -53,17 +48,17 @@ RUNS = {
 MEASURED = pytest.mark.parametrize("name", RUNS)
 
 
-def period(pipeline: Pipeline, load: Load) -> float:
+def period(pipeline: Pipeline, load: BatchCosts) -> float:
     return float(simulate(pipeline, load).period_ns.mean())
 
 
 def a_load(
     *, service: int, spread: float, cpu: float, threads: float, consume: int, own: float, seed: int
-) -> Load:
+) -> BatchCosts:
     random = np.random.default_rng(seed)
     made = service * np.maximum(random.normal(1, spread, size=(2, 160)), 0.1)
     used = np.full((2, 160), float(consume))
-    return Load(
+    return BatchCosts(
         service_ns=made,
         service_cpu_ns=made * cpu,
         demand_ns=made * cpu * threads,
@@ -138,7 +133,7 @@ def test_fewer_cores_are_never_faster(load, pipeline, fewer):
 def test_changing_nothing_gives_nothing(name: str):
     simulator = simulator_of(name)
     now = simulator.measured
-    same = Change(
+    same = PipelineChange(
         workers=now.pipeline.workers,
         ranks=now.ranks,
         capped_share=1.0,
@@ -146,14 +141,14 @@ def test_changing_nothing_gives_nothing(name: str):
         consume_saved_ns=0.0,
     )
     assert simulator.predict(same).speedup == pytest.approx(1.0)
-    assert with_ranks(simulator, 3).predict(Change(ranks=3)).speedup == pytest.approx(1.0)
+    assert with_ranks(simulator, 3).predict(PipelineChange(ranks=3)).speedup == pytest.approx(1.0)
 
 
 @MEASURED
 def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
     simulator = simulator_of(name)
     measured = simulator.measured
-    same = scaled(simulator, measured.ranks, 0.37)
+    same = scale_ranks(simulator, measured.ranks, 0.37)
     rate = measured.ranks * 1e9 / measured.period_ns.mean()
     assert same.batches_per_s.value == pytest.approx(rate)
     assert same.wait_share.value == pytest.approx(0.37)
@@ -162,7 +157,7 @@ def test_as_many_ranks_as_were_measured_give_what_was_measured(name: str):
 @MEASURED
 def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
     simulator = simulator_of(name)
-    told = [scaled(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
+    told = [scale_ranks(simulator, ranks, simulator.wait_share()) for ranks in (1, 2, 3, 4, 8)]
     for fewer, more in pairwise(told):
         assert more.efficiency.value <= fewer.efficiency.value * NOISE
         # Of the host's work only that grows in which threads wait for each other.
@@ -178,31 +173,31 @@ def test_more_ranks_give_a_rank_no_more_and_the_host_no_less(name: str):
             assert estimate.low <= estimate.value <= estimate.high
 
 
-def waited_ms(told: Scaled) -> float:
+def waited_ms(told: ScaledRun) -> float:
     """Return what a step of each rank waits for data."""
     return told.wait_share.value * told.ranks * 1000 / told.batches_per_s.value
 
 
 def test_threads_take_more_cpu_time_only_where_they_outnumber_the_cores():
-    crowded = [scaled(simulator_of("threads"), ranks, 0.01) for ranks in (1, 2, 4)]
+    crowded = [scale_ranks(simulator_of("threads"), ranks, 0.01) for ranks in (1, 2, 4)]
     assert [each.spin_factor.value > 1 for each in crowded] == [False, True, True]
     one, two, _ = crowded
     assert two.wait_share.low == pytest.approx(one.wait_share.low, abs=0.05)  # they may not spin
     assert two.wait_share.value > 0.3
     assert two.wait_share.high > 0.8
     for alone in ("fed", "waiting", "two ranks", "inline"):
-        assert scaled(simulator_of(alone), 8, 0.01).spin_factor.high == 1.0
+        assert scale_ranks(simulator_of(alone), 8, 0.01).spin_factor.high == 1.0
     # On full cores they spun already when they were measured.
-    assert scaled(simulator_of("full"), 3, 0.5).spin_factor.high == pytest.approx(3.0)
+    assert scale_ranks(simulator_of("full"), 3, 0.5).spin_factor.high == pytest.approx(3.0)
 
 
 @MEASURED
 def test_remedies_at_other_ranks_are_measured_against_those_ranks(name: str):
     simulator = simulator_of(name)
     crowded = with_ranks(simulator, 8)
-    there = Change(ranks=8, spin_factor=crowded.spin_factor)
+    there = PipelineChange(ranks=8, spin_factor=crowded.spin_factor)
     speed = simulator.predict(there).speedup
-    half = Change(service_factor=0.5)
+    half = PipelineChange(service_factor=0.5)
     both = simulator.predict(replace(there, service_factor=0.5)).speedup
     assert crowded.predict(half).speedup == pytest.approx(both / speed, rel=0.02)
 
@@ -212,7 +207,7 @@ def test_remedies_at_other_ranks_are_measured_against_those_ranks(name: str):
 def test_ending_waits_is_never_slower_and_the_less_is_left_the_better(name: str, share: float):
     simulator = simulator_of(name)
     speeds = [
-        simulator.predict(Change(capped_share=share, capped_ns=left_ns)).speedup
+        simulator.predict(PipelineChange(capped_share=share, capped_ns=left_ns)).speedup
         for left_ns in (1e12, 2e7, 5e6, 1e6, 0.0)
     ]
     assert speeds[0] == pytest.approx(1.0)
@@ -224,11 +219,11 @@ def test_ending_waits_is_never_slower_and_the_less_is_left_the_better(name: str,
 def test_the_less_of_their_time_threads_worked_the_more_a_limit_gives(name: str, which: str):
     simulator = simulator_of(name)
     speeds = [
-        simulator.predict(Change(**{which: 1, "useful_share": share})).speedup
+        simulator.predict(PipelineChange(**{which: 1, "useful_share": share})).speedup
         for share in (1.0, 0.7, 0.4, 0.1)
     ]
     assert all(after >= before / NOISE for before, after in pairwise(speeds))
-    enough = simulator.predict(Change(**{which: 64})).speedup
+    enough = simulator.predict(PipelineChange(**{which: 64})).speedup
     assert enough == pytest.approx(1.0)  # a limit that nobody reaches
 
 
@@ -237,7 +232,9 @@ def test_the_more_of_a_step_is_fixed_the_more_a_bigger_batch_gives(name: str):
     simulator = simulator_of(name)
     consume = float(simulator.load.consume_ns.mean())
     speeds = [
-        simulator.predict(Change(batch_factor=2.0, fixed_consume_ns=share * consume)).speedup
+        simulator.predict(
+            PipelineChange(batch_factor=2.0, fixed_consume_ns=share * consume)
+        ).speedup
         for share in (0.0, 0.3, 0.7, 1.0)
     ]
     assert all(after >= before / NOISE for before, after in pairwise(speeds))
@@ -248,7 +245,7 @@ def test_the_more_of_a_step_is_fixed_the_more_a_bigger_batch_gives(name: str):
 @MEASURED
 def test_a_bigger_batch_without_fixed_costs_gives_nothing_on_freed_cores(name: str):
     simulator = simulator_of(name)
-    freed = Change(threads=1, useful_share=0.2)
+    freed = PipelineChange(threads=1, useful_share=0.2)
     both = simulator.predict(replace(freed, batch_factor=2.0)).speedup
     assert both == pytest.approx(simulator.predict(freed).speedup)
 
@@ -258,5 +255,5 @@ def test_a_copy_saved_gives_at_most_its_share_of_the_step(name: str):
     simulator = simulator_of(name)
     period = simulator.measured.period_ns.mean()
     saved_ns = float(simulator.load.consume_ns.mean()) / 2
-    speed = simulator.predict(Change(consume_saved_ns=saved_ns)).speedup
+    speed = simulator.predict(PipelineChange(consume_saved_ns=saved_ns)).speedup
     assert 1 / NOISE <= speed <= NOISE * period / (period - saved_ns)

@@ -7,8 +7,8 @@ import signal
 import sys
 
 from headrace.core.errors import HeadraceError
-from headrace.data.shards.options import PackOptions
 from headrace.data.shards.pack import pack
+from headrace.data.shards.shard_packer import PackOptions
 
 
 def stop_at_gate(extension: str, data: bytes) -> None:

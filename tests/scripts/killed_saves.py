@@ -22,7 +22,7 @@ import torch
 import torch._dynamo  # what the first optimizer step would import in every child
 from torch import nn
 
-from headrace.core.lifetime import die_with_parent
+from headrace.core.process.parent_death import die_with_parent
 from headrace.data.storage import open_store
 from headrace.train import Checkpointer
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headrace.cluster.offload.held import HeldSlots
-from headrace.data.loader.away import TicketsAway
-from headrace.data.loader.channels import Answer, AnswerMessage
-from headrace.data.loader.slots import write_at
+from headrace.data.loader.executors.speculation import RemoteTasks
+from headrace.data.loader.workers.messages import Answer, AnswerMessage
+from headrace.data.loader.workers.shared_memory import write_at
+from headrace.offload.capacity import SessionSlots
 
 MIB, GIB = 1 << 20, 1 << 30
 DEPTH, ROOM = 4, 200
@@ -22,34 +22,36 @@ def made(size_bytes: int) -> AnswerMessage:
     return AnswerMessage(Answer.MADE, 0, 0, 0, size_bytes - 100, 100)
 
 
-def away_with(memory_bytes: int) -> TicketsAway:
-    helper: Any = SimpleNamespace(most_bytes=memory_bytes, most_open=96)  # it is asked for nothing
-    away = TicketsAway(helper)
+def away_with(memory_bytes: int) -> RemoteTasks:
+    helper: Any = SimpleNamespace(
+        most_bytes=memory_bytes, max_open_tasks=96
+    )  # it is asked for nothing
+    away = RemoteTasks(helper)
     away.note(AnswerMessage(Answer.ROOM, 0, ROOM, 0, 0, 0))
     return away
 
 
 def test_until_a_batch_has_come_they_are_taken_to_be_large():
     away = away_with(6 * GIB)
-    assert away.most_under_way(DEPTH) == away.most_fitting == 12
+    assert away.max_in_flight(DEPTH) == away.most_fitting == 12
     away.note(AnswerMessage(Answer.FAILED, 0, 0, 0, 0, 100))
-    assert away.most_under_way(DEPTH) == 12, "an error says nothing of batches"
+    assert away.max_in_flight(DEPTH) == 12, "an error says nothing of batches"
     away.note(made(10 * MIB))
-    assert away.most_under_way(DEPTH) == 2 * (DEPTH + ROOM)
+    assert away.max_in_flight(DEPTH) == 2 * (DEPTH + ROOM)
 
 
 def test_the_largest_batch_so_far_counts():
     away = away_with(6 * GIB)
     for size_bytes, most in ((256 * MIB, 24), (MIB, 24), (768 * MIB, 8), (MIB, 8)):
         away.note(made(size_bytes))
-        assert away.most_under_way(DEPTH) == away.most_fitting == most
+        assert away.max_in_flight(DEPTH) == away.most_fitting == most
 
 
 def test_however_little_memory_there_is_helpers_get_one_to_begin_with():
     away = away_with(100 * MIB)
-    assert away.most_under_way(DEPTH) == DEPTH + 1
+    assert away.max_in_flight(DEPTH) == DEPTH + 1
     away.note(made(GIB))
-    assert away.most_under_way(DEPTH) == DEPTH, "as many as the workers here have anyway"
+    assert away.max_in_flight(DEPTH) == DEPTH, "as many as the workers here have anyway"
 
 
 class Station:
@@ -57,7 +59,7 @@ class Station:
 
     def __init__(self, memory_bytes: int) -> None:
         self.takes = self.keeps = memory_bytes
-        self.slots = HeldSlots(8, lambda: (self.takes, self.keeps))
+        self.slots = SessionSlots(8, lambda: (self.takes, self.keeps))
 
     def fill(self, size_bytes: int) -> int:
         """Have a batch made; return its slot."""
@@ -80,11 +82,13 @@ def station() -> Iterator[Station]:
 
 
 def test_a_session_takes_as_many_slots_as_its_memory_has_room_for(station: Station):
-    assert station.slots.most_orders(7) == 7, "a host's part is not small before a size is known"
+    assert station.slots.task_limit_within(7) == 7, (
+        "a host's part is not small before a size is known"
+    )
     taken = [station.fill(MIB)]
     while station.slots.has_room:
         taken.append(station.fill(MIB))
-    assert len(taken) == station.slots.most_orders(7) == 3
+    assert len(taken) == station.slots.task_limit_within(7) == 3
     station.slots.give(taken.pop())
     assert station.slots.has_room
 
@@ -94,7 +98,7 @@ def test_small_batches_are_bounded_by_the_number_of_slots_alone(station: Station
         assert station.slots.has_room
         station.fill(1000)
     assert not station.slots.has_room
-    assert station.slots.most_orders(7) == 7
+    assert station.slots.task_limit_within(7) == 7
 
 
 def test_one_batch_has_room_on_a_host_without_memory(station: Station):
@@ -104,7 +108,7 @@ def test_one_batch_has_room_on_a_host_without_memory(station: Station):
     assert not station.slots.has_room
     station.slots.leave(slot)
     assert station.slots.has_room, "a slot that is given up holds up nobody"
-    assert station.slots.most_orders(7) == 1
+    assert station.slots.task_limit_within(7) == 1
 
 
 def test_free_slots_keep_no_more_memory_than_they_may(station: Station):

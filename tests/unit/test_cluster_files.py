@@ -13,7 +13,7 @@ from jsonschema import ValidationError
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from headrace.contracts.groups import LABEL, parse_groups
+from headrace.platforms.instance_groups import GROUP_LABEL, parse_groups
 from ray_up import start_head, start_worker
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,10 @@ def test_ray_takes_the_file(cloud: str):
 BREAKS: list[tuple[str, Callable[[Config], object]]] = [
     ("unexpected", lambda it: it.update(worker_types={})),
     ("unexpected", lambda it: it["available_node_types"]["cpu"].update(label={})),
-    ("not of type", lambda it: it["available_node_types"]["cpu"]["labels"].update({LABEL: 1})),
+    (
+        "not of type",
+        lambda it: it["available_node_types"]["cpu"]["labels"].update({GROUP_LABEL: 1}),
+    ),
     ("not of type", lambda it: it["available_node_types"]["cpu"].update(labels=["cpu"])),
     ("not of type", lambda it: it["available_node_types"]["cpu"].update(min_workers="2")),
     ("required", lambda it: it["available_node_types"]["gpu"].pop("node_config")),
@@ -73,7 +76,7 @@ def test_each_host_starts_with_its_label_token_image_and_torch(
         # Each shell that a command goes through has quoted it once more.
         words = [re.sub(r"['\"\\]", "", command) for command in started]
         (ray_start,) = (text for text in words if "ray start" in text)
-        assert f"export RAY_OVERRIDE_LABELS={{{LABEL}:{name}}};" in ray_start
+        assert f"export RAY_OVERRIDE_LABELS={{{GROUP_LABEL}:{name}}};" in ray_start
         (container,) = (text for text in words if "docker run" in text)
         assert f"-{name} bash" in container  # the end of the image's tag
         assert ("--gpus all" in container) == (name == "gpu")
@@ -81,10 +84,10 @@ def test_each_host_starts_with_its_label_token_image_and_torch(
         (torch,) = (text for text in words if "torch==" in text)
         assert ("download.pytorch.org/whl/cpu" in torch) == (name == "cpu")
         assert "a token" not in " ".join(started)
-    monkeypatch.setenv("RAY_OVERRIDE_LABELS", f'{{"{LABEL}": "cpu"}}')
+    monkeypatch.setenv("RAY_OVERRIDE_LABELS", f'{{"{GROUP_LABEL}": "cpu"}}')
     spec = ResourceAndLabelSpec(num_cpus=1, num_gpus=0)
     spec.resolve(is_head=False, node_ip_address="192.0.2.2")
-    assert spec.labels[LABEL] == "cpu"
+    assert spec.labels[GROUP_LABEL] == "cpu"
 
 
 def test_a_host_without_a_label_starts_without(config: Config):
@@ -92,14 +95,14 @@ def test_a_host_without_a_label_starts_without(config: Config):
         del kind["labels"]
     started = " ".join(start_head(config) + start_worker(config, "cpu"))
     assert started.count("RAY_OVERRIDE_RESOURCES") == 4  # `ray stop` and `ray start` of each
-    assert LABEL not in started
+    assert GROUP_LABEL not in started
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
 def test_the_groups_are_up_without_being_asked_for(cloud: str):
     config = read(cloud)
     types = config["available_node_types"]
-    assert all(kind["labels"] == {LABEL: name} for name, kind in types.items())
+    assert all(kind["labels"] == {GROUP_LABEL: name} for name, kind in types.items())
     assert [config["head_node_type"], types["cpu"]["min_workers"]] == ["gpu", 2]
     assert types["cpu"]["min_workers"] == types["cpu"]["max_workers"] == config["max_workers"]
     assert [group.name for group in parse_groups([f"{name}=1" for name in types])] == ["gpu", "cpu"]

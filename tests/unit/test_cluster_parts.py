@@ -6,23 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.agent import HostAgent, HostFacts
-from headrace.cluster.auxiliary import strands_of_job
-from headrace.cluster.connection import Host, connected
-from headrace.cluster.folder_tail import FolderTail, grow
-from headrace.cluster.lacking import Standing, lacks
-from headrace.cluster.machine import is_same_machine, marked
+from headrace.cluster.agent import FolderTail, HostAgent, HostFacts, append_growths
+from headrace.cluster.offload_fleet import PersistentNotices, group_shortages, partitions_of_job
 from headrace.cluster.placement import PlacedAgent
-from headrace.cluster.store_size import FreeMemory, emulated_store_bytes, store_bytes
-from headrace.contracts.groups import Group
+from headrace.cluster.ray_driver import RayHost, ray_connection
+from headrace.cluster.ray_node import FreeMemory, emulated_store_bytes, object_store_bytes
+from headrace.cluster.same_host import host_marker, is_same_host
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.launch.flags import parse_torchrun_flags
-from headrace.launch.hosts.member import Member
-from headrace.launch.hosts.ray_scripts import tell_unrecorded
-from headrace.launch.hosts.travelling import pack_luggage
-from headrace.launch.requirements.file import code_folder, find_requirements
-from headrace.launch.requirements.on_hosts import Requirements
+from headrace.jobs.hosts.driver_protocol import HostAssignment
+from headrace.jobs.hosts.host_commands import job_working_dir
+from headrace.jobs.hosts.host_installs import HostInstalls
+from headrace.jobs.hosts.ray_hosts import warn_unrecorded_script
+from headrace.jobs.requirements import code_folder, find_requirements
+from headrace.jobs.torchrun_args import parse_torchrun_flags
+from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.run_folder import open_run_folder
 
 
@@ -35,24 +33,24 @@ def test_a_copy_of_a_folder_grows_as_it_does(tmp_path: Path):
     first.write_bytes(b"one\xff\n")
     (folder / "other").write_bytes(b"not a rank's")
     second.touch()
-    grow(copy, tail.growth())
+    append_growths(copy, tail.growth())
     with first.open("ab") as file:
         file.write(b"x" * (9 << 20))
     while growths := tail.growth():
         assert sum(len(growth.content) for growth in growths) <= 8 << 20
-        grow(copy, growths)
+        append_growths(copy, growths)
     copied = {path.relative_to(copy): path.read_bytes() for path in copy.rglob("*.std*")}
     assert copied == {Path("rank-0.stdout"): first.read_bytes(),
                       Path("restart-1/rank-1.stderr"): b""}  # fmt: skip
 
 
 def test_a_mark_is_found_where_it_was_left_alone(tmp_path: Path):
-    with marked(tmp_path) as mark:
-        assert is_same_machine(mark)
+    with host_marker(tmp_path) as mark:
+        assert is_same_host(mark)
         Path(mark.path).write_text("another's")
-        assert not is_same_machine(mark)
+        assert not is_same_host(mark)
     assert not Path(mark.path).exists()
-    assert not is_same_machine(mark)
+    assert not is_same_host(mark)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +71,9 @@ def test_what_goes_along_and_how_the_script_is_named_there(
         path.touch()
     monkeypatch.chdir(here)
     argv = ["--engine", "ray", "--nproc-per-node", "2", *given]
-    luggage = pack_luggage(parse_torchrun_flags(argv).args, argv)
-    assert Path(luggage.folder) == (here / folder).resolve()
-    assert luggage.argv == ("--engine", "ray", "--nproc-per-node", "2", *read)
+    working_dir = job_working_dir(parse_torchrun_flags(argv).args, argv)
+    assert Path(working_dir.folder) == (here / folder).resolve()
+    assert working_dir.argv == ("--engine", "ray", "--nproc-per-node", "2", *read)
 
 
 def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
@@ -86,9 +84,16 @@ def test_a_member_meets_the_others_whatever_the_host_s_variables_say(
     monkeypatch.setenv("PET_STANDALONE", "1")
     monkeypatch.setenv("PET_RDZV_ENDPOINT", "elsewhere:1")
     job = parse_torchrun_flags(["--max-restarts", "3", "train.py"])
-    member = Member(prefix="gpu/a:{rank}", restarts=2, hosts=2, number=1, address="10.0.0.2",
-                    master_address="10.0.0.1", master_port=29400)  # fmt: skip
-    Member.from_json(member.to_json()).apply(job.args)
+    member = HostAssignment(
+        prefix="gpu/a:{rank}",
+        restarts=2,
+        hosts=2,
+        number=1,
+        address="10.0.0.2",
+        master_address="10.0.0.1",
+        master_port=29400,
+    )
+    HostAssignment.from_json(member.to_json()).apply(job.args)
     assert (job.args.nnodes, job.args.node_rank, job.args.max_restarts) == ("2", 1, 0)
     assert (job.args.standalone, job.args.rdzv_endpoint) == (False, "")
     assert (job.args.master_addr, job.args.master_port) == ("10.0.0.1", 29400)
@@ -102,7 +107,7 @@ def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PIP_FIND_LINKS", "https://wheels.test/ file:///wheels")
     monkeypatch.setenv("PIP_BUILD_CONSTRAINT", "https://pins.test/build.txt")
     monkeypatch.setenv("PIP_INDEX_URL", "https://index.test/simple")
-    travels = env.travelling_environment()
+    travels = env.portable_environment()
     pips = {"PIP_CONSTRAINT", "PIP_FIND_LINKS", "PIP_BUILD_CONSTRAINT", "PIP_INDEX_URL"}
     assert travels.keys() & pips == {"PIP_BUILD_CONSTRAINT", "PIP_INDEX_URL"}
     assert travels["TOLD"] == "yes"
@@ -110,11 +115,11 @@ def test_what_belongs_to_one_host_does_not_travel(monkeypatch: pytest.MonkeyPatc
     assert not travels.keys() & {"PATH", "HOME", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it
-    below = env.environment_below_ray(travels, is_whole=False)
+    below = env.ray_program_environment(travels, is_whole=False)
     assert below["TOLD"] == "yes"
     assert below["CUDA_VISIBLE_DEVICES"] == "3"
     assert below["PATH"]
-    assert "OMP_NUM_THREADS" not in env.environment_below_ray({"A": "b"}, is_whole=True)
+    assert "OMP_NUM_THREADS" not in env.ray_program_environment({"A": "b"}, is_whole=True)
 
 
 def test_devices_by_their_names(monkeypatch: pytest.MonkeyPatch):
@@ -141,7 +146,10 @@ def test_the_object_store_is_small_where_agents_alone_use_it(
     total: int, shared: int, agents: int, data: int
 ):
     memory = FreeMemory(total, shared)
-    assert [store_bytes(memory, holds_data=holds) for holds in (False, True)] == [agents, data]
+    assert [object_store_bytes(memory, holds_data=holds) for holds in (False, True)] == [
+        agents,
+        data,
+    ]
 
 
 def test_emulated_hosts_share_the_memory_of_one():
@@ -153,7 +161,7 @@ def test_emulated_hosts_share_the_memory_of_one():
 
 def test_nobody_at_an_address():
     with pytest.raises(LaunchError, match=r"no Ray cluster at 127\.0\.0\.1:1 that can be used"), \
-         connected("127.0.0.1:1"):  # fmt: skip
+         ray_connection("127.0.0.1:1"):  # fmt: skip
         pass
 
 
@@ -184,40 +192,40 @@ def test_what_hosts_install_is_the_file_beside_the_script_or_the_one_that_is_nam
     [
         (None, [16, 8], 24),
         (None, [], 0),
-        (Group(name="cpu", hosts=2, cpus=16), [4], 32),
-        (Group(name="cpu", hosts=2), [16], 32),
-        (Group(name="cpu", hosts=2), [], 0),
+        (GroupSpec(name="cpu", hosts=2, cpus=16), [4], 32),
+        (GroupSpec(name="cpu", hosts=2), [16], 32),
+        (GroupSpec(name="cpu", hosts=2), [], 0),
     ],
 )
 def test_how_many_share_an_iterable_dataset_is_settled_by_what_was_asked_for(
-    declared: Group | None, there: list[int], strands: int
+    declared: GroupSpec | None, there: list[int], strands: int
 ):
-    assert strands_of_job(declared, there) == strands
+    assert partitions_of_job(declared, there) == strands
 
 
-def host_of(group: str | None, number: int = 0) -> Host:
+def host_of(group: str | None, number: int = 0) -> RayHost:
     name = f"{group}-{number}"
-    return Host(node_id=name, name=name, address="10.0.0.2", group=group, cpus=4, gpus=0)
+    return RayHost(node_id=name, name=name, address="10.0.0.2", group=group, cpus=4, gpus=0)
 
 
 def test_what_an_auxiliary_group_lacks_is_told():
     hosts = [host_of("gpu"), host_of("CPU"), host_of("CPU", 1), host_of(None)]
-    (none,) = lacks("cpus", None, "gpu", hosts, [])
+    (none,) = group_shortages("cpus", None, "gpu", hosts, [])
     assert "group cpus has no host, and training goes on without" in none
     assert "the cluster has 2 of group CPU, 1 of group gpu, 1 of no group. Did you mean " in none
     assert "--offload CPU? Hosts that come later are used: `ray start --labels headrace.gr" in none
-    (alone,) = lacks("cpu", Group(name="cpu", hosts=2), "gpu", hosts[:1], [])
+    (alone,) = group_shortages("cpu", GroupSpec(name="cpu", hosts=2), "gpu", hosts[:1], [])
     assert "Did you mean" not in alone, "the group that trains is another one"
-    declared = Group(name="CPU", hosts=3)
-    fewer, busy = lacks("CPU", declared, "gpu", hosts, [hosts[2], hosts[1]])
+    declared = GroupSpec(name="CPU", hosts=3)
+    fewer, busy = group_shortages("CPU", declared, "gpu", hosts, [hosts[2], hosts[1]])
     assert "group CPU has 2 of 3 hosts; training goes on" in fewer
     assert "group CPU: busy with other jobs: CPU-0, CPU-1; training goes on" in busy
-    assert lacks("CPU", Group(name="CPU", hosts=2), "gpu", hosts, []) == []
+    assert group_shortages("CPU", GroupSpec(name="CPU", hosts=2), "gpu", hosts, []) == []
 
 
 def test_what_stands_for_a_while_is_told_once_and_again_where_it_was_over_meanwhile():
     told: list[str] = []
-    standing = Standing(told.append)
+    standing = PersistentNotices(told.append)
     for now_s in range(60):
         standing.are(["a", *(["b"] if now_s % 10 else [])], now_s)
     assert told == ["a"]
@@ -231,13 +239,13 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "train.py").touch()
     monkeypatch.chdir(tmp_path / "here")
-    luggage = pack_luggage(parse_torchrun_flags(["train.py"]).args, ["train.py"])
+    working_dir = job_working_dir(parse_torchrun_flags(["train.py"]).args, ["train.py"])
     folder = open_run_folder(run_dir="r", name=None, script="train.py")
     attempt = folder.start_attempt(command=[], argv=[], world_size=1)
 
-    def of(file: Path, *, travels: bool) -> Requirements:
-        return Requirements(
-            file, luggage, is_named=True, travels=travels, folder=folder, attempt=attempt
+    def of(file: Path, *, travels: bool) -> HostInstalls:
+        return HostInstalls(
+            file, working_dir, is_named=True, travels=travels, folder=folder, attempt=attempt
         )
 
     with pytest.raises(UsageError, match=r"more.txt lies outside .*here, which goes along"):
@@ -250,11 +258,11 @@ def test_a_file_that_does_not_go_along_is_told(tmp_path: Path, monkeypatch: pyte
 def test_what_is_not_recorded_of_a_script_that_drives_is_told(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    host = Host(node_id="a", name="gpu-1", address="10.0.0.2", group="gpu", cpus=4, gpus=1)
+    host = RayHost(node_id="a", name="gpu-1", address="10.0.0.2", group="gpu", cpus=4, gpus=1)
 
     def told(*, is_drivers: bool, profile: str = "on") -> str:
         facts = HostFacts(address=host.address, is_drivers=is_drivers, free_port=1, folder="/job")
-        tell_unrecorded(PlacedAgent(actor=None, host=host, facts=facts), profile)
+        warn_unrecorded_script(PlacedAgent(actor=None, host=host, facts=facts), profile)
         return capfd.readouterr().err
 
     monkeypatch.delenv("RAY_JOB_CONFIG_JSON_ENV_VAR", raising=False)

@@ -10,10 +10,9 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from headrace.cluster.addresses import address_towards, find_here, heads_address
-from headrace.cluster.conversation import Conversation
-from headrace.cluster.head_link import HeadLink, Patience, Welcome
-from headrace.cluster.roll_call import RollCall
+from headrace.cluster.addresses import find_this_host, head_address, source_address
+from headrace.cluster.join_client import JoinClient, JoinReply, JoinWait
+from headrace.cluster.join_server import JoinServer, JsonLineConnection
 from headrace.core.errors import LaunchError, UsageError
 from jobs import eventually
 
@@ -30,18 +29,18 @@ class Head:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.told: list[str] = []
-        self.roll = RollCall(
+        self.roll = JoinServer(
             address="127.0.0.1", port=self.port, head="head", group="gpu", hosts=hosts,
             token=TOKEN, hands_out=hands_out, tell=self.told.append,
         )  # fmt: skip
         self.roll.start(RAY)
 
-    def link(self) -> HeadLink:
-        return HeadLink("127.0.0.1", self.port, patience())
+    def link(self) -> JoinClient:
+        return JoinClient("127.0.0.1", self.port, patience())
 
 
-def patience(longest_s: float = 20.0) -> Patience:
-    return Patience(longest_s=longest_s, pause=time.sleep, tell=lambda _: None)
+def patience(longest_s: float = 20.0) -> JoinWait:
+    return JoinWait(longest_s=longest_s, pause=time.sleep, tell=lambda _: None)
 
 
 @contextmanager
@@ -54,10 +53,10 @@ def head(*hosts: str, hands_out: bool = True) -> Iterator[Head]:
 def test_a_host_of_the_list_gets_the_token_is_awaited_and_hears_of_the_end():
     with head("head", OTHER, "third") as one, closing(one.link()) as link:
         assert one.roll.missing({}) == f"{OTHER}, third"
-        assert link.come_in(OTHER, "cpu", None) == Welcome(ray_address=RAY, token=TOKEN)
+        assert link.request_join(OTHER, "cpu", None) == JoinReply(ray_address=RAY, token=TOKEN)
         assert one.roll.missing({}) == f"{OTHER} (Ray is starting there), third"
         assert one.roll.groups() == {"gpu": 1}
-        link.say_up()
+        link.report_up()
         eventually(lambda: one.roll.missing({}) == "third", "that the host is up")
         assert one.roll.groups() == {"gpu": 1, "cpu": 1}
         link.look()
@@ -76,8 +75,8 @@ def test_a_token_that_all_were_given_is_proved_and_never_sent():
     with head(hands_out=False) as one, closing(one.link()) as link:
         said: list[bytes] = []
         link._open._socket = Overheard(link._open._socket, said)  # type: ignore[assignment]
-        assert link.come_in(None, "cpu", TOKEN).ray_address == RAY
-        link.say_up()
+        assert link.request_join(None, "cpu", TOKEN).ray_address == RAY
+        link.report_up()
         eventually(lambda: one.roll.groups() == {"gpu": 1, "cpu": 1}, "the host")
         assert one.roll.missing({"gpu": 1, "cpu": 2}) == "group cpu has 1 of 2"
         assert TOKEN.encode() not in b"".join(said)
@@ -119,7 +118,7 @@ def test_who_may_not_take_part_gets_no_token_and_is_told_why(
     with head("head", OTHER, "192.0.2.1", hands_out=hands_out) as one, \
          closing(one.link()) as link:  # fmt: skip
         with pytest.raises(LaunchError, match="refuses this host") as raised:
-            link.come_in(name, "cpu", token)
+            link.request_join(name, "cpu", token)
         assert said in str(raised.value)
         assert TOKEN not in str(raised.value)
         assert said in one.told[0]
@@ -133,11 +132,13 @@ def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
             ({"host": "a", "group": "g p u", "has_token": True}, "", "a name has letters"),
             ({}, "", "a name has letters"),
         ):
-            with closing(Conversation(socket.create_connection(("127.0.0.1", one.port)))) as talk:
-                talk.say(**hello)
-                if "challenge" in (answer := talk.hear(20.0)):
-                    talk.say(proof=proof)
-                    answer = talk.hear(20.0)
+            with closing(
+                JsonLineConnection(socket.create_connection(("127.0.0.1", one.port)))
+            ) as talk:
+                talk.send(**hello)
+                if "challenge" in (answer := talk.receive(20.0)):
+                    talk.send(proof=proof)
+                    answer = talk.receive(20.0)
                 assert said in answer["refused"]
         assert one.roll.groups() == {"gpu": 1}
 
@@ -145,19 +146,19 @@ def test_a_stranger_s_nonsense_is_refused_and_harms_nobody():
 def test_once_all_are_there_the_token_is_kept_and_a_host_that_has_it_may_come_back():
     with head("head", OTHER) as one:
         with closing(one.link()) as link:
-            link.come_in(OTHER, "cpu", None)
-            one.roll.keep_token()
+            link.request_join(OTHER, "cpu", None)
+            one.roll.withhold_token()
         eventually(lambda: one.told == [f"headrace: {OTHER} (cpu) has left\n"], "that it left")
         with closing(one.link()) as link, pytest.raises(LaunchError, match="not all hosts have"):
-            link.come_in(OTHER, "cpu", None)
+            link.request_join(OTHER, "cpu", None)
         with closing(one.link()) as link:
-            assert link.come_in(OTHER, "cpu", TOKEN).token == TOKEN
+            assert link.request_join(OTHER, "cpu", TOKEN).token == TOKEN
 
 
 def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
     with head("head", OTHER) as one, closing(one.link()) as older, closing(one.link()) as newer:
-        older.come_in(OTHER, "cpu", None)
-        newer.come_in(OTHER, "cpu", None)
+        older.request_join(OTHER, "cpu", None)
+        newer.request_join(OTHER, "cpu", None)
         with pytest.raises(LaunchError, match="has come once more since"):
             eventually(older.look, "that it is sent away", timeout_s=20)
         newer.look()
@@ -165,7 +166,7 @@ def test_of_two_launchers_on_one_host_the_older_one_is_sent_away():
 
 def test_a_head_that_ends_without_a_word_is_lost():
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        link = HeadLink("127.0.0.1", listening.getsockname()[1], patience())
+        link = JoinClient("127.0.0.1", listening.getsockname()[1], patience())
         listening.accept()[0].close()
         with closing(link), pytest.raises(LaunchError, match="is lost: it has ended the connect"):
             eventually(link.look, "that it is lost", timeout_s=20)
@@ -176,16 +177,16 @@ def test_a_head_that_does_not_answer_is_told_with_the_reason():
         taken.bind(("127.0.0.1", 0))  # nobody listens
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=r"does not answer at 127\.0\.0\.1:\d+ after 0 s: "):
-            HeadLink("127.0.0.1", port, patience(0.3))
+            JoinClient("127.0.0.1", port, patience(0.3))
         taken.listen()
-        with closing(HeadLink("127.0.0.1", port, patience(0.3))) as link, \
+        with closing(JoinClient("127.0.0.1", port, patience(0.3))) as link, \
              pytest.raises(LaunchError, match="it does not answer yet"):  # fmt: skip
-            link.come_in("a", "cpu", None)
+            link.request_join("a", "cpu", None)
 
 
 def test_a_port_that_is_taken_is_told():
     with head("head") as one, pytest.raises(LaunchError, match="Choose another --port"):
-        RollCall(
+        JoinServer(
             address="127.0.0.1", port=one.port, head="head", group="gpu", hosts=(), token=TOKEN,
             hands_out=False, tell=one.told.append,
         )  # fmt: skip
@@ -196,22 +197,22 @@ def test_what_is_no_line_of_json_ends_a_conversation():
         with (
             socket.create_server(("127.0.0.1", 0)) as listening,
             socket.create_connection(listening.getsockname()) as theirs,
-            closing(Conversation(listening.accept()[0])) as conversation,
+            closing(JsonLineConnection(listening.accept()[0])) as conversation,
         ):
             theirs.sendall(text)
             with pytest.raises(ConnectionError):
-                conversation.hear(5.0)
+                conversation.receive(5.0)
 
 
 def test_which_of_some_hosts_this_one_is():
-    assert find_here(["192.0.2.1", "127.0.0.1"]) == "127.0.0.1"
-    assert find_here(["192.0.2.1", "no.such.host.invalid"]) is None
+    assert find_this_host(["192.0.2.1", "127.0.0.1"]) == "127.0.0.1"
+    assert find_this_host(["192.0.2.1", "no.such.host.invalid"]) is None
     with pytest.raises(UsageError, match=r"localhost and 127\.0\.0\.1 lead to this host alike"):
-        find_here(["localhost", "127.0.0.1"])
-    assert address_towards("127.0.0.9") == "127.0.0.1"
+        find_this_host(["localhost", "127.0.0.1"])
+    assert source_address("127.0.0.9") == "127.0.0.1"
 
 
 def test_a_head_that_only_itself_reaches_is_told():
-    assert heads_address("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"  # there is no other host
+    assert head_address("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"  # there is no other host
     with pytest.raises(UsageError, match="where no other host reaches it"):
-        heads_address("127.0.0.1", [])
+        head_address("127.0.0.1", [])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.contracts.groups import Group, parse_groups
 from headrace.core.errors import UsageError
+from headrace.platforms.instance_groups import GroupSpec, parse_groups
 
 
 def test_groups_in_their_order_with_what_is_emulated():
     assert parse_groups(["gpu=1", "cpu=2:cpus=8,gpus=0"]) == (
-        Group(name="gpu", hosts=1),
-        Group(name="cpu", hosts=2, cpus=8, gpus=0),
+        GroupSpec(name="gpu", hosts=1),
+        GroupSpec(name="cpu", hosts=2, cpus=8, gpus=0),
     )
     assert parse_groups(["a.b-c_1=3"])[0].host_names() == ["a.b-c_1-0", "a.b-c_1-1", "a.b-c_1-2"]
 
@@ -47,13 +47,13 @@ def test_hosts_of_a_named_type_have_its_cores_and_devices():
     assert parse_groups(
         ["gpu=2xml.p3.16xlarge", "a=1xg2-standard-24", "b=1xn1-standard-8:gpus=4"]
     ) == (
-        Group(name="gpu", hosts=2, cpus=64, gpus=8, instance_type="ml.p3.16xlarge"),
-        Group(name="a", hosts=1, cpus=24, gpus=2, instance_type="g2-standard-24"),
-        Group(name="b", hosts=1, cpus=8, gpus=4, instance_type="n1-standard-8"),
+        GroupSpec(name="gpu", hosts=2, cpus=64, gpus=8, instance_type="ml.p3.16xlarge"),
+        GroupSpec(name="a", hosts=1, cpus=24, gpus=2, instance_type="g2-standard-24"),
+        GroupSpec(name="b", hosts=1, cpus=8, gpus=4, instance_type="n1-standard-8"),
     )
     assert parse_groups(["a=1xlocal", "b=1xlocal_gpu"]) == (
-        Group(name="a", hosts=1, gpus=0, instance_type="local"),
-        Group(name="b", hosts=1, instance_type="local_gpu"),
+        GroupSpec(name="a", hosts=1, gpus=0, instance_type="local"),
+        GroupSpec(name="b", hosts=1, instance_type="local_gpu"),
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.contracts.contract import Contract, ContractFlags, contract_of
-from headrace.contracts.groups import Group
 from headrace.core.errors import UsageError
+from headrace.platforms.cluster_hosts import ClusterHostFlags, ClusterHosts, find_cluster_hosts
+from headrace.platforms.instance_groups import GroupSpec
 
 GROUPS = {
     "dnn": {"hosts": ["algo-2", "algo-3"], "instance_group_name": "dnn", "instance_type": "ml.g5"},
@@ -59,12 +59,12 @@ def contract(
     hosts: Sequence[str] = (),
     training: str | None = None,
     offload: str | None = None,
-) -> Contract:
-    flags = ContractFlags(
+) -> ClusterHosts:
+    flags = ClusterHostFlags(
         head=head, group=group, hosts=tuple(hosts), training=training, offload=offload
     )
     text = None if config is None else json.dumps(config)
-    return contract_of(variables, text, flags, lambda names: here if here in names else None)
+    return find_cluster_hosts(variables, text, flags, lambda names: here if here in names else None)
 
 
 def typed(**types: str | None) -> dict[str, str]:
@@ -81,9 +81,9 @@ def typed(**types: str | None) -> dict[str, str]:
 
 
 def test_sagemaker_s_groups_the_first_host_of_the_one_that_trains_is_the_head():
-    assert contract(SDK_2) == Contract(
+    assert contract(SDK_2) == ClusterHosts(
         head="algo-2", here="algo-3", group="dnn", hosts=("algo-1", "algo-2", "algo-3"),
-        groups=(Group(name="dnn", hosts=2), Group(name="data", hosts=1)),
+        groups=(GroupSpec(name="dnn", hosts=2), GroupSpec(name="data", hosts=1)),
     )  # fmt: skip
     assert contract({**SDK_2, "SM_CURRENT_HOST": "algo-2"}).is_head
 
@@ -163,15 +163,15 @@ def test_a_host_whose_group_a_flag_says_leaves_the_others_to_say_theirs():
 
 
 def test_sagemaker_s_third_sdk_tells_a_master_and_no_groups():
-    assert contract(SDK_3) == Contract(
+    assert contract(SDK_3) == ClusterHosts(
         head="algo-1", here="algo-2", group="gpu", hosts=("algo-1", "algo-2")
     )
 
 
 def test_sagemaker_s_file_alone_or_its_variable():
-    told = Contract(
+    told = ClusterHosts(
         head="algo-2", here="algo-1", group="data", hosts=("algo-1", "algo-2", "algo-3"),
-        groups=(Group(name="dnn", hosts=2), Group(name="data", hosts=1)),
+        groups=(GroupSpec(name="dnn", hosts=2), GroupSpec(name="data", hosts=1)),
     )  # fmt: skip
     assert contract({}, config=CONFIG) == told
     assert contract({"SM_RESOURCE_CONFIG": json.dumps(CONFIG)}) == told
@@ -181,7 +181,7 @@ def test_sagemaker_s_file_alone_or_its_variable():
 
 
 def test_vertex_s_pools_are_groups_and_the_primary_is_the_head():
-    assert contract({"CLUSTER_SPEC": json.dumps(SPEC)}) == Contract(
+    assert contract({"CLUSTER_SPEC": json.dumps(SPEC)}) == ClusterHosts(
         head="job-workerpool0-ab-0",
         here="job-workerpool2-ab-1",
         group="workerpool2",
@@ -191,7 +191,7 @@ def test_vertex_s_pools_are_groups_and_the_primary_is_the_head():
 
 def test_by_hand_with_and_without_a_list():
     named = contract({}, head="a", group="gpu", hosts=["a", "b"], here="b")
-    assert named == Contract(head="a", here="b", group="gpu", hosts=("a", "b"))
+    assert named == ClusterHosts(head="a", here="b", group="gpu", hosts=("a", "b"))
     assert not named.is_head
     assert contract({}, group="gpu", hosts=["a", "b"], here="a").is_head
     alone = contract({}, head="a", group="gpu", here="a")

@@ -19,11 +19,10 @@ from headrace import (
     rule_configs,
 )
 from headrace.core.errors import UsageError
-from headrace.launch.estimator.debugger import read_rules
-from headrace.launch.estimator.framework_profile import read_profile
-from headrace.launch.estimator.job_description import JobDescription, describe
-from headrace.launch.estimator.lowering import lower
-from headrace.launch.estimator.training_inputs import named_inputs
+from headrace.jobs.job_description import JobDescription, build_run_command, describe
+from headrace.jobs.sagemaker_sdk.config import read_profile
+from headrace.jobs.sagemaker_sdk.debugger import read_rules
+from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
 
 
@@ -53,7 +52,7 @@ def test_rules_and_a_profile_are_recorded_and_one_note_says_what_has_no_effect()
             framework_profile_params=profile,
         ),
     )  # fmt: skip
-    lowered = lower(job, {})
+    lowered = build_run_command(job, {})
     assert lowered.flags[-2:] == ("--profile-interval=500ms", "--profile=deep")
     (note,) = job.notes
     for said in ("the rules mine, LossNotDecreasing", "CPUBottleneck's threshold=60 (",
@@ -68,7 +67,9 @@ def test_rules_and_a_profile_are_recorded_and_one_note_says_what_has_no_effect()
     assert isinstance(again, FrameworkProfile)
     assert again.dataloader_profiling_config == profile.dataloader_profiling_config
     # What run.json has describes the same job.
-    assert lower(described(rules=told["rules"], profiler_config=told["profiler_config"]), {}).flags
+    assert build_run_command(
+        described(rules=told["rules"], profiler_config=told["profiler_config"]), {}
+    ).flags
 
 
 def test_what_is_as_debugger_has_it_needs_no_note():
@@ -76,7 +77,7 @@ def test_what_is_as_debugger_has_it_needs_no_note():
     whole = ProfilerConfig(framework_profile_params=FrameworkProfile())
     assert described(rules=rules, profiler_config=whole, debugger_hook_config=False).notes == ()
     off = described(profiler_config=ProfilerConfig(disable_profiler=True))
-    assert lower(off, {}).flags[-1] == "--profile=off"
+    assert build_run_command(off, {}).flags[-1] == "--profile=off"
 
 
 def test_words_that_cannot_be_are_refused():
@@ -100,7 +101,7 @@ def test_words_that_cannot_be_are_refused():
 
 def test_the_order_of_a_channel_stays_and_that_is_told():
     given = TrainingInput("s3://b/t", shuffle_config=ShuffleConfig(7))
-    lowered = lower(described(), named_inputs({"train": given}, ""))
+    lowered = build_run_command(described(), named_inputs({"train": given}, ""))
     assert json.loads(lowered.asked)["inputs"]["train"]["shuffle_config"] == {"seed": 7}
     assert ["train: shuffle_config has no effect" in each for each in lowered.notes] == [True]
     told = json.loads(lowered.asked)["inputs"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.model import Diagnosis, Finding
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis, Finding
 from run_tables import AUGMENT, MS, PIL, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"

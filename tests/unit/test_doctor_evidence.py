@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import Evidence, gather
-from headrace.observe.doctor.gpus import gpu_utilisation
-from headrace.observe.doctor.model import Diagnosis, Finding
-from headrace.observe.doctor.ranking import rank
-from headrace.observe.whatif.host import read_host
-from headrace.observe.whatif.measured import measure
-from headrace.observe.whatif.prediction import Change, Simulator
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import Evidence, gather_evidence, gpu_utilisation
+from headrace.observe.doctor.findings import Diagnosis, Finding
+from headrace.observe.doctor.verdict import rank_findings
+from headrace.observe.whatif.host_usage import read_host_usage
+from headrace.observe.whatif.measured_pipeline import measure
+from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
 
 GETITEM = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__")
@@ -34,7 +33,7 @@ def with_usage(tables: RunTables, percent_of: dict[int, float], end_ms: int) -> 
 def test_cores_are_counted_although_each_process_is_looked_at_in_its_own_time():
     tables = play(Run(workers=2, service_ms=50, cores=2, busy_cores=1.9))
     with_usage(tables, {100: 30.0, 1000: 80.0, 1001: 80.0}, 4000)
-    host = read_host(tables)
+    host = read_host_usage(tables)
     assert host.rank_cores == pytest.approx(0.3, rel=0.02)
     assert host.foreign_cores == pytest.approx(0.0, abs=0.05)
 
@@ -43,7 +42,7 @@ def test_cores_are_counted_although_each_process_is_looked_at_in_its_own_time():
 def test_what_a_rank_has_started_beside_its_workers_is_no_others(pool: int):
     tables = play(Run(workers=2, service_ms=50, cores=8, busy_cores=3.9))
     shares = {100: 30.0, 1000: 80.0, 1001: 80.0} | {5000 + each: 100.0 for each in range(pool)}
-    host = read_host(with_usage(tables, shares, 4000))
+    host = read_host_usage(with_usage(tables, shares, 4000))
     assert host.rank_cores == pytest.approx(0.3, rel=0.02)
     assert host.foreign_cores == pytest.approx(2.0 - pool, abs=0.05)
 
@@ -54,7 +53,7 @@ def of_a_quota(machine_busy: float, *, looked: bool = True) -> Evidence:
     tables.rows["hosts"][0]["cores"] = 2.0
     if looked:
         with_usage(tables, {100: 30.0, 1000: 60.0, 1001: 60.0}, 4000)
-    return gather(tables)
+    return gather_evidence(tables)
 
 
 def test_what_others_use_of_a_machine_is_not_taken_from_a_container_s_share_of_it():
@@ -92,7 +91,7 @@ def test_workers_that_share_their_cores_with_others_are_still_bound_by_cpu():
 def test_a_prediction_is_never_surer_than_the_model():
     measured = measure(play(Run(workers=1, service_ms=30, service_spread=0.01, batches=300)))
     assert measured is not None
-    prediction = Simulator(measured).predict(Change(workers=2))
+    prediction = Simulator(measured).predict(PipelineChange(workers=2))
     gain = prediction.speedup - 1.0
     assert prediction.high - prediction.speedup >= 0.1 * gain
     assert prediction.speedup - prediction.low >= 0.1 * gain
@@ -177,7 +176,7 @@ def ranked(*seconds: tuple[str, float], **run: Any) -> list[str]:
         Finding(rule=rule, severity="critical", title="", seconds_lost=lost, evidence={})
         for rule, lost in seconds
     ]
-    return [finding.rule for finding in rank(findings, gather(play(Run(**run))))]
+    return [finding.rule for finding in rank_findings(findings, gather_evidence(play(Run(**run))))]
 
 
 def test_slow_handing_over_explains_late_batches_where_it_is_much_of_the_wait():
@@ -222,7 +221,7 @@ def utilisations(*percents: float) -> dict[str, list[float]]:
     ],
 )
 def test_one_gpu_a_rank_counts(ranks: int, percents: tuple[float, ...], used: float | None):
-    evidence = gather(on_four_gpus(ranks, **utilisations(*percents)))
+    evidence = gather_evidence(on_four_gpus(ranks, **utilisations(*percents)))
     assert gpu_utilisation(evidence) == (None if used is None else pytest.approx(used))
 
 

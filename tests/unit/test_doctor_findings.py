@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.model import Diagnosis
-from headrace.observe.doctor.remedies import without
-from headrace.observe.doctor.rules import slow_storage
-from headrace.observe.whatif.measured import Work
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Diagnosis
+from headrace.observe.doctor.remedies import predict_without
+from headrace.observe.doctor.rules import storage
+from headrace.observe.whatif.measured_pipeline import BatchWork
 from run_tables import AUGMENT, MS, PIL, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 LOOP = f"{SCRIPT}:50:<module>"
@@ -136,9 +136,13 @@ def test_a_run_that_took_no_step_is_told_so():
 
 def test_the_share_of_timed_reads_leaves_out_batches_without():
     rows = {"read_ns": np.array([-1, 50, -1]), "wall_ns": np.array([100, 100, 300])}
-    assert slow_storage._share(Work(rows=rows, cpu_measured=True), "read_ns", "wall_ns") == 0.5
+    assert (
+        storage._column_share(BatchWork(rows=rows, cpu_measured=True), "read_ns", "wall_ns") == 0.5
+    )
     none = {"read_ns": np.array([-1, -1]), "wall_ns": np.array([100, 100])}
-    assert slow_storage._share(Work(rows=none, cpu_measured=True), "read_ns", "wall_ns") is None
+    assert (
+        storage._column_share(BatchWork(rows=none, cpu_measured=True), "read_ns", "wall_ns") is None
+    )
 
 
 LINES = [
@@ -161,8 +165,8 @@ def test_however_long_batches_take_the_wait_for_them_is_critical(service_ms: flo
     assert worst.cause is not None
     assert worst.cause.line == 31
     # Without the line, a batch takes 0.7 of its time.
-    share = gather(play(starved(service_ms))).data_wait_share
-    total = gather(play(starved(service_ms))).flowing.total_seconds
+    share = gather_evidence(play(starved(service_ms))).data_wait_share
+    total = gather_evidence(play(starved(service_ms))).steady_steps.total_seconds
     assert worst.seconds_lost == pytest.approx(0.3 / max(share, 0.3) * share * total, rel=0.25)
     assert diagnosis.verdict.bound == "data"
     assert "Nothing to fix" not in diagnosis.verdict.sentence
@@ -194,16 +198,16 @@ def remedies(tables: RunTables, name: str) -> list:
 
 @pytest.mark.parametrize("steps", [200, 25_000])
 def test_what_goes_at_least_and_at_most_is_the_same_share_in_long_runs(steps: int):
-    evidence = gather(play(Run(workers=4, service_ms=1, batches=steps, busy_cores=3)))
+    evidence = gather_evidence(play(Run(workers=4, service_ms=1, batches=steps, busy_cores=3)))
     wall = evidence.steps.wall_ns
-    found = without(evidence, wall * 0.1, wall * 0.5)
+    found = predict_without(evidence, wall * 0.1, wall * 0.5)
     assert found.low == pytest.approx(1 / 0.9, rel=0.1)  # and a tenth of the gain of either
     assert found.high == pytest.approx(1 / 0.5, rel=0.1)
 
 
 def test_no_interval_is_narrower_than_two_runs_of_one_script():
-    evidence = gather(play(Run(workers=4, service_ms=8, busy_cores=3)))
-    found = without(evidence, evidence.steps.wall_ns * 0.2)
+    evidence = gather_evidence(play(Run(workers=4, service_ms=8, busy_cores=3)))
+    found = predict_without(evidence, evidence.steps.wall_ns * 0.2)
     assert found.low <= found.speedup * 0.985
     assert found.high >= found.speedup * 1.015
 

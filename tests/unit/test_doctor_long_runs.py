@@ -9,15 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.remedies import without
-from headrace.observe.doctor.stacks import read_sightings, seen_during
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.remedies import predict_without
+from headrace.observe.doctor.stack_samples import read_stack_samples, samples_during
 from headrace.observe.whatif.comparison import compare
 from headrace.observe.whatif.tables import columns
-from headrace.records import rolling
-from headrace.records.arrow import schema_of
-from headrace.records.parquet import stored_tables
+from headrace.records import compaction
+from headrace.records.parquet_tables import arrow_schema, stored_tables
 from headrace.records.schema import STACKS, TRANSFORMS
 from headrace.records.store import RecordStore
 from headrace.report.figures.flame import read_calls
@@ -46,13 +45,13 @@ class RolledUp:
             return self._tables.table(name)
         store = self._store
         pieces = stored_tables(store.connection, store.path, name)
-        return pa.concat_tables([schema_of(name).empty_table(), *pieces])
+        return pa.concat_tables([arrow_schema(name).empty_table(), *pieces])
 
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    monkeypatch.setattr(rolling, "FIRST_ROWS", 20)
-    monkeypatch.setattr(rolling, "MOST_SUMS", 60)
+    monkeypatch.setattr(compaction, "UNCHANGED_ROWS", 20)
+    monkeypatch.setattr(compaction, "MAX_SUM_ROWS", 60)
 
 
 def starved() -> RunTables:
@@ -86,7 +85,7 @@ def test_a_flame_of_rolled_up_records_is_that_of_the_records(tmp_path: Path, few
 def test_a_stack_is_one_sighting_however_often_it_was_seen(tmp_path: Path):
     tables = starved()
     stacks = columns(tables, "stacks")
-    sightings = read_sightings(stacks, stacks["worker"] >= 0)
+    sightings = read_stack_samples(stacks, stacks["worker"] >= 0)
     assert [str(each.own_frame) for each in sightings] == [
         "ann/augment.py:RandomBlur.__call__", "ann/augment.py:decode"
     ]  # fmt: skip
@@ -101,7 +100,7 @@ def seen(*spans: tuple[str, int, int]) -> tuple:
             end_ns=end_s * SECOND, wall_ns=SECOND,
         )  # fmt: skip
     stacks = columns(tables, "stacks")
-    return read_sightings(stacks, stacks["rank"] == 0)
+    return read_stack_samples(stacks, stacks["rank"] == 0)
 
 
 def at(*seconds: int) -> tuple[dict, dict]:
@@ -115,14 +114,16 @@ def names(sightings) -> list[str]:
 
 def test_what_was_seen_by_the_second_tells_more_than_what_was_added_up():
     sightings = seen(("1:save", 10, 11), ("2:step", 20, 21), ("3:much", 60, 120))
-    assert names(seen_during(sightings, *at(10, 70))) == ["save"]
-    assert names(seen_during(sightings, *at(70))) == ["much"]
-    assert names(seen_during(sightings, *at(40))) == []
-    assert seen_during(sightings, {1: np.array([10 * SECOND])}, {1: np.array([11 * SECOND])}) == []
+    assert names(samples_during(sightings, *at(10, 70))) == ["save"]
+    assert names(samples_during(sightings, *at(70))) == ["much"]
+    assert names(samples_during(sightings, *at(40))) == []
+    assert (
+        samples_during(sightings, {1: np.array([10 * SECOND])}, {1: np.array([11 * SECOND])}) == []
+    )
 
 
 def test_only_the_rows_at_that_time_count():
-    (save,) = seen_during(seen(("1:save", 10, 11), ("1:save", 30, 31)), *at(30))
+    (save,) = samples_during(seen(("1:save", 10, 11), ("1:save", 30, 31)), *at(30))
     assert save.wall_ns == SECOND
     assert save.rows["start_ns"].tolist() == [30 * SECOND]
 
@@ -139,10 +140,10 @@ def test_outliers_late_in_a_long_run_are_told_by_rolled_up_stacks(tmp_path: Path
 
 
 def test_a_remedy_of_very_many_steps_is_drawn_in_bounded_memory():
-    evidence = gather(play(Run(workers=2, service_ms=20, batches=25_000, busy_cores=2)))
+    evidence = gather_evidence(play(Run(workers=2, service_ms=20, batches=25_000, busy_cores=2)))
     wall = evidence.steps.wall_ns
     tracemalloc.start()
-    prediction = without(evidence, 0.5 * wall)
+    prediction = predict_without(evidence, 0.5 * wall)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert prediction.speedup == pytest.approx(2.0, rel=0.01)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.doctor.evidence import Evidence, gather
-from headrace.observe.doctor.model import Fact, Finding, Severity
-from headrace.observe.doctor.ranking import rank
+from headrace.observe.doctor.evidence import Evidence, gather_evidence
+from headrace.observe.doctor.findings import Fact, Finding, Severity
+from headrace.observe.doctor.verdict import rank_findings
 from run_tables import MS, Run, play
 
 
@@ -18,11 +18,11 @@ def finding(rule: str, seconds: float, severity: Severity = "warning", **evidenc
 
 @pytest.fixture(scope="module")
 def evidence() -> Evidence:
-    return gather(play(Run(workers=2, service_ms=30, batches=400, busy_cores=3)))
+    return gather_evidence(play(Run(workers=2, service_ms=30, batches=400, busy_cores=3)))
 
 
 def order(evidence: Evidence, *findings: Finding) -> list[str]:
-    return [each.rule for each in rank(findings, evidence)]
+    return [each.rule for each in rank_findings(findings, evidence)]
 
 
 def test_seconds_decide_and_not_what_a_rule_calls_them(evidence: Evidence):
@@ -92,7 +92,7 @@ def test_what_others_on_the_host_cause_comes_after_what_the_script_does():
     for pid, percent in ((100, 20.0), (1000, 5.0), (1001, 5.0)):
         for t_ms in range(0, 4000, 500):
             tables.add("process_usage", t_ns=t_ms * MS + pid, pid=pid, cpu_percent=percent)
-    crowded = gather(tables)
+    crowded = gather_evidence(tables)
     assert crowded.others_fill_cores
     assert order(crowded, finding("data-wait", 5.0), finding("step-outliers", 1.0)) == [
         "step-outliers",

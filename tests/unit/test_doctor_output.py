@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from headrace.cli.doctor_report import print_diagnosis
-from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.observe.doctor.documentation import documentation
-from headrace.observe.doctor.model import RULE_SETS, Remedy, RuleSet
+from headrace.observe.doctor.findings import RULE_SETS, Remedy, RuleSet
 from headrace.observe.doctor.rules import RULES
 from headrace.report.figures.flame import flame
 from json_schemas import check, read_schema

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.rules import RULES
 from run_tables import MS, SCRIPT, Run, RunTables, play, stack
 
@@ -16,7 +16,7 @@ DATA = {"data-wait", "slow-transfer", "too-few-workers", "cpu-bound-worker", "sh
 
 
 def found(tables: RunTables, rule: str) -> Finding | None:
-    return RULES[rule](gather(tables))
+    return RULES[rule](gather_evidence(tables))
 
 
 def healthy(**changes) -> Run:
@@ -24,13 +24,13 @@ def healthy(**changes) -> Run:
 
 
 def test_no_rule_but_compute_bound_fires_on_a_healthy_run():
-    evidence = gather(play(healthy(ranks=2, cores=16)))
+    evidence = gather_evidence(play(healthy(ranks=2, cores=16)))
     fired = {name for name, check in RULES.items() if check(evidence) is not None}
     assert fired == {"compute-bound"}
 
 
 def test_no_rule_fires_without_records():
-    evidence = gather(RunTables())
+    evidence = gather_evidence(RunTables())
     assert [name for name, check in RULES.items() if check(evidence) is not None] == []
 
 
@@ -235,7 +235,7 @@ def test_waits_for_a_core_in_taking_ready_batches_over_are_no_starvation():
 def test_what_the_system_itself_takes_of_full_cores_is_not_spoken_of():
     tables = crowded(short_steps(3, workers=1, ready_ms=4.0, cores=2, busy_cores=2.0), 1.95)
     diagnosis = diagnose(tables)
-    assert not gather(tables).others_crowd
+    assert not gather_evidence(tables).others_crowd
     assert "other processes" not in diagnosis.verdict.sentence
 
 
@@ -255,7 +255,7 @@ def test_sending_small_batches_takes_as_long_as_making_them_and_holds_up_nobody(
 def test_batches_that_are_late_are_starvation_also_where_others_crowd_the_cores(ranks: int):
     late = {"workers": 2, "ready_ms": 0.3, "long_every": 16, "long_ms": 60.0}
     tables = short_steps(3, **late, ranks=ranks, cores=2, busy_cores=1.75)
-    evidence = gather(crowded(tables, 1.04))
+    evidence = gather_evidence(crowded(tables, 1.04))
     assert evidence.others_crowd
     assert not evidence.workers_busy
     finding = RULES["data-wait"](evidence)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.model import Diagnosis, Finding, NotEvaluated
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis, Finding, NotEvaluated
 from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
-from headrace.observe.doctor.sagemaker.recorded import PATIENCE, read_recorded
+from headrace.observe.doctor.sagemaker.debugger_metrics import PATIENCE, read_debugger_metrics
 from run_tables import MS, Run, RunTables, play
 
 SAMPLES = 1300
@@ -45,7 +45,7 @@ def sampled(
 
 
 def outcome(tables: RunTables, rule: str) -> Finding | NotEvaluated | None:
-    return SAGEMAKER_RULES[rule](read_recorded(tables))
+    return SAGEMAKER_RULES[rule](read_debugger_metrics(tables))
 
 
 def switching(low: float, high: float, share_low: float, samples: int = SAMPLES) -> list[float]:

@@ -7,9 +7,9 @@ from textwrap import dedent, indent
 
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.growing import growing_lines
-from headrace.observe.doctor.model import Diagnosis
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis
+from headrace.observe.doctor.leak_candidates import leak_candidates
 from run_tables import WORKER_LOOP, Run, play, stack
 
 LOOP = """
@@ -27,7 +27,7 @@ def main():
 def grown(inside: str, before: str = "history = []") -> list[tuple[str, str]]:
     """The lines that grow something in a training loop, and what."""
     source = LOOP.format(before=before, inside=indent(dedent(inside).strip(), " " * 12))
-    found = growing_lines(source, "main", 5, stays=True)
+    found = leak_candidates(source, "main", 5, stays=True)
     return [(source.splitlines()[each.line - 1].strip(), each.what) for each in found]
 
 
@@ -97,19 +97,19 @@ class Images:
 
 
 def test_of_a_function_that_is_called_anew_only_what_it_shares_grows():
-    found = growing_lines(DATASET, "Images.__getitem__", 9, stays=False)
+    found = leak_candidates(DATASET, "Images.__getitem__", 9, stays=False)
     assert [(each.line, each.what) for each in found] == [(13, "self.cache")]
 
 
 def test_what_another_method_empties_does_not_grow():
     emptied = DATASET + "\n    def on_epoch_end(self):\n        self.cache.clear()\n"
-    assert growing_lines(emptied, "Images.__getitem__", 9, stays=False) == []
+    assert leak_candidates(emptied, "Images.__getitem__", 9, stays=False) == []
 
 
 def test_the_file_itself_holds_a_loop():
     loop = ["kept = []", "for x in loader:", "    loss = f(x)", "    loss.backward()"]
     source = "\n".join([*loop, "    kept.append(loss)"])
-    (found,) = growing_lines(source, "<module>", 3, stays=True)
+    (found,) = leak_candidates(source, "<module>", 3, stays=True)
     assert (found.line, found.what, found.certainty) == (5, "kept", 2)
 
 
@@ -137,14 +137,14 @@ def test_what_each_epoch_begins_anew_does_not_outlive_it(renewed: str, what: str
     inner = ["for x in loader:", "    loss = model(x)", "    loss.backward()", f"    {add}"]
     kept = [*head, f"    {around}", *(f"        {line}" for line in inner)]
     anew = [*kept[:3], f"        {renewed}", *kept[3:]]
-    found = growing_lines("\n".join(kept), "main", 5, stays=True)
+    found = leak_candidates("\n".join(kept), "main", 5, stays=True)
     assert [(each.line, each.what) for each in found] == [(7, what)]
-    assert growing_lines("\n".join(anew), "main", 5, stays=True) == []
+    assert leak_candidates("\n".join(anew), "main", 5, stays=True) == []
 
 
 @pytest.mark.parametrize("source", ["", "def main(:\n", "x = 1\n", "\0"])
 def test_a_source_that_has_changed_tells_nothing(source: str):
-    assert growing_lines(source, "main", 5, stays=True) == []
+    assert leak_candidates(source, "main", 5, stays=True) == []
 
 
 SOURCE = """

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.offload.accounts import Accounts
-from headrace.cluster.offload.failing import path_missed
-from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
-from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame
-from headrace.cluster.offload.peer import Peer
-from headrace.cluster.offload.receiver import Receiver
-from headrace.data.loader.channels import Answer, AnswerMessage
-from headrace.data.loader.failures import Failure
-from headrace.data.loader.slots import SlotPool
+from headrace.data.loader.failures import BatchFailure
+from headrace.data.loader.workers.messages import Answer, AnswerMessage
+from headrace.data.loader.workers.shared_memory import SlotPool
+from headrace.offload.connection import ServerConnection
+from headrace.offload.host_status import missing_path
+from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.protocol import HEADER_BYTES, FrameHeader, FrameKind, encode_frame
+from headrace.offload.proxy import OffloadProxy
+from headrace.offload.worker_records import OffloadRecorder
 
 TICKETS = 8
 
 
-def failure_of(path: Path, *, wrapped: bool = False) -> Failure:
+def failure_of(path: Path, *, wrapped: bool = False) -> BatchFailure:
     try:
         try:
             path.read_text()
@@ -32,12 +32,12 @@ def failure_of(path: Path, *, wrapped: bool = False) -> Failure:
                 raise RuntimeError("an unreadable sample") from error
             raise
     except Exception as error:  # noqa: BLE001 - as a worker does
-        return Failure.of(error, traceback.format_exc(), None, None)
+        return BatchFailure.of(error, traceback.format_exc(), None, None)
     raise AssertionError(path)
 
 
-def described(summary: str) -> Failure:
-    return Failure(summary=summary, traceback="", sample="sample 0", error=None)
+def described(summary: str) -> BatchFailure:
+    return BatchFailure(summary=summary, traceback="", sample="sample 0", error=None)
 
 
 def test_a_path_that_is_missed_elsewhere_and_is_here_is_found(tmp_path: Path):
@@ -49,15 +49,15 @@ def test_a_path_that_is_missed_elsewhere_and_is_here_is_found(tmp_path: Path):
         f"FileNotFoundError: [Errno 2] Unable to open file (unable to open file: name = "
         f"'{tmp_path}', errno = 2, error message = 'No such file or directory', flags = 0)"
     )
-    assert [path_missed(each) for each in (plain, wrapped, below)] == [None] * 3, "nor is it here"
+    assert [missing_path(each) for each in (plain, wrapped, below)] == [None] * 3, "nor is it here"
     path.touch()
-    assert path_missed(plain) == plain.summary
-    told = path_missed(wrapped)
+    assert missing_path(plain) == plain.summary
+    told = missing_path(wrapped)
     assert told is not None
     assert told.startswith("RuntimeError: an unreadable sample (FileNotFoundError: [Errno 2] No ")
-    assert path_missed(torchvision) == torchvision.summary
-    assert path_missed(hdf5) == hdf5.summary
-    assert path_missed(described("ValueError: no '/' in the label")) is None
+    assert missing_path(torchvision) == torchvision.summary
+    assert missing_path(hdf5) == hdf5.summary
+    assert missing_path(described("ValueError: no '/' in the label")) is None
 
 
 class Host:
@@ -76,28 +76,30 @@ class Host:
         answers, self._answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control, _ = multiprocessing.Pipe()
         self._slots = SlotPool(TICKETS)
-        self.receiver = Receiver(
-            self._control, answers, self._slots.descriptors, file, Accounts(0), tells=True
+        self.receiver = OffloadProxy(
+            self._control, answers, self._slots.descriptors, file, OffloadRecorder(0), tells=True
         )
-        self.peer = self.receiver._peers["one"] = Peer(told)
+        self.peer = self.receiver._server_connections["one"] = ServerConnection(told)
         self.receiver._names.append("one")
         self.receiver._joined(self.peer, receivers_end)
         self.begin(1)
 
     def begin(self, recipe: int) -> None:
         """Begin a recipe with tickets for all slots; say that it can be made on four cores."""
-        self.receiver._heed(("recipe", recipe, b"recipe", []))
+        self.receiver._handle_message(("recipe", recipe, b"recipe", []))
         for number in range(TICKETS):
-            self.receiver._heed(("ticket", number, number, 0, 0))
-        self.say(frame(Kind.SHARE, a=5, b=4) + frame(Kind.READY, a=recipe))
+            self.receiver._handle_message(("ticket", number, number, 0, 0))
+        self.say(encode_frame(FrameKind.SHARE, a=5, b=4) + encode_frame(FrameKind.READY, a=recipe))
 
     def say(self, content: bytes) -> None:
         self._end.sendall(content)
         self.receiver._attend(self.peer, 1)
-        self.receiver._deal()
+        self.receiver._assign_tasks()
 
     def answer(self, ask: int, answer: Answer, body: bytes) -> None:
-        self.say(Head(kind=Kind.BATCH, ask=ask, a=answer, body_bytes=len(body)).pack() + body)
+        self.say(
+            FrameHeader(kind=FrameKind.BATCH, ask=ask, a=answer, body_bytes=len(body)).pack() + body
+        )
 
     def asked(self) -> list[int]:
         """Return what it has been asked for since."""
@@ -109,9 +111,9 @@ class Host:
         except BlockingIOError:
             pass
         while content:
-            head = Head.unpack(content[:HEAD_BYTES])
-            content = content[HEAD_BYTES + head.body_bytes :]
-            asks += [head.ask] if head.kind is Kind.ORDER else []
+            head = FrameHeader.unpack(content[:HEADER_BYTES])
+            content = content[HEADER_BYTES + head.body_bytes :]
+            asks += [head.ask] if head.kind is FrameKind.BATCH_SPEC else []
         return asks
 
     def answered(self) -> list[Answer]:
@@ -157,7 +159,7 @@ def test_a_host_whose_first_batch_misses_a_path_is_asked_no_more(
     told = capsys.readouterr().err
     assert "a batch failed on auxiliary host one: FileNotFoundError" in told
     assert "It is asked no more. The dataset reads paths that this host has" in told
-    host.receiver._heed(("failed", 0, failure.summary))
+    host.receiver._handle_message(("failed", 0, failure.summary))
     assert capsys.readouterr().err == "", "that it was made here is no news"
 
 
@@ -168,10 +170,10 @@ def test_a_first_batch_that_fails_otherwise_is_judged_when_it_was_made_here(
         (ask,) = host.asked()
         host.answer(ask, Answer.FAILED, described("ValueError: no pixels").to_bytes())
         assert capsys.readouterr().err == ""
-        host.receiver._heed(("failed", 0, "ValueError: no pixels"))
+        host.receiver._handle_message(("failed", 0, "ValueError: no pixels"))
         is_told = number in {0, 2}
         assert ("ValueError: no pixels" in capsys.readouterr().err) == is_told
-    host.receiver._deal()
+    host.receiver._assign_tasks()
     assert Answer.RETURNED in host.answered()
 
 

@@ -9,11 +9,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from headrace.cli.ranks_report import print_foretelling
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.foretelling import Foretelling, at_ranks, foretell
+from headrace.cli.doctor_report import print_forecast
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
 from headrace.observe.doctor.rules import RULES
+from headrace.observe.doctor.scaling_forecast import (
+    ScalingForecast,
+    evidence_at_ranks,
+    forecast_ranks,
+)
 from json_schemas import check, read_schema
 from run_tables import AUGMENT, MS, WORKER_LOOP, Run, RunTables, play, stack
 
@@ -44,14 +48,14 @@ def looked_at(run: Run, rank_percent: float = 30.0) -> RunTables:
     return tables
 
 
-def told_of(tables: RunTables, ranks: int) -> Foretelling:
-    told = foretell(gather(tables), ranks)
+def told_of(tables: RunTables, ranks: int) -> ScalingForecast:
+    told = forecast_ranks(gather_evidence(tables), ranks)
     assert told is not None
     return told
 
 
 def test_a_fed_rank_foretells_that_four_starve():
-    finding = RULES[RULE](gather(looked_at(fed())))
+    finding = RULES[RULE](gather_evidence(looked_at(fed())))
     assert finding is not None
     assert (finding.severity, finding.seconds_lost, finding.foretold) == ("info", 0.0, True)
     assert finding.title.startswith("at 4 ranks this host's 4 cores starve: data wait 1% -> ")
@@ -76,13 +80,13 @@ def test_as_many_ranks_as_accelerators_are_foretold():
     ticks = len(tables.system["t_ns"])
     for gpu in range(8):
         tables.system[f"gpu_{gpu}_utilisation_percent"] = [97.0] * ticks
-    finding = RULES[RULE](gather(tables))
+    finding = RULES[RULE](gather_evidence(tables))
     assert finding is not None
     assert finding.evidence["ranks"] == 8
     del tables.system["gpu_0_utilisation_percent"]
     for gpu in range(2, 8):
         del tables.system[f"gpu_{gpu}_utilisation_percent"]
-    assert RULES[RULE](gather(tables)) is None  # there is one accelerator, for one rank
+    assert RULES[RULE](gather_evidence(tables)) is None  # there is one accelerator, for one rank
 
 
 @pytest.mark.parametrize(
@@ -91,20 +95,20 @@ def test_as_many_ranks_as_accelerators_are_foretold():
     ids=["many cores", "starved already", "hardly any work", "too few steps"],
 )
 def test_nothing_is_foretold_where_nothing_is_known_or_nothing_starves(run: Run):
-    assert RULES[RULE](gather(looked_at(run, rank_percent=5.0))) is None
+    assert RULES[RULE](gather_evidence(looked_at(run, rank_percent=5.0))) is None
 
 
 def test_nothing_is_foretold_where_the_ranks_own_use_is_unknown():
-    evidence = gather(play(fed()))
-    assert foretell(evidence, 4) is None
+    evidence = gather_evidence(play(fed()))
+    assert forecast_ranks(evidence, 4) is None
     assert RULES[RULE](evidence) is None
 
 
 def test_other_jobs_on_the_host_are_told_of():
     tables = looked_at(fed(busy_cores=4.0))
-    assert RULES[RULE](gather(tables)) is None
+    assert RULES[RULE](gather_evidence(tables)) is None
     text = StringIO()
-    print_foretelling(told_of(tables, 4), Console(file=text, width=200, highlight=False))
+    print_forecast(told_of(tables, 4), Console(file=text, width=200, highlight=False))
     assert "Other processes used 2.3 of the cores meanwhile" in text.getvalue()
 
 
@@ -166,7 +170,7 @@ def test_one_rank_says_that_more_may_starve_of_such_threads():
     assert finding.title.startswith("at 2 ranks this host's 2 cores may starve: data wait ")
     assert re.search(r"-> \d\d% \(\d% to \d\d%\)$", finding.title)
     shown = StringIO()
-    print_foretelling(told_of(tables, 2), Console(file=shown, width=80))
+    print_forecast(told_of(tables, 2), Console(file=shown, width=80))
     assert "4.5 (1 to 20) times the CPU for a batch" in " ".join(shown.getvalue().split())
 
 
@@ -191,8 +195,8 @@ def test_the_low_end_allows_for_what_one_rank_does_not_show_as_far_as_cores_are_
 
 
 def test_more_ranks_want_more_cores_and_other_jobs_no_more_than_before():
-    now = gather(looked_at(fed(busy_cores=3.5)))
-    then = at_ranks(now, 4)
+    now = gather_evidence(looked_at(fed(busy_cores=3.5)))
+    then = evidence_at_ranks(now, 4)
     assert then.wanted_threads == pytest.approx(4 * now.wanted_threads)
     assert then.host.foreign_cores == now.host.foreign_cores > 0
     # A rank and its workers use 1.7 cores, and who wants one of the free ones has it.
@@ -212,7 +216,7 @@ def test_the_json_is_what_the_schema_says(ranks: int):
 def test_it_is_told_in_80_columns():
     text = StringIO()
     console = Console(file=text, width=80, highlight=False)
-    print_foretelling(told_of(looked_at(fed()), 4), console)
+    print_forecast(told_of(looked_at(fed()), 4), console)
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     told = " ".join(text.getvalue().split())

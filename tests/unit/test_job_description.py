@@ -10,9 +10,8 @@ import pytest
 
 from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 from headrace.core.errors import UsageError
-from headrace.launch.estimator.job_description import describe
-from headrace.launch.estimator.lowering import lower
-from headrace.launch.estimator.training_inputs import named_inputs
+from headrace.jobs.job_description import build_run_command, describe
+from headrace.jobs.sagemaker_sdk.inputs import named_inputs
 
 TORCH = {"torch_distributed": {"enabled": True}}
 GPU = InstanceGroup("gpu", "ml.g5.xlarge", 1)
@@ -21,7 +20,7 @@ CPU = InstanceGroup("cpu", "ml.c5.4xlarge", 2)
 
 def flags(inputs: Any = None, **asked: Any) -> list[str]:
     job = describe({"entry_point": "train.py", **asked}, "Estimator: ")
-    return list(lower(job, named_inputs(inputs, "Estimator: ")).flags)
+    return list(build_run_command(job, named_inputs(inputs, "Estimator: ")).flags)
 
 
 def test_a_script_alone_runs_on_this_host_under_sagemakers_contract():
@@ -76,7 +75,7 @@ def test_a_script_of_vertexs_is_told_of_its_experiment(config: dict[str, str], t
     for contract, expected in (("vertex", told), ("sagemaker", [])):
         job = describe({"entry_point": "t.py", "contract": contract}, "Estimator: ")
         job = replace(job, asked={**job.asked, "experiment_config": config})
-        flags = lower(job, {}).flags
+        flags = build_run_command(job, {}).flags
         assert [flag for flag in flags if "AIP_" in flag] == expected
 
 
@@ -116,7 +115,7 @@ def test_each_distribution_of_sagemakers_is_taken_and_what_has_no_effect_is_told
     told: dict[str, Any], flag: str | None, note: str | None
 ):
     job = describe({"entry_point": "train.py", "distribution": told}, "")
-    lowered = lower(job, {}).flags
+    lowered = build_run_command(job, {}).flags
     assert any("distribution" in each for each in lowered) == (flag is not None)
     assert flag is None or flag in lowered
     assert [note in each for each in job.notes] == ([True] if note else [])
@@ -126,7 +125,7 @@ def test_secrets_reach_the_script_by_no_command_line_and_no_record():
     job = describe(
         {"entry_point": "t.py", "environment": {"HF_TOKEN": "abc", "LEVEL": "3"}}, "Estimator: "
     )
-    lowered = lower(job, {})
+    lowered = build_run_command(job, {})
     assert "--environment=HF_TOKEN" in lowered.flags
     assert not any("abc" in flag for flag in lowered.flags)
     assert lowered.variables == {"HF_TOKEN": "abc"}

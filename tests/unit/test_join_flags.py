@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.token import given_token, write_token_file
-from headrace.contracts.contract import ContractFlags
-from headrace.contracts.groups import Group
+from headrace.cluster.ray_node import configured_token, write_token_file
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.launch.hosts.join_flags import parse_join_flags
+from headrace.jobs.hosts.cluster_join import parse_join_flags
+from headrace.platforms.cluster_hosts import ClusterHostFlags
+from headrace.platforms.instance_groups import GroupSpec
 
 
 def test_flags_of_both_kinds_in_any_order():
@@ -23,10 +23,10 @@ def test_flags_of_both_kinds_in_any_order():
             "--offload", "cpu", "-m", "package.train", "--head", "of the script", "--group",
         ]
     )  # fmt: skip
-    assert options.told == ContractFlags(
+    assert options.told == ClusterHostFlags(
         head="a", group="gpu", hosts=("a", "b"), training="gpu", offload="cpu"
     )
-    assert options.groups == (Group(name="gpu", hosts=2),)
+    assert options.groups == (GroupSpec(name="gpu", hosts=2),)
     assert not options.driver
     assert (options.port, options.hosts_s, options.token_file) == (7000, 120.0, None)
     assert options.run == (
@@ -65,7 +65,7 @@ def test_wrong_flags_are_told(argv: list[str], said: str):
 def test_sagemaker_s_file_is_found_below_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for variable in env.HOSTS_OF_THE_JOB:
+    for variable in env.HOST_LIST_VARIABLES:
         monkeypatch.delenv(variable.name, raising=False)
     monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
     options = parse_join_flags(["train.py"])
@@ -82,15 +82,15 @@ def test_a_token_that_was_given_comes_from_the_flag_first(
 ):
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
-    assert given_token(None) is None
+    assert configured_token(None) is None
     flags, variables = tmp_path / "flags", tmp_path / "variables"
     flags.write_text("by the flag\n")
     variables.write_text("by the variable\n")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(variables))
-    assert given_token(None) == "by the variable"
+    assert configured_token(None) == "by the variable"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "itself")
-    assert given_token(None) == "itself"
-    assert given_token(str(flags)) == "by the flag"
+    assert configured_token(None) == "itself"
+    assert configured_token(str(flags)) == "by the flag"
     written = tmp_path / "written"
     told = write_token_file(written, "by the flag")
     assert told["RAY_AUTH_TOKEN_PATH"] == str(written)
@@ -107,6 +107,6 @@ def test_a_token_file_that_is_none_is_told_with_how_to_make_one(tmp_path: Path):
         (tmp_path / "none", "No such file"),
     ):
         with pytest.raises(UsageError, match=said) as raised:
-            given_token(str(path))
+            configured_token(str(path))
         assert f"--token-file {path}" in str(raised.value)
         assert "openssl rand -hex 32" in str(raised.value)

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 import yaml
 
-from headrace.contracts.groups import LABEL, parse_groups
 from headrace.core.errors import UsageError
+from headrace.platforms.instance_groups import GROUP_LABEL, parse_groups
 from ray_cluster_schema import SPEC, check, closed_definition, groups
 
 FILE = Path(__file__).parents[2] / "examples" / "clusters" / "kuberay.yaml"
@@ -45,7 +45,7 @@ BREAKS: list[tuple[str, Callable[[Cluster], object]]] = [
     ("required", lambda it: it["spec"].pop("headGroupSpec")),
     ("not of type", lambda it: it["spec"].update(rayVersion=2.60)),
     ("not of type", lambda it: head(it).update(labels=["headrace.group=gpu"])),
-    ("not of type", lambda it: head(it)["labels"].update({LABEL: 1})),
+    ("not of type", lambda it: head(it)["labels"].update({GROUP_LABEL: 1})),
     ("unexpected", lambda it: head(it).update(replicas=1)),
     ("required", lambda it: workers(it).pop("maxReplicas")),
     ("not of type", lambda it: workers(it).update(replicas="2")),
@@ -70,15 +70,15 @@ def test_a_harmed_copy_is_refused(cluster: Cluster, said: str, harm: Callable[[C
 
 
 def names(cluster: Cluster) -> list[str]:
-    flags = [f"{group['labels'][LABEL]}=1" for group in groups(cluster)]
+    flags = [f"{group['labels'][GROUP_LABEL]}=1" for group in groups(cluster)]
     return [group.name for group in parse_groups(flags)]
 
 
 def test_a_group_without_its_label_or_with_another_s_is_seen(cluster: Cluster):
-    workers(cluster)["labels"][LABEL] = "gpu"
+    workers(cluster)["labels"][GROUP_LABEL] = "gpu"
     with pytest.raises(UsageError, match="given twice"):
         names(cluster)
-    del workers(cluster)["labels"][LABEL]
+    del workers(cluster)["labels"][GROUP_LABEL]
     with pytest.raises(KeyError):
         names(cluster)
 

@@ -7,8 +7,12 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from headrace.core.errors import UsageError
-from headrace.launch.flags import parse_torchrun_flags, threads_per_rank, tie_ranks
-from headrace.launch.site.sites import Site
+from headrace.jobs.environment.script_environment import ScriptEnvironment
+from headrace.jobs.torchrun_args import (
+    parse_torchrun_flags,
+    threads_per_rank,
+    tie_ranks_to_torchrun,
+)
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def test_wrong_use_is_one_sentence_with_the_remedy(argv, message, script: str):
 
 def test_ranks_are_started_through_the_wrapper(script: str):
     args = parse_torchrun_flags(["--nproc-per-node", "2", script, "-x"]).args
-    tie_ranks(args, Site())
+    tie_ranks_to_torchrun(args, ScriptEnvironment())
     assert args.no_python
     assert args.training_script == sys.executable
     assert args.training_script_args[-4:] == [sys.executable, "-u", script, "-x"]
@@ -81,7 +85,7 @@ def test_ranks_are_started_through_the_wrapper(script: str):
 
 def test_a_module_stays_one(script: str):
     args = parse_torchrun_flags(["--nproc-per-node", "2", "-m", "pkg.train"]).args
-    tie_ranks(args, Site())
+    tie_ranks_to_torchrun(args, ScriptEnvironment())
     assert not args.module
     assert args.training_script_args[-4:] == [sys.executable, "-u", "-m", "pkg.train"]
 

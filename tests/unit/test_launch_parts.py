@@ -12,21 +12,20 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.core.tied import tied_command
-from headrace.launch.failure import (
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.process_groups import RankProcessGroups
+from headrace.core.process.supervision import exit_code_of
+from headrace.jobs.cli_args import check_script, direct_job
+from headrace.jobs.failure import (
     RankFailure,
-    describe_end,
+    describe_exit,
     failure_message,
     first_failure,
     last_traceback,
 )
-from headrace.launch.follow import Follower
-from headrace.launch.hosts.host_clock import HostClock
-from headrace.launch.leftovers import Leftovers
-from headrace.launch.own_flags import direct_job
-from headrace.launch.scripts import check_script
-from headrace.launch.supervise import exit_code_of
-from headrace.launch.tee import Tee
+from headrace.jobs.hosts.rank_group import ClockOffset
+from headrace.jobs.output.script_output import Tee
+from headrace.jobs.output.terminal_output import LogFollower
 from jobs import eventually
 
 
@@ -57,7 +56,7 @@ def test_the_cause_is_found_among_hosts_whose_clocks_differ(
     skew_s: float, cause_s: float, later_s: float
 ):
     def of_host(rank: int, failed_s: float, skew_s: float, delays_s: list[float]) -> RankFailure:
-        clock = HostClock()
+        clock = ClockOffset()
         for number, delay_s in enumerate(delays_s):
             clock.hear(failed_s + number + skew_s, failed_s + number + delay_s)
         own_s = failed_s + skew_s
@@ -78,7 +77,7 @@ def test_the_cause_is_found_among_hosts_whose_clocks_differ(
     ],
 )
 def test_an_end_in_words_and_as_a_shell_tells_it(returncode, words, code):
-    assert describe_end(returncode) == words
+    assert describe_exit(returncode) == words
     assert exit_code_of(returncode) == code
 
 
@@ -128,7 +127,7 @@ def test_the_failure_message_names_rank_code_and_log(tmp_path: Path):
 
 def test_lines_of_two_files_never_mix_and_say_whose_they_are(tmp_path: Path):
     shown = io.BytesIO()
-    follower = Follower()
+    follower = LogFollower()
     for rank, text in enumerate([b"a\nb\rc\r\nhalf", b"x\n"]):
         (tmp_path / str(rank)).write_bytes(text)
         follower.follow(tmp_path / str(rank), f"[{rank}] ", shown)
@@ -140,7 +139,7 @@ def test_lines_of_two_files_never_mix_and_say_whose_they_are(tmp_path: Path):
 
 def test_without_a_prefix_bytes_pass_as_they_are(tmp_path: Path):
     shown = io.BytesIO()
-    follower = Follower()
+    follower = LogFollower()
     (tmp_path / "log").write_bytes(b"10%\r20%\rno end")
     follower.follow(tmp_path / "log", "", shown)
     follower.follow(tmp_path / "never made", "", shown)
@@ -179,7 +178,7 @@ def test_a_full_disk_behind_the_terminal_costs_what_is_shown_alone(tmp_path: Pat
     assert child.wait() == 0
     tee.close(timeout_s=30)
     assert (tmp_path / "log").stat().st_size == 200_001
-    follower = Follower()
+    follower = LogFollower()
     follower.follow(tmp_path / "log", "[0] ", _Full())
     follower.close()
 
@@ -278,16 +277,16 @@ def test_the_rank_wrapper_becomes_the_command_and_passes_its_code_on(tmp_path: P
         f"import os, pathlib, sys; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))"
     )
     child = subprocess.Popen(
-        tied_command(sys.executable, [sys.executable, "-c", f"{script}; sys.exit(5)"])
+        parent_bound_command(sys.executable, [sys.executable, "-c", f"{script}; sys.exit(5)"])
     )
     assert child.wait() == 5
     assert int(pid_file.read_text()) == child.pid
 
 
 def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
-    leftovers = Leftovers()
-    command = tied_command(
-        sys.executable, ["sh", "-c", "read go"], told_through=leftovers.told_through
+    leftovers = RankProcessGroups()
+    command = parent_bound_command(
+        sys.executable, ["sh", "-c", "read go"], pid_pipe=leftovers.pid_pipe
     )
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as living:
         eventually(lambda: Path(f"/proc/{living.pid}/comm").read_text() == "sh\n", "the command")
@@ -298,7 +297,7 @@ def test_what_has_a_rank_s_number_now_is_none_of_its_leftovers():
 
 def test_the_rank_wrapper_says_what_cannot_be_started():
     ended = subprocess.run(
-        tied_command(sys.executable, ["/no/such/program"]),
+        parent_bound_command(sys.executable, ["/no/such/program"]),
         capture_output=True,
         text=True,
         check=False,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.launch.hosts.offload_choice import Foretold, OffloadChoice
+from headrace.jobs.hosts.offload_auto import OffloadAuto, OffloadPrediction
 from headrace.observe.whatif.prediction import Prediction
 
 
-def foretold(speedup: float) -> Foretold:
+def foretold(speedup: float) -> OffloadPrediction:
     prediction = Prediction(speedup=speedup, low=speedup - 0.1, high=speedup + 0.1, wait_share=0.1)
-    return Foretold(prediction=prediction, wait_share=0.5, reached=True)
+    return OffloadPrediction(prediction=prediction, wait_share=0.5, reached=True)
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ def foretold(speedup: float) -> Foretold:
     ],
 )
 def test_a_look_that_ends_with_the_job_announces_no_help(
-    found: Foretold | None, told: str, tmp_path: Path
+    found: OffloadPrediction | None, told: str, tmp_path: Path
 ):
     lines: list[str] = []
-    choice = OffloadChoice(tmp_path, 1, "cpu", 1, lines.append)
+    choice = OffloadAuto(tmp_path, 1, "cpu", 1, lines.append)
     assert not choice.is_yes(4, 0.0)  # a look begins
     choice._looking = choice._thread.submit(lambda: found)
     choice._looking.result()

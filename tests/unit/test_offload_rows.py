@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.offload.accounts import Accounts
-from headrace.cluster.offload.recorded import rows_told
+from headrace.offload.worker_records import OffloadRecorder, parse_rows
 from headrace.records.layout import RINGS
+from headrace.records.live_switch import create_live_switch
 from headrace.records.ring import RingReader
 from headrace.records.schema import BATCHES, EVENTS, STACKS
-from headrace.records.switch import make_switch
 
 
 def body(number: int, width: int) -> bytes:
@@ -20,7 +19,7 @@ def body(number: int, width: int) -> bytes:
 
 
 def test_rows_of_this_version_are_read():
-    now_ns, rows = rows_told(body(BATCHES.number, len(BATCHES.fields)))
+    now_ns, rows = parse_rows(body(BATCHES.number, len(BATCHES.fields)))
     assert now_ns == 5
     assert rows == [[BATCHES.number, [0] * len(BATCHES.fields)]]
 
@@ -37,28 +36,28 @@ def test_rows_of_this_version_are_read():
 )
 def test_what_another_version_sends_is_refused(content: bytes):
     with pytest.raises(ValueError):  # noqa: PT011 - of JSON's, or ours
-        rows_told(content)
+        parse_rows(content)
 
 
 def test_what_comes_about_while_nothing_is_recorded_is_written_once_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / RINGS).mkdir()
-    switch = make_switch(tmp_path, interval_s=1.0)
+    switch = create_live_switch(tmp_path, interval_s=1.0)
     monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
     monkeypatch.setenv("HEADRACE_LOADER", "3")
-    accounts = Accounts(0)
+    accounts = OffloadRecorder(0)
     switch.on = False
     accounts.begun()
-    accounts.cores_of("one", 4)
-    accounts.cores_of("two", 2)
-    accounts.cores_of("two", 0)
+    accounts.note_cores("one", 4)
+    accounts.note_cores("two", 2)
+    accounts.note_cores("two", 0)
     accounts.catch_up()
     assert not list((tmp_path / RINGS).iterdir())
     switch.on = True
     accounts.catch_up()
     switch.on = False
-    accounts.cores_of("one", 0)
+    accounts.note_cores("one", 0)
     accounts.begun()
     switch.on = True
     accounts.catch_up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cluster.pip_failures import advice, last_lines
+from headrace.cluster.requirements_installer import last_output_lines, pip_advice
 
 SAID = {
     "error: externally-managed-environment": "the system's own",
@@ -25,10 +25,12 @@ SAID = {
 
 @pytest.mark.parametrize("said", SAID)
 def test_what_is_advised(said: str):
-    assert SAID[said] in advice(said)
-    assert bool(SAID[said]) == bool(advice(said))
+    assert SAID[said] in pip_advice(said)
+    assert bool(SAID[said]) == bool(pip_advice(said))
 
 
 def test_the_last_lines_are_few_and_indented():
     said = "\n".join(f"line {number}\n" for number in range(40))
-    assert last_lines(said).splitlines() == [f"    line {number}" for number in range(28, 40)]
+    assert last_output_lines(said).splitlines() == [
+        f"    line {number}" for number in range(28, 40)
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.plan import Plan
+from headrace.sampling import Plan
 
 
 def make_plan(**changes: Any) -> Plan:

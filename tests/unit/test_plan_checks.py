@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.plan import Plan
+from headrace.sampling import Plan
 
 
 def make_plan(**changes: Any) -> Plan:

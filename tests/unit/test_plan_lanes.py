@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.plan.lanes import cut_lanes, lanes_for, places_of_lanes
+from headrace.sampling.lanes import cut_lanes, lanes_for, places_of_lanes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.plan import Plan
+from headrace.sampling import Plan
 
 SAMPLES = 10**9
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.plan.seeds import batch_seed, mix64, sample_seed, text_key
+from headrace.sampling.seeds import batch_seed, mix64, sample_seed, text_key
 
 
 def test_the_mix_is_splitmix64():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import CheckpointError, DatasetError
-from headrace.plan import Plan, PlanState
+from headrace.sampling import Plan, PlanState
 
 STATE = PlanState(
     fingerprint="f" * 64, seed=2**64 - 1, epoch=10**6, position=10**12, lanes=128,

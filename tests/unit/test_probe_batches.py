@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from headrace.observe.probe import batches, torch_worker
-from headrace.observe.probe.session import SESSION, Session
+from headrace.observe.probe import batch_recorder, torch_worker_hooks
+from headrace.observe.probe.recording_session import SESSION, RecordingSession
 
 BATCH_NS, SIZE = 50_000_000, 100_000
 
@@ -20,10 +20,10 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     now_ns = 1_000_000_000
-    monkeypatch.setattr(batches.time, "monotonic_ns", lambda: now_ns)
+    monkeypatch.setattr(batch_recorder.time, "monotonic_ns", lambda: now_ns)
     data = tmp_path / "data"
     data.write_bytes(bytes(SIZE))
-    recorder = batches.BatchRecorder()
+    recorder = batch_recorder.BatchRecorder()
     recorder._read_since()  # of the time before its first batch
     seen = []
     for _ in range(99 + 4 * 10):
@@ -37,9 +37,9 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
 
 def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SESSION, "_failed", False)
-    monkeypatch.setattr(Session, "on", True)
-    monkeypatch.setattr(batches.RECEIVER, "begin", lambda _: None)
-    recorder = batches.BatchRecorder()
+    monkeypatch.setattr(RecordingSession, "on", True)
+    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", lambda _: None)
+    recorder = batch_recorder.BatchRecorder()
     began = []
     assert recorder.began(0) is not None
     assert recorder.began(0) is None  # a dataset's own loader, say
@@ -55,21 +55,21 @@ def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyP
 
 def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SESSION, "_failed", False)
-    monkeypatch.setattr(Session, "on", True)
-    recorder, original = batches.BatchRecorder(), builtins.open
-    begin = batches.RECEIVER.begin
+    monkeypatch.setattr(RecordingSession, "on", True)
+    recorder, original = batch_recorder.BatchRecorder(), builtins.open
+    begin = batch_recorder.RECEIVER.begin
 
     def begin_and_fail(loader: int) -> None:
         begin(loader)
         assert builtins.open is not original
         raise KeyboardInterrupt  # as a signal does
 
-    monkeypatch.setattr(batches.RECEIVER, "begin", begin_and_fail)
+    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", begin_and_fail)
     with pytest.raises(KeyboardInterrupt):
         recorder.began(0)
     assert builtins.open is original
-    assert batches.RECEIVER.thread is None
-    monkeypatch.setattr(batches.RECEIVER, "begin", lambda _: None)
+    assert batch_recorder.RECEIVER.thread is None
+    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", lambda _: None)
     assert recorder.began(0) is not None
     recorder.failed()
 
@@ -77,6 +77,6 @@ def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(monkeypatch: pytes
 def test_indices_that_can_only_be_iterated_over_leave_the_size_to_the_batch():
     fetcher = SimpleNamespace(auto_collation=True)
     batch = [torch.zeros(3, 2), torch.zeros(3)]
-    assert torch_worker._size(fetcher, [4, 1, 2], batch) == 3
-    assert torch_worker._size(fetcher, iter([4, 1, 2]), batch) == 3
-    assert torch_worker._size(fetcher, iter([4, 1, 2]), object()) == -1
+    assert torch_worker_hooks._batch_size(fetcher, [4, 1, 2], batch) == 3
+    assert torch_worker_hooks._batch_size(fetcher, iter([4, 1, 2]), batch) == 3
+    assert torch_worker_hooks._batch_size(fetcher, iter([4, 1, 2]), object()) == -1

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.processes import since_boot_ns
-from headrace.observe.probe.claims import claim, is_claimed_by_another
-from headrace.observe.probe.session import Session
+from headrace.core.process.identity import since_boot_ns
+from headrace.observe.probe.recording_session import (
+    RecordingSession,
+    claim_rank_file,
+    is_file_claimed_by_another,
+)
+from headrace.records.live_switch import create_live_switch
 from headrace.records.ring import RingReader
 from headrace.records.schema import LOADERS
-from headrace.records.switch import make_switch
 from jobs import eventually
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -28,7 +31,7 @@ def claim_at_once(
 ) -> None:
     for number, path in enumerate(paths):
         together.wait(WORD_S)
-        won[number].append(claim(path))
+        won[number].append(claim_rank_file(path))
         looked[number].wait(WORD_S)
 
 
@@ -43,7 +46,7 @@ def test_of_processes_that_claim_at_once_one_wins(tmp_path: Path):
             process.start()
         for path, words, event in zip(paths, won, looked, strict=True):
             eventually(lambda words=words: len(words) == 4, "the word of each")
-            assert is_claimed_by_another(path)
+            assert is_file_claimed_by_another(path)
             assert sorted(words) == [False, False, False, True]
             event.set()
         for process in processes:
@@ -52,10 +55,10 @@ def test_of_processes_that_claim_at_once_one_wins(tmp_path: Path):
 
 def test_what_this_process_has_claimed_stays_its_own(tmp_path: Path):
     path = tmp_path / "a.claim"
-    assert not is_claimed_by_another(path)
-    assert claim(path)
-    assert claim(path)
-    assert not is_claimed_by_another(path)
+    assert not is_file_claimed_by_another(path)
+    assert claim_rank_file(path)
+    assert claim_rank_file(path)
+    assert not is_file_claimed_by_another(path)
 
 
 @pytest.mark.parametrize("awaited", [True, False])
@@ -65,30 +68,30 @@ def test_the_claim_of_one_that_has_ended_is_free(tmp_path: Path, awaited: bool):
     path.write_text(f"{child.pid} {since_boot_ns()}")
     # Where nobody waits for it, it has its number still.
     os.waitid(os.P_PID, child.pid, os.WEXITED | (0 if awaited else os.WNOWAIT))
-    assert not is_claimed_by_another(path)
-    assert claim(path)
+    assert not is_file_claimed_by_another(path)
+    assert claim_rank_file(path)
     child.wait()
 
 
 def test_a_later_process_with_its_number_has_claimed_nothing(tmp_path: Path):
     path = tmp_path / "a.claim"
     path.write_text(f"{os.getppid()} 1")
-    assert claim(path)
+    assert claim_rank_file(path)
 
 
 def test_a_claim_that_was_cut_off_before_it_was_written_is_free(tmp_path: Path):
     path = tmp_path / "a.claim"
     path.touch()
-    assert claim(path)
+    assert claim_rank_file(path)
 
 
 def test_a_process_claims_the_rank_that_it_has_become(tmp_path: Path, monkeypatch):
     (tmp_path / "rings").mkdir()
-    make_switch(tmp_path, interval_s=1.0)
+    create_live_switch(tmp_path, interval_s=1.0)
     monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    session = Session()
+    session = RecordingSession()
     assert session.rank == 0  # it asks as it constructs its loader
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert session.claim_rank()
@@ -97,10 +100,10 @@ def test_a_process_claims_the_rank_that_it_has_become(tmp_path: Path, monkeypatc
 
 def test_a_script_that_drives_a_cluster_is_no_rank_until_it_trains(tmp_path: Path, monkeypatch):
     (tmp_path / "rings").mkdir()
-    make_switch(tmp_path, interval_s=1.0)
+    create_live_switch(tmp_path, interval_s=1.0)
     monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(tmp_path))
     monkeypatch.setenv("HEADRACE_DRIVES", "1")
-    session = Session()
+    session = RecordingSession()
     row = ["" if field.kind == "text" else 0 for field in LOADERS.fields[3:]]
     session.write(LOADERS, 0, 0, "torch", *row)
     session.event("probe-fault", "of no rank")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from headrace.observe.probe.copies import CopiesSeen
-from headrace.observe.probe.segments import Copies
+from headrace.observe.probe.device_copies import CopyObserver
+from headrace.observe.probe.segments import DeviceCopyCounts
 
 
 class Log:
     def __init__(self) -> None:
         self.begun = 0
-        self.copies: list[Copies] = []
+        self.copies: list[DeviceCopyCounts] = []
 
     def begin(self) -> bool:
         self.begun += 1
@@ -24,7 +24,7 @@ class Log:
 @pytest.fixture
 def log() -> Iterator[Log]:
     log = Log()
-    seen = CopiesSeen()
+    seen = CopyObserver()
     seen.on_begin, seen.on_end = log.begin, log.copies.append
     seen.hook(torch)
     yield log
@@ -32,7 +32,7 @@ def log() -> Iterator[Log]:
         delattr(torch.Tensor, name)
 
 
-BLOCKING, ASYNC = Copies(1, 1, 1), Copies(1, 1, 0)
+BLOCKING, ASYNC = DeviceCopyCounts(1, 1, 1), DeviceCopyCounts(1, 1, 0)
 META = torch.device("meta")
 
 
@@ -52,7 +52,7 @@ META = torch.device("meta")
     ],
 )
 def test_copies_from_the_host_to_a_device_are_counted(
-    log: Log, copy: Callable[[torch.Tensor], torch.Tensor], counted: Copies
+    log: Log, copy: Callable[[torch.Tensor], torch.Tensor], counted: DeviceCopyCounts
 ):
     assert copy(torch.zeros(3)).is_meta
     assert log.copies == [counted]
@@ -82,7 +82,7 @@ def test_a_copy_that_torch_refuses_raises_as_ever_and_is_none(log: Log):
         torch.zeros(3).to("meta", "no dtype")
     with pytest.raises((TypeError, AttributeError)):
         torch.zeros(3).copy_("no tensor")
-    assert (log.begun, log.copies) == (1, [Copies()])
+    assert (log.begun, log.copies) == (1, [DeviceCopyCounts()])
 
 
 def test_the_class_gives_the_originals(log: Log):

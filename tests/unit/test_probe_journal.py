@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.observe.probe.journal import Journal
+from headrace.observe.probe.event_log import EventLog
+from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.segments import Segment
-from headrace.observe.probe.session import SESSION
-from headrace.observe.probe.steps import StepClock
+from headrace.observe.probe.step_clock import StepClock
 
 WAIT, FORWARD, BACKWARD, OPTIMIZER, REST = 10, 20, 30, 5, 1
 
@@ -21,7 +21,7 @@ class Rank:
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, int, Segment]] = []
-        self.journal = Journal(lambda *row: self.rows.append(row))
+        self.journal = EventLog(lambda *row: self.rows.append(row))
         self.now_ns = 1000
 
     def notes(self, report: Callable[[StepClock, int], None], then_ns: int) -> None:
@@ -61,11 +61,11 @@ def test_what_is_noted_becomes_rows_when_it_is_settled():
 
 def test_a_phase_is_that_of_the_moment_in_which_it_was_asked_for():
     rank, told = Rank(), []
-    rank.journal.ask_phase(told.append)
+    rank.journal.request_phase(told.append)
     rank.notes(lambda clock, at_ns: clock.fetch_began(0, at_ns, grad=True), WAIT)
-    rank.journal.ask_phase(told.append)
+    rank.journal.request_phase(told.append)
     rank.notes(lambda clock, at_ns: clock.fetch_ended(at_ns, 4, ended=False), FORWARD)
-    rank.journal.ask_phase(told.append)
+    rank.journal.request_phase(told.append)
     rank.notes(StepClock.backward_began, BACKWARD)
     assert told == []
     rank.journal.settle()
@@ -89,7 +89,7 @@ def test_where_much_is_noted_it_does_not_pile_up():
     rank = Rank()
     for _ in range(1000):
         rank.step()
-        rank.journal.keep_up()
+        rank.journal.limit_backlog()
     assert len(rank.journal.waiting) < 300
     assert len(rank.rows) > 900
     rank.journal.settle()
@@ -112,7 +112,7 @@ def test_keeping_up_while_another_thread_has_settled_all_is_nothing():
     for _ in range(300):
         rank.step()
     rank.journal._lock = Late()
-    rank.journal.keep_up()
+    rank.journal.limit_backlog()
     assert not rank.journal.waiting
 
 
@@ -130,14 +130,14 @@ def test_threads_that_settle_at_once_change_nothing():
     def settle() -> None:
         while not goes_on.is_set():
             rank.journal.settle()
-            rank.journal.settle_at_once()
+            rank.journal.settle_now()
 
     others = [threading.Thread(target=settle) for _ in range(3)]
     for other in others:
         other.start()
     for _ in range(2000):
         rank.step()
-        rank.journal.keep_up()
+        rank.journal.limit_backlog()
     goes_on.set()
     for other in others:
         other.join()

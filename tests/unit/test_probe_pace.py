@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.observe.probe.pace import DEEP_PERIOD_S, PERIOD_S, Pace
+from headrace.observe.probe.sampling_rates import (
+    DEEP_SAMPLING_PERIOD_S,
+    SAMPLING_PERIOD_S,
+    SamplingRate,
+)
 
 
 class Clock:
@@ -23,12 +27,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("headrace.observe.probe.pace.thread_time_ns", clock)
+    monkeypatch.setattr("headrace.observe.probe.sampling_rates.thread_time_ns", clock)
     return clock
 
 
-def paced(clock: Clock, looks: int, cpu_us: int) -> Pace:
-    pace = Pace()
+def paced(clock: Clock, looks: int, cpu_us: int) -> SamplingRate:
+    pace = SamplingRate()
     for _ in range(looks):
         pace.resting()
         clock.busy(cpu_us)
@@ -40,15 +44,15 @@ def paced(clock: Clock, looks: int, cpu_us: int) -> Pace:
 @pytest.mark.parametrize("cpu_us", [0, 300])
 def test_the_first_looks_are_as_often_as_they_can_be(clock: Clock, cpu_us: int):
     pace = paced(clock, 499, cpu_us)
-    assert pace.pause_s(deep=False) == PERIOD_S
-    assert pace.pause_s(deep=True) == DEEP_PERIOD_S
+    assert pace.pause_s(deep=False) == SAMPLING_PERIOD_S
+    assert pace.pause_s(deep=True) == DEEP_SAMPLING_PERIOD_S
 
 
 @pytest.mark.parametrize("cpu_us", [0, 20])
 def test_quick_looks_stay_so(clock: Clock, cpu_us: int):
     pace = paced(clock, 600, cpu_us)
-    assert pace.pause_s(deep=False) == PERIOD_S
-    assert pace.pause_s(deep=True) == DEEP_PERIOD_S
+    assert pace.pause_s(deep=False) == SAMPLING_PERIOD_S
+    assert pace.pause_s(deep=True) == DEEP_SAMPLING_PERIOD_S
 
 
 def test_slow_looks_take_their_share_of_a_core_and_no_more(clock: Clock):

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe import system_processes
-from headrace.observe.probe.system_processes import ProcessUsage, with_children
+from headrace.observe.probe import process_usage
+from headrace.observe.probe.process_usage import ProcessUsage, with_children
 from jobs import eventually
 
 # Works for 0.3 s of CPU time, twice, tells what it has used, and waits for a word after each.
@@ -98,7 +98,7 @@ def test_a_process_that_nobody_saw_has_what_it_used_once_it_is_heard_of(
     monkeypatch: pytest.MonkeyPatch,
 ):
     # On a full host seconds may pass until it is heard of.
-    monkeypatch.setattr(system_processes, "_LONGEST_WAIT_NS", 10**12)
+    monkeypatch.setattr(process_usage, "_LONGEST_WAIT_NS", 10**12)
     usage = ProcessUsage()
     usage.rows([os.getpid()])
     child = subprocess.Popen(

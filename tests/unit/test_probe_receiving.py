@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.observe.probe.receiving import Receiver
+from headrace.observe.probe.read_monitor import ReadMonitor
 
 AT_FIRST, BATCH_NS, SAMPLES = 100, 50_000_000, 32
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    made = Receiver()
+def receiver() -> Iterator[ReadMonitor]:
+    made = ReadMonitor()
     yield made
     made.end()
 
@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def read_ns(receiver: Receiver, file: Path, *, files: int, loader: int = 0) -> int:
+def read_ns(receiver: ReadMonitor, file: Path, *, files: int, loader: int = 0) -> int:
     receiver.begin(loader)
     for _ in range(files):
         file.read_bytes()
@@ -35,7 +35,7 @@ def read_ns(receiver: Receiver, file: Path, *, files: int, loader: int = 0) -> i
     return receiver.read_ns
 
 
-def test_batches_that_open_many_files_are_timed_now_and_then(receiver: Receiver, file: Path):
+def test_batches_that_open_many_files_are_timed_now_and_then(receiver: ReadMonitor, file: Path):
     found = [read_ns(receiver, file, files=SAMPLES) for _ in range(AT_FIRST + 64)]
     assert all(ns > 0 for ns in found[:AT_FIRST])
     # 32 files take 0.16 ms longer, 0.32 % of the batch: in one of 8 that is less than 0.05 %.
@@ -44,7 +44,7 @@ def test_batches_that_open_many_files_are_timed_now_and_then(receiver: Receiver,
     assert all(found[AT_FIRST + number] > 0 for number in timed)
 
 
-def test_where_few_files_are_opened_each_batch_is_timed(receiver: Receiver, file: Path):
+def test_where_few_files_are_opened_each_batch_is_timed(receiver: ReadMonitor, file: Path):
     with file.open("rb") as kept:
         found = []
         for _ in range(AT_FIRST + 50):
@@ -59,7 +59,7 @@ def test_where_few_files_are_opened_each_batch_is_timed(receiver: Receiver, file
     assert all(ns > 0 for ns in found)
 
 
-def test_one_loaders_files_leave_out_no_batch_of_another(receiver: Receiver, file: Path):
+def test_one_loaders_files_leave_out_no_batch_of_another(receiver: ReadMonitor, file: Path):
     for _ in range(AT_FIRST + 20):
         read_ns(receiver, file, files=SAMPLES, loader=0)
     assert read_ns(receiver, file, files=SAMPLES, loader=0) == -1
@@ -67,7 +67,7 @@ def test_one_loaders_files_leave_out_no_batch_of_another(receiver: Receiver, fil
     assert read_ns(receiver, file, files=SAMPLES, loader=0) == -1
 
 
-def test_a_forked_child_times_all_of_its_first_batches(receiver: Receiver, file: Path):
+def test_a_forked_child_times_all_of_its_first_batches(receiver: ReadMonitor, file: Path):
     for _ in range(AT_FIRST + 20):
         read_ns(receiver, file, files=SAMPLES)
     receiver.forked()

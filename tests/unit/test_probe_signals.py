@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.observe.probe.rank import RankRecorder
-from headrace.observe.probe.session import SESSION, guarded
+from headrace.observe.probe.rank_recorder import RankRecorder
+from headrace.observe.probe.recording_session import SESSION, guarded
 
 
 class PreemptedError(Exception):

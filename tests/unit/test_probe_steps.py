@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from headrace.observe.probe.segments import Copies, Segment
-from headrace.observe.probe.steps import StepClock
+from headrace.observe.probe.segments import DeviceCopyCounts, Segment
+from headrace.observe.probe.step_clock import StepClock
 
 
 class Script:
@@ -33,7 +33,7 @@ class Script:
         self.clock.optimizer_began(optimizer, self.now_ns)
         self.clock.optimizer_ended(optimizer, self.passes(took))
 
-    def copy(self, took: int, copies: Copies) -> None:
+    def copy(self, took: int, copies: DeviceCopyCounts) -> None:
         self.clock.within_began("copy", self.now_ns)
         # Where the sampler sees the script.
         assert self.clock.phase == ("copy" if self.clock.under_way else "other")
@@ -280,7 +280,7 @@ def test_making_the_iterator_is_waiting_for_its_first_batch():
 def test_copies_and_measured_sync():
     script = Script()
     script.fetch(0, 10)
-    script.copy(6, Copies(1, pageable=1))
+    script.copy(6, DeviceCopyCounts(1, pageable=1))
     script.passes(20)
     script.backward(30, sync=12)
     script.optimize(5)
@@ -288,7 +288,7 @@ def test_copies_and_measured_sync():
         ("train", {"data_wait": 10, "copy": 6, "forward": 20, "backward": 30, "optimizer": 5})
     ]
     row = script.rows[0][2]
-    assert (row.sync_ns, row.syncs, row.copies) == (12, 1, Copies(1, pageable=1))
+    assert (row.sync_ns, row.syncs, row.copies) == (12, 1, DeviceCopyCounts(1, pageable=1))
     assert row.times_ns() == (10, 6, 20, 18, 12, 5, 0)
 
 
@@ -305,7 +305,7 @@ def test_what_is_copied_while_the_script_waits_for_a_batch_is_a_copy():
     script = Script()
     script.clock.fetch_began(0, script.now_ns, grad=True)
     script.passes(10)
-    script.copy(4, Copies(1))
+    script.copy(4, DeviceCopyCounts(1))
     script.passes(3)
     script.clock.fetch_ended(script.now_ns, 4, ended=False)
     script.backward(30)
@@ -336,7 +336,7 @@ def test_a_phase_within_another_ends_with_it():
     script.fetch(0, 10)
     script.clock.within_began("copy", script.passes(20))
     script.backward(30)  # what copied has raised, and nobody said that it ended
-    script.clock.within_ended(script.passes(2), Copies(1))
+    script.clock.within_ended(script.passes(2), DeviceCopyCounts(1))
     script.optimize(5)
     (kind, step) = script.ends()[0]
     assert (kind, step["backward"], step["other"]) == ("train", 30, 2)
@@ -346,7 +346,7 @@ def test_copies_before_a_step_and_after_it_are_told_apart_without_a_loader():
     script = Script()
     for copied in range(1, 4):
         for _ in range(copied):
-            script.copy(2, Copies(1, blocking=1))
+            script.copy(2, DeviceCopyCounts(1, blocking=1))
         script.backward(30)
         script.optimize(5)
     script.ends()

@@ -8,9 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.observe.probe.system import SystemSampler, is_disk, own_cards
-from headrace.observe.probe.system_limits import limits
-from headrace.records import system
+from headrace.observe.probe.system_metrics import (
+    SystemSampler,
+    is_disk,
+    own_interfaces,
+    read_limits,
+)
+from headrace.records import system_table
 
 GIB = 1 << 30
 
@@ -32,7 +36,7 @@ def test_version_2_takes_the_tightest_on_the_way_up(tmp_path: Path):
     mount = tmp_path / "cgroup"
     put(mount / "pod", cpu__max="50000 100000", memory__max=str(GIB), memory__current="5")
     put(mount / "pod/inner", cpu__max="max 100000", memory__max="max", cpu__stat="")
-    found = limits(
+    found = read_limits(
         proc(
             tmp_path / "self",
             cgroup="0::/pod/inner",
@@ -51,7 +55,7 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
     inside = "docker/abc" if root == "/" else "."
     put(cpu / inside, cpu__cfs_quota_us="25000", cpu__cfs_period_us="100000")
     put(memory / inside, memory__limit_in_bytes=str(GIB), memory__usage_in_bytes="7")
-    found = limits(
+    found = read_limits(
         proc(
             tmp_path / "self",
             cgroup="4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc",
@@ -70,7 +74,7 @@ def test_version_1_in_a_container_or_on_the_host(tmp_path: Path, root: str):
 def test_no_limits_are_the_host_s(tmp_path: Path):
     put(tmp_path / "cgroup", cpu__cfs_quota_us="-1", memory__limit_in_bytes=str(2**63 - 4096))
     for mountinfo in ("", f"30 1 0:26 / {tmp_path}/cgroup rw - cgroup cgroup rw,memory,cpu"):
-        found = limits(proc(tmp_path / "self", cgroup="1:cpu,memory:/", mountinfo=mountinfo))
+        found = read_limits(proc(tmp_path / "self", cgroup="1:cpu,memory:/", mountinfo=mountinfo))
         assert found.cores == len(os.sched_getaffinity(0))
         assert found.memory_bytes == psutil.virtual_memory().total
         assert found.memory_used is found.cpu_stat is None
@@ -81,7 +85,7 @@ def test_a_sample_has_a_value_for_each_column():
     values = dict(zip(sampler.columns, sampler.sample(), strict=True))
     assert {f"core_{number}_percent" for number in os.sched_getaffinity(0)} <= values.keys()
     for name, value in values.items():
-        assert system.described(name)
+        assert system_table.column_description(name)
         assert value is not None
         assert value >= 0
         if name.endswith("percent"):
@@ -113,6 +117,9 @@ def test_what_goes_through_a_card_is_not_counted_with_it(tmp_path: Path):
         "veth1": ("eth0", "eth1", "veth1"),  # a pod with cards of its own beside
     }.items():
         (tmp_path / default).write_text(routes.format(default))
-        assert own_cards(named, tmp_path / "net", tmp_path / default) == cards
-    assert own_cards(("veth1", "tun0"), tmp_path / "net", tmp_path / "veth1") == ("veth1",)
-    assert own_cards(("veth1", "tun0"), tmp_path / "net", tmp_path / "gone") == ("veth1", "tun0")
+        assert own_interfaces(named, tmp_path / "net", tmp_path / default) == cards
+    assert own_interfaces(("veth1", "tun0"), tmp_path / "net", tmp_path / "veth1") == ("veth1",)
+    assert own_interfaces(("veth1", "tun0"), tmp_path / "net", tmp_path / "gone") == (
+        "veth1",
+        "tun0",
+    )

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from headrace.core.overrides import Override
-from headrace.launch.tune import best_remedy
-from headrace.observe.doctor.diagnose import diagnose
-from headrace.observe.doctor.evidence import gather
-from headrace.observe.doctor.model import Finding, Remedy
+from headrace.jobs.tune import best_remedy
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Finding, Remedy
 from headrace.observe.doctor.rules import RULES
-from headrace.observe.whatif.batch_cost import fixed_cost_ns
-from headrace.observe.whatif.steps import read_steps
+from headrace.observe.whatif.train_steps import fixed_cost_ns, read_steps
 from run_tables import AUGMENT, MS, SCRIPT, WORKER_LOOP, Run, RunTables, play, stack
 
 BLUR = stack(WORKER_LOOP, f"{AUGMENT}:9:Faces.__getitem__", f"{AUGMENT}:31:RandomBlur.__call__")
@@ -27,7 +26,7 @@ TRANSFORMS = [
 
 
 def found(tables: RunTables, rule: str) -> Finding:
-    finding = RULES[rule](gather(tables))
+    finding = RULES[rule](gather_evidence(tables))
     assert finding is not None
     return finding
 
@@ -50,7 +49,7 @@ def test_what_a_loader_can_be_given_without_editing(
     tables = play(Run(workers=2))
     for row in tables.rows["loaders"]:
         row |= {"kind": kind, "style": style}
-    loader = gather(tables).loader
+    loader = gather_evidence(tables).loader
     assert loader is not None
     given = (Override(name, 4, f"{SCRIPT.rpartition('/')[2]}:40"),)
     assert loader.overridden(name, 4) == (given if applies else ())
@@ -195,10 +194,10 @@ def test_a_worker_wants_no_more_cores_than_it_has_threads():
     tables = two_workers_on_full_cores(190)
     for row in tables.rows["batches"]:  # its main thread sleeps while its threads work
         row["cpu_ns"] //= 100
-    assert gather(tables).wanted_threads == pytest.approx(2 * 6, rel=0.05)
+    assert gather_evidence(tables).wanted_threads == pytest.approx(2 * 6, rel=0.05)
     for row in tables.rows["process_usage"]:
         row["threads"] = 0  # not recorded
-    assert gather(tables).wanted_threads > 100
+    assert gather_evidence(tables).wanted_threads > 100
 
 
 def test_threads_of_ranks_that_wait_for_a_core_are_counted():
@@ -211,7 +210,7 @@ def test_threads_of_ranks_that_wait_for_a_core_are_counted():
             for pid, percent in ((100 + rank, 100.0), (1000 + 10_000 * rank, 0.0)):
                 tables.add("process_usage", t_ns=t_ns, pid=pid, cpu_percent=percent)
     # On full cores each main thread gets a quarter of one, and each rank uses a whole one.
-    assert gather(tables).wanted_threads == pytest.approx(2 * 4, rel=0.15)
+    assert gather_evidence(tables).wanted_threads == pytest.approx(2 * 4, rel=0.15)
 
 
 def test_what_batches_take_beyond_the_calmest_is_what_their_threads_waited_for_each_other():
@@ -236,8 +235,8 @@ def test_threads_of_a_rank_alone_spin_only_where_they_have_no_cores(workers: int
     for row in calm.rows["batches"][::5]:
         row["cpu_ns"] //= 8
         row["process_cpu_ns"] //= 8
-    assert RULES["cpu-starved-by-ranks"](gather(alike)) is None
-    told = RULES["cpu-starved-by-ranks"](gather(calm))
+    assert RULES["cpu-starved-by-ranks"](gather_evidence(alike)) is None
+    told = RULES["cpu-starved-by-ranks"](gather_evidence(calm))
     assert (told.rule if told is not None else None) == rule
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.observe.doctor.diagnose import diagnose
+from headrace.observe.doctor.diagnosis import diagnose
 from headrace.records.run_folder import Attempt
-from headrace.report.figures.heatmap import MOST_COLUMNS as MOST_HEATMAP_COLUMNS
+from headrace.report.figures.heatmap import MAX_HEATMAP_COLUMNS as MOST_HEATMAP_COLUMNS
 from headrace.report.figures.heatmap import read_bands
-from headrace.report.figures.timeline import MOST_COLUMNS, timeline
+from headrace.report.figures.step_phases import MAX_TIMELINE_COLUMNS, timeline
+from headrace.report.formatting import format_fact, format_share
 from headrace.report.markup import Html, element, table
-from headrace.report.material import Material
 from headrace.report.page import SECTIONS, page_of
-from headrace.report.source import read_excerpt
-from headrace.report.telling import fact_told, share
+from headrace.report.page_data import PageData
+from headrace.report.sections.findings import read_excerpt
 from pages import Page, check_alone
 from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play
 
@@ -31,12 +31,12 @@ SLOW = Run(
 )
 
 
-def material(tables: RunTables, **told: object) -> Material:
+def material(tables: RunTables, **told: object) -> PageData:
     known = {
         "name": "a-run", "path": Path("/runs/a-run"), "attempt": 1, "attempts": (), "live": False,
         "tables": tables, "diagnosis": diagnose(tables), "read_s": time.time(),
     }  # fmt: skip
-    return Material(**{**known, **told})
+    return PageData(**{**known, **told})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_long_run_has_few_columns_and_still_shows_its_one_stall():
     stalled["data_wait_ns"] += 80 * MS
     stalled["wall_ns"] += 80 * MS
     waits = next(trace for trace in timeline(tables).data if trace.name == "data wait")
-    assert len(waits.x) <= 2 * MOST_COLUMNS
+    assert len(waits.x) <= 2 * MAX_TIMELINE_COLUMNS
     assert max(waits.y) >= 80
     rows = {name: shares for band in read_bands(tables) for name, shares in band.rows}
     assert len(rows["rank 0"]) <= MOST_HEATMAP_COLUMNS
@@ -131,11 +131,16 @@ def test_elements_escape_text_and_keep_html():
     ],
 )
 def test_evidence_is_told_with_its_unit(name, fact, told):
-    assert fact_told(name, fact) == told
+    assert format_fact(name, fact) == told
 
 
 def test_shares_are_told_with_two_digits():
-    assert [share(value) for value in (0, 0.0004, 0.012, 0.5)] == ["0%", "< 0.1%", "1.2%", "50%"]
+    assert [format_share(value) for value in (0, 0.0004, 0.012, 0.5)] == [
+        "0%",
+        "< 0.1%",
+        "1.2%",
+        "50%",
+    ]
 
 
 def test_only_python_source_is_shown_and_without_secrets(tmp_path: Path):

@@ -9,8 +9,8 @@ import pytest
 from ray._private.parameter import RayParams
 from ray.scripts.scripts import start
 
-from headrace.enter.ray_start import USUAL_PORTS, be_this_host
-from headrace.launch.hosts.scripts_ray import ScriptsRay
+from headrace.bootstrap.ray_hooks import DEFAULT_PORTS, use_host_address
+from headrace.jobs.hosts.emulated_hosts import ScriptRayCluster
 
 OURS = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR",
         "RAY_START_HOOK", "PYTHON_EXEC")  # fmt: skip
@@ -23,7 +23,7 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_host_has_its_own_and_all_of_them_one_token() -> None:
-    scripts = ScriptsRay()
+    scripts = ScriptRayCluster()
     first, second = scripts.variables("127.0.0.2"), scripts.variables("127.0.0.3")
     differing = {name for name in first if first[name] != second[name]}
     assert differing == {"RAY_TMPDIR", "HEADRACE_HOST_ADDRESS"}
@@ -49,7 +49,7 @@ def test_what_the_user_has_set_stays(
     monkeypatch: pytest.MonkeyPatch, name: str, left: set[str]
 ) -> None:
     monkeypatch.setenv(name, "mine")
-    scripts = ScriptsRay()
+    scripts = ScriptRayCluster()
     assert set(scripts.variables("127.0.0.2")) == left
     scripts.close()
 
@@ -59,15 +59,15 @@ def test_a_node_is_what_the_script_says(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RAY_TMPDIR", "/there")
     usual = {"max_worker_port": 19999, "dashboard_agent_listen_port": 52365}
     plain = RayParams(min_worker_port=10002, **usual)
-    be_this_host(plain, True)
+    use_host_address(plain, True)
     assert (plain.node_ip_address, plain.temp_dir) == ("127.0.0.3", "/there/ray")
     assert (plain.min_worker_port, plain.max_worker_port) == (0, 0)
     told = RayParams(node_ip_address="127.0.0.9", temp_dir="/t", min_worker_port=10003, **usual)
-    be_this_host(told, True)
+    use_host_address(told, True)
     assert (told.node_ip_address, told.temp_dir) == ("127.0.0.9", "/t")
     assert told.min_worker_port == 10003
 
 
 def test_ray_s_usual_ports_are_those() -> None:
     usual = {option.name: option.default for option in start.params}
-    assert {name: usual[name] for name in USUAL_PORTS} == USUAL_PORTS
+    assert {name: usual[name] for name in DEFAULT_PORTS} == DEFAULT_PORTS

@@ -8,21 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.offload.link import HEAD_BYTES, Head, Kind, frame
-from headrace.cluster.offload.recipe_message import RecipeMessage
-from headrace.cluster.offload.session import Session
-from headrace.cluster.offload.shares import Cores
-from headrace.data.loader.failures import Failure
+from headrace.data.loader.failures import BatchFailure
+from headrace.offload.capacity import SharedCores
+from headrace.offload.protocol import (
+    HEADER_BYTES,
+    FrameHeader,
+    FrameKind,
+    LoaderSpecMessage,
+    encode_frame,
+)
+from headrace.offload.server_session import ServerSession
 
 
-def answer_to(connection: socket.socket, recipe: RecipeMessage) -> tuple[Head, bytes]:
+def answer_to(connection: socket.socket, recipe: LoaderSpecMessage) -> tuple[FrameHeader, bytes]:
     """Return what a session says of a recipe."""
-    connection.sendall(frame(Kind.RECIPE, recipe.to_bytes(), a=1))
+    connection.sendall(encode_frame(FrameKind.LOADER_SPEC, recipe.to_bytes(), a=1))
     with connection.makefile("rb") as said:
         while True:
-            head = Head.unpack(said.read(HEAD_BYTES))
+            head = FrameHeader.unpack(said.read(HEADER_BYTES))
             body = said.read(head.body_bytes)
-            if head.kind in {Kind.READY, Kind.REFUSED}:
+            if head.kind in {FrameKind.READY, FrameKind.REFUSED}:
                 return head, body
 
 
@@ -30,16 +35,16 @@ def answer_to(connection: socket.socket, recipe: RecipeMessage) -> tuple[Head, b
 def test_relative_paths_are_not_looked_for_in_another_folder(folder: str, tmp_path: Path):
     here, there = socket.socketpair()
     here.settimeout(60)
-    serving = threading.Thread(target=Session(there, Cores(1, 2**20), tmp_path).run)
+    serving = threading.Thread(target=ServerSession(there, SharedCores(1, 2**20), tmp_path).run)
     serving.start()
     try:
-        recipe = RecipeMessage(rank=0, folder=folder, path=[], variables={}, content=b"")
+        recipe = LoaderSpecMessage(rank=0, folder=folder, path=[], variables={}, content=b"")
         head, body = answer_to(here, recipe)
     finally:
         here.close()
         serving.join()
-    assert head.kind is Kind.REFUSED
+    assert head.kind is FrameKind.REFUSED
     assert (
         f"the script stands in {folder}, which this host has not"
-        in Failure.from_bytes(body).summary
+        in BatchFailure.from_bytes(body).summary
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.data.shards.globs import Glob
+from headrace.data.shards.members import PathPattern
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,18 @@ from headrace.data.shards.globs import Glob
     ],
 )
 def test_the_stem_is_what_wildcards_stand_for(pattern, path, stem):
-    assert Glob.parse(pattern).match(path) == stem
+    assert PathPattern.parse(pattern).match(path) == stem
 
 
 @pytest.mark.parametrize("pattern", ["images/x.jpg", "a/**/b/**", "***.jpg", ""])
 def test_patterns_that_cannot_tell_a_stem_are_wrong_use(pattern):
     with pytest.raises(UsageError):
-        Glob.parse(pattern)
+        PathPattern.parse(pattern)
 
 
 def test_the_folder_of_all_matches_is_known():
-    assert [Glob.parse(p).folder for p in ("a/b/*.jpg", "*.jpg", "a/x*/y.jpg")] == ["a/b", "", "a"]
+    assert [PathPattern.parse(p).folder for p in ("a/b/*.jpg", "*.jpg", "a/x*/y.jpg")] == [
+        "a/b",
+        "",
+        "a",
+    ]

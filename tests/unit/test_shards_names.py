@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.data.shards.names import extension_of, key_of, refusal, split_name, stem_of
+from headrace.data.shards.members import extension_of, key_of, refusal, split_name, stem_of
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.shards.faults import Fault
-from headrace.data.shards.tar.header import TarHeaderError, read_header, write_header
-from headrace.data.shards.tar.range_stream import RangeStream
-from headrace.data.shards.tar.reader import TarReader
-from headrace.data.shards.tar.samples import index_tar
-from headrace.data.shards.tar.writer import TarWriter
+from headrace.data.shards.reports import Fault
+from headrace.data.shards.tar import (
+    TarHeaderError,
+    TarReader,
+    TarWriter,
+    index_tar,
+    read_header,
+    write_header,
+)
 from headrace.data.storage import open_store
+from headrace.data.storage.byte_ranges import RangeStream
 
 
 def walk(folder: Path, data: bytes) -> tuple[list[str], list[Fault]]:

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cluster.offload.accounts import Accounts
-from headrace.cluster.offload.hosts_file import AuxiliaryHost, HostsFile
-from headrace.cluster.offload.peer import Peer
-from headrace.cluster.offload.receiver import Receiver
-from headrace.cluster.offload.strands import StrandDealer
+from headrace.offload.connection import ServerConnection
+from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
+from headrace.offload.partitions import PartitionScheduler
+from headrace.offload.proxy import OffloadProxy
+from headrace.offload.worker_records import OffloadRecorder
 
 
-def dealt(*making_s: float) -> StrandDealer:
+def dealt(*making_s: float) -> PartitionScheduler:
     """Return a dealer of two strands whose batches took their host so long, in turn."""
-    dealer = StrandDealer()
+    dealer = PartitionScheduler()
     dealer.begin([2, 3])
-    dealer.set_orders("one", 2)
-    dealer.spread_out()
+    dealer.set_task_limit("one", 2)
+    dealer.assign_all()
     for ticket, took_s in enumerate(making_s):
         dealer.add(ticket, 2 + ticket % 2)
-        (ask,) = dealer.deal(0.0)
+        (ask,) = dealer.assign(0.0)
         dealer.took(ask.number, "one", took_s)
         dealer.arrived(ask.number, "one", 0.0)
     return dealer
@@ -50,12 +50,12 @@ def test_a_silent_host_is_waited_for_as_long_as_its_part_would_take_again(
     here, there = socket.socketpair()
     answers, _ = socket.socketpair()
     control, _ = multiprocessing.Pipe()
-    receiver = Receiver(control, answers, [], file, Accounts(0), tells=True)
+    receiver = OffloadProxy(control, answers, [], file, OffloadRecorder(0), tells=True)
     receiver._dealer = dealt(*making_s)
-    peer = receiver._peers["one"] = Peer(host)
+    peer = receiver._server_connections["one"] = ServerConnection(host)
     receiver._joined(peer, here)
     peer.heard_s = time.monotonic() - silent_s
-    receiver._look_after_hosts()
+    receiver._update_hosts()
     assert peer.is_open == (not told)
     assert told in capsys.readouterr().err
     there.close()
@@ -64,10 +64,10 @@ def test_a_silent_host_is_waited_for_as_long_as_its_part_would_take_again(
 def test_who_begins_a_strand_anew_has_gone_through_it_with_its_first_batch():
     dealer = dealt(1.0, 1.0, 2.0)
     assert dealer.again("one") == (3, 3.0)
-    dealer.set_orders("two", 2)
+    dealer.set_task_limit("two", 2)
     dealer.lose("one")
     assert (dealer.again("one"), dealer.again("two")) == ((0, 0.0), (3, 3.0))
     dealer.add(3, 2)
-    (ask,) = dealer.deal(0.0)
+    (ask,) = dealer.assign(0.0)
     dealer.took(ask.number, "two", 4.0)
     assert dealer.again("two") == (4, 4.0)

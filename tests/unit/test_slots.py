@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from headrace.data.loader.slots import SlotArena, SlotPool
-from headrace.data.loader.wire import encode
+from headrace.data.loader.serialization import encode_batch
+from headrace.data.loader.workers.shared_memory import SlotArena, SlotPool
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def lent(pool: SlotPool) -> dict[str, np.ndarray]:
     slot = pool.take()
     assert slot is not None
     arena = SlotArena(pool.descriptors[slot])
-    batch: dict[str, np.ndarray] = pool.lend(slot, encode({"x": np.arange(1000)}, arena))
+    batch: dict[str, np.ndarray] = pool.lend(slot, encode_batch({"x": np.arange(1000)}, arena))
     return batch
 
 

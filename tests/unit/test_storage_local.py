@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import DeniedError, NoSpaceError, NotFoundError
+from headrace.core.files import remove_abandoned_files, temporary_name
 from headrace.data.storage import open_store
-from headrace.data.storage.atomic import clear_litter, litter_name
 
 
 def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_file_that_is_being_written_is_no_object(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
-    dead, young, living = (tmp_path / litter_name() for _ in range(3))
+    dead, young, living = (tmp_path / temporary_name() for _ in range(3))
     for file in (dead, young, living):
         file.write_bytes(b"half")
     for file in (dead, living):
@@ -56,7 +56,7 @@ def test_what_a_killed_writer_left_is_removed_and_a_living_ones_is_not(tmp_path:
         open_store(str(tmp_path)).put("x", b"1")
         assert not dead.exists()
         assert young.exists()
-        clear_litter(tmp_path)
+        remove_abandoned_files(tmp_path)
         assert not young.exists()
         assert living.exists()
 

@@ -19,8 +19,13 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.data.storage import RetryPolicy, StorageConfig
-from headrace.data.storage.failures import Fault, WrongAnswerError, describe_failure
-from headrace.data.storage.retry import Hedge, Retrier
+from headrace.data.storage.client.retries import (
+    FailureKind,
+    Hedge,
+    Retrier,
+    WrongAnswerError,
+    describe_failure,
+)
 
 _POLICY = RetryPolicy(first_wait_s=0.001, longest_wait_s=0.01, deadline_s=0.3, unreachable_s=0.05)
 
@@ -54,37 +59,37 @@ def _run(attempt: Callable[[], Awaitable[Any]], *, denied: bool = False) -> Any:
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (_status(503), Fault.THROTTLED),
-        (_status(429), Fault.THROTTLED),
-        (_status(400, "SlowDown"), Fault.THROTTLED),
-        (_status(403, "AccessDenied"), Fault.DENIED),
-        (_status(400, "AccessDenied"), Fault.DENIED),
-        (_status(403), Fault.DENIED),
-        (_status(401), Fault.CREDENTIALS),
-        (_status(400, "ExpiredToken"), Fault.CREDENTIALS),
-        (_status(403, "SignatureDoesNotMatch"), Fault.CREDENTIALS),
-        (_status(404, "NoSuchBucket"), Fault.NOT_FOUND),
-        (_status(416, "InvalidRange"), Fault.CORRUPT),
-        (_status(412), Fault.CORRUPT),
-        (_status(500, "InternalError"), Fault.BROKEN),
-        (_status(400, "RequestTimeout"), Fault.BROKEN),
-        (_status(400, "Other"), Fault.REFUSED),
-        (_status(501), Fault.REFUSED),
-        (TimeoutError(), Fault.TIMED_OUT),
-        (WrongAnswerError("3 came"), Fault.CORRUPT),
-        (FileNotFoundError("Object not found"), Fault.NOT_FOUND),
-        (GenericError("Requested 0..10, got 0..5"), Fault.CORRUPT),
-        (GenericError("kind: Connect ... ConnectionRefused"), Fault.UNREACHABLE),
-        (GenericError("http://169.254.169.254/latest/api/token TimedOut"), Fault.CREDENTIALS),
+        (_status(503), FailureKind.THROTTLED),
+        (_status(429), FailureKind.THROTTLED),
+        (_status(400, "SlowDown"), FailureKind.THROTTLED),
+        (_status(403, "AccessDenied"), FailureKind.DENIED),
+        (_status(400, "AccessDenied"), FailureKind.DENIED),
+        (_status(403), FailureKind.DENIED),
+        (_status(401), FailureKind.CREDENTIALS),
+        (_status(400, "ExpiredToken"), FailureKind.CREDENTIALS),
+        (_status(403, "SignatureDoesNotMatch"), FailureKind.CREDENTIALS),
+        (_status(404, "NoSuchBucket"), FailureKind.NOT_FOUND),
+        (_status(416, "InvalidRange"), FailureKind.CORRUPT),
+        (_status(412), FailureKind.CORRUPT),
+        (_status(500, "InternalError"), FailureKind.BROKEN),
+        (_status(400, "RequestTimeout"), FailureKind.BROKEN),
+        (_status(400, "Other"), FailureKind.REFUSED),
+        (_status(501), FailureKind.REFUSED),
+        (TimeoutError(), FailureKind.TIMED_OUT),
+        (WrongAnswerError("3 came"), FailureKind.CORRUPT),
+        (FileNotFoundError("Object not found"), FailureKind.NOT_FOUND),
+        (GenericError("Requested 0..10, got 0..5"), FailureKind.CORRUPT),
+        (GenericError("kind: Connect ... ConnectionRefused"), FailureKind.UNREACHABLE),
+        (GenericError("http://169.254.169.254/latest/api/token TimedOut"), FailureKind.CREDENTIALS),
         (
             GenericError(f"PUT {_HOST}/latest/api/token status code: 404 Not Found"),
-            Fault.CREDENTIALS,
+            FailureKind.CREDENTIALS,
         ),
-        (GenericError(f"GET {_HOST}/latest/meta-data/x status code: 503"), Fault.THROTTLED),
-        (GenericError("something new"), Fault.REFUSED),
+        (GenericError(f"GET {_HOST}/latest/meta-data/x status code: 503"), FailureKind.THROTTLED),
+        (GenericError("something new"), FailureKind.REFUSED),
     ],
 )
-def test_failures_are_told_apart(error: Exception, fault: Fault) -> None:
+def test_failures_are_told_apart(error: Exception, fault: FailureKind) -> None:
     failure = describe_failure(error)
     assert failure.fault is fault
     assert "SECRET" not in failure.detail
@@ -96,15 +101,15 @@ def test_failures_are_told_apart(error: Exception, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ("inner: ConnectError( kind: ConnectionRefused )", Fault.UNREACHABLE),
-        ("source: reqwest::Error { source: TimedOut }", Fault.TIMED_OUT),
+        ("inner: ConnectError( kind: ConnectionRefused )", FailureKind.UNREACHABLE),
+        ("source: reqwest::Error { source: TimedOut }", FailureKind.TIMED_OUT),
         (
             'status code: 404 <Error xmlns="http://s3.amazonaws.com/doc/"><Code>NoSuchBucket</Code>',
-            Fault.NOT_FOUND,
+            FailureKind.NOT_FOUND,
         ),
     ],
 )
-def test_what_an_object_is_called_is_no_failure(name: str, words: str, fault: Fault) -> None:
+def test_what_an_object_is_called_is_no_failure(name: str, words: str, fault: FailureKind) -> None:
     for host in ("http://127.0.0.1:9/bucket", "https://bucket.s3.amazonaws.com"):
         failure = describe_failure(
             GenericError(f"GET {host}/{name} in 1 ms: uri: {host}/{name}, {words}")
@@ -115,9 +120,9 @@ def test_what_an_object_is_called_is_no_failure(name: str, words: str, fault: Fa
 
 def test_where_a_host_offers_credentials_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     error = GenericError("PUT http://127.0.0.1:9/latest/api/token in 1 ms: ConnectionRefused")
-    assert describe_failure(error).fault is Fault.UNREACHABLE
+    assert describe_failure(error).fault is FailureKind.UNREACHABLE
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9/")
-    assert describe_failure(error).fault is Fault.CREDENTIALS
+    assert describe_failure(error).fault is FailureKind.CREDENTIALS
 
 
 def test_a_passing_failure_is_tried_again() -> None:

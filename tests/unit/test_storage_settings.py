@@ -7,8 +7,7 @@ import pytest
 
 from headrace.core import env
 from headrace.core.errors import UsageError
-from headrace.data.storage.aws import s3_settings
-from headrace.data.storage.settings import read_settings
+from headrace.data.storage.client.credentials import read_settings, s3_settings
 from headrace.data.storage.urls import parse_url
 
 _CREDENTIALS = """

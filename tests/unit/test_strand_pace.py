@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.data.loader.pace import Pace, is_strand_overdue
+from headrace.data.loader.executors.speculation import BatchDuration, is_partition_overdue
 
 
-def pace(usual_s: float | None) -> Pace:
-    known = Pace()
+def pace(usual_s: float | None) -> BatchDuration:
+    known = BatchDuration()
     if usual_s is not None:
         known.note(usual_s)
     return known
@@ -30,10 +30,10 @@ def pace(usual_s: float | None) -> Pace:
 def test_who_waits_does_so_as_long_as_another_begin_would_take(
     waited_s: float, held_up_s: float, places: int, is_overdue: bool
 ):
-    assert is_strand_overdue(waited_s, held_up_s, places, pace(0.1), pace(3.0)) == is_overdue
+    assert is_partition_overdue(waited_s, held_up_s, places, pace(0.1), pace(3.0)) == is_overdue
 
 
 def test_where_nothing_was_made_here_what_others_take_counts():
-    assert not is_strand_overdue(20.0, 20.0, 5, pace(None), pace(3.0))
-    assert is_strand_overdue(40.0, 40.0, 5, pace(None), pace(3.0))
-    assert is_strand_overdue(11.0, 11.0, 5, pace(None), pace(None))
+    assert not is_partition_overdue(20.0, 20.0, 5, pace(None), pace(3.0))
+    assert is_partition_overdue(40.0, 40.0, 5, pace(None), pace(3.0))
+    assert is_partition_overdue(11.0, 11.0, 5, pace(None), pace(None))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headrace.data.loader.switches import set_switches, switches
+from headrace.data.loader.library_state import apply_library_settings, library_settings
 
 
 @pytest.fixture(autouse=True)
@@ -18,16 +18,16 @@ def _left_as_it_was() -> Iterator[None]:
 
 
 def test_a_default_dtype_goes_and_comes_back():
-    usual = switches()
+    usual = library_settings()
     torch.set_default_dtype(torch.float64)
-    other = switches()
-    set_switches(usual)
+    other = library_settings()
+    apply_library_settings(usual)
     assert torch.get_default_dtype() == torch.float32
-    set_switches(other)
+    apply_library_settings(other)
     assert torch.get_default_dtype() == torch.float64
 
 
 def test_a_script_without_torch_changes_nothing():
     torch.set_default_dtype(torch.float64)
-    set_switches({})
+    apply_library_settings({})
     assert torch.get_default_dtype() == torch.float64

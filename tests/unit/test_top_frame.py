@@ -10,13 +10,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from headrace.report.terminal.bars import PHASE_GLYPHS, cells, stacked
-from headrace.report.terminal.frame import frame
-from headrace.report.terminal.machine import Gpu, Machine
-from headrace.report.terminal.processes import Process
-from headrace.report.terminal.state import State, Status, Told
-from headrace.report.terminal.steps import RankRate, Steps, StepTimes
-from headrace.report.terminal.window import Window
+from headrace.report.top.frame import PHASE_GLYPHS, render_frame, share_bars, stacked_bar
+from headrace.report.top.processes import ProcessRates
+from headrace.report.top.state import GpuMetrics, HostMetrics, LiveVerdict, RunStatus, TopState
+from headrace.report.top.step_rates import RankRate, StepRates, StepTimes, TimeWindow
 
 S = 1_000_000_000
 SENTENCE = (
@@ -29,26 +26,26 @@ SHARES = {
 }  # fmt: skip
 
 
-def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) -> State:
-    processes: list[Process] = []
+def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) -> TopState:
+    processes: list[ProcessRates] = []
     for rank in range(ranks):
         processes.append(
-            Process(
+            ProcessRates(
                 rank=rank, batches_per_s=12.3, busy=0.58, cpu=0.71,
                 doing="train.py:40 main", doing_share=0.62,
             )
         )  # fmt: skip
         processes += [
-            Process(
+            ProcessRates(
                 rank=rank, loader=0, worker=worker, batches_per_s=6.15, busy=0.98, cpu=0.95,
                 doing="augment.py:31 RandomBlur", doing_share=0.71,
             )
             for worker in range(workers)
         ]  # fmt: skip
-    return State(
-        status=Status(name="base", attempt=1, world_size=ranks, elapsed_s=185.4),
-        window=Window(0, 10 * S),
-        steps=Steps(
+    return TopState(
+        status=RunStatus(name="base", attempt=1, world_size=ranks, elapsed_s=185.4),
+        window=TimeWindow(0, 10 * S),
+        steps=StepRates(
             ranks=tuple(
                 RankRate(rank=rank, steps_per_s=12.0 + rank, samples_per_s=394.0)
                 for rank in range(ranks)
@@ -58,7 +55,7 @@ def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) ->
             ),
             shares=SHARES,
         ),
-        machine=Machine(
+        machine=HostMetrics(
             cores=tuple((core, 0.25 + 0.5 * (core % 2)) for core in range(cores)),
             memory_used_bytes=12 * 2**30,
             memory_bytes=64 * 2**30,
@@ -66,7 +63,7 @@ def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) ->
             received_bytes_per_s=3e6,
             sent_bytes_per_s=0.0,
             gpus=tuple(
-                Gpu(
+                GpuMetrics(
                     number=gpu, utilisation=0.5, memory_bytes=2**34, power_w=250.0,
                     received_bytes_per_s=1e9, sent_bytes_per_s=0.0,
                 )
@@ -74,14 +71,16 @@ def state(*, ranks: int = 2, workers: int = 2, cores: int = 2, gpus: int = 1) ->
             ),
         ),
         processes=tuple(processes),
-        told=Told(sentence=SENTENCE, span_s=60.0, data_wait_share=0.38),
+        told=LiveVerdict(sentence=SENTENCE, span_s=60.0, data_wait_share=0.38),
     )  # fmt: skip
 
 
-def drawn(shown: State, *, width: int = 80, height: int | None = 24, paused: bool = False) -> str:
+def drawn(
+    shown: TopState, *, width: int = 80, height: int | None = 24, paused: bool = False
+) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, height=height, highlight=False)
-    console.print(frame(shown, console, height=height, paused=paused))
+    console.print(render_frame(shown, console, height=height, paused=paused))
     return file.getvalue()
 
 
@@ -172,8 +171,8 @@ def test_a_pause_a_stall_and_evaluation_are_told():
 
 def test_a_run_of_which_nothing_is_known_yet_has_a_frame():
     nothing = replace(
-        state(), steps=Steps(), machine=Machine(), processes=(), told=None,
-        status=Status(name="base", attempt=1),
+        state(), steps=StepRates(), machine=HostMetrics(), processes=(), told=None,
+        status=RunStatus(name="base", attempt=1),
     )  # fmt: skip
     text = drawn(nothing)
     for words in (
@@ -192,7 +191,7 @@ def test_names_from_records_do_not_steer_the_terminal():
         shown,
         status=replace(shown.status, name=hostile),
         processes=(replace(shown.processes[0], doing=hostile),),
-        told=Told(sentence=hostile),
+        told=LiveVerdict(sentence=hostile),
     )
     text = drawn(shown, height=None)
     assert not {"\x1b", "\x07", "\r"} & set(text)
@@ -203,18 +202,18 @@ def test_names_from_records_do_not_steer_the_terminal():
 
 def test_a_stacked_bar_is_as_long_as_it_should_be_whatever_the_shares():
     for width in (1, 7, 80, 233):
-        assert stacked(SHARES, width).cell_len == width
-    assert stacked({}, 80).plain == ""
-    bar = stacked(SHARES, 100).plain
+        assert stacked_bar(SHARES, width).cell_len == width
+    assert stacked_bar({}, 80).plain == ""
+    bar = stacked_bar(SHARES, 100).plain
     assert [bar.count(PHASE_GLYPHS[name]) for name in SHARES] == [42, 0, 20, 30, 5, 3, 0]
 
 
 def test_cells_of_many_cores_become_blocks():
-    few = cells([(0, 0.5), (1, None)], 80, 1)
+    few = share_bars([(0, 0.5), (1, None)], 80, 1)
     assert [line.plain.split() for line in few] == [
         ["0", "█" * 10 + "·" * 10, "50%", "1", "·" * 20, "-"]
     ]
-    many = cells([(core, core / 191) for core in range(192)], 80, 2)
+    many = share_bars([(core, core / 191) for core in range(192)], 80, 2)
     assert [line.cell_len for line in many] == [80, 80, 32]
     assert many[0].plain[0] == "·"
     assert many[2].plain[-1] == "█"

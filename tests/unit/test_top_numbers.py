@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.report.terminal.machine import read_machine
-from headrace.report.terminal.processes import read_processes, together
-from headrace.report.terminal.steps import read_steps
-from headrace.report.terminal.window import Window
+from headrace.report.top.processes import merge_workers, read_processes
+from headrace.report.top.state import read_host_metrics
+from headrace.report.top.step_rates import TimeWindow, read_step_rates
 from run_tables import AUGMENT, MS, PIL, WORKER_LOOP, Run, RunTables, play, stack
 
 S = 1000 * MS
@@ -40,7 +39,7 @@ def steady(wall_ns: int, until_ns: int, **values: int | str) -> RunTables:
     ],
 )
 def test_rates_are_those_of_the_steps_whatever_the_window(wall_ns: int, until_ns: int):
-    steps = read_steps(steady(wall_ns, until_ns), Window(until_ns - 10 * S, until_ns))
+    steps = read_step_rates(steady(wall_ns, until_ns), TimeWindow(until_ns - 10 * S, until_ns))
     assert steps.steps_per_s == pytest.approx(S / wall_ns)
     assert steps.samples_per_s == pytest.approx(32 * S / wall_ns)
     assert steps.quiet_s == 0
@@ -52,10 +51,10 @@ def test_rates_are_those_of_the_steps_whatever_the_window(wall_ns: int, until_ns
 
 def test_a_job_that_stands_still_slows_down_and_is_told():
     tables = steady(100 * MS, 20 * S)
-    steps = read_steps(tables, Window(15 * S, 25 * S))
+    steps = read_step_rates(tables, TimeWindow(15 * S, 25 * S))
     assert steps.steps_per_s == pytest.approx(5.0)  # 50 steps in these 10 s
     assert steps.quiet_s == pytest.approx(5.0)
-    steps = read_steps(tables, Window(50 * S, 60 * S))
+    steps = read_step_rates(tables, TimeWindow(50 * S, 60 * S))
     assert steps.steps_per_s == 0
     assert steps.quiet_s == pytest.approx(40.0)
 
@@ -64,7 +63,7 @@ def test_ranks_are_told_apart_and_unknown_samples_are_not_guessed():
     tables = steady(100 * MS, 20 * S)
     for start_ns in range(0, 20 * S, 200 * MS):
         add_step(tables, start_ns, 200 * MS, rank=1, samples=-1)
-    steps = read_steps(tables, Window(10 * S, 20 * S))
+    steps = read_step_rates(tables, TimeWindow(10 * S, 20 * S))
     assert [(each.rank, round(each.steps_per_s, 6)) for each in steps.ranks] == [(0, 10), (1, 5)]
     assert steps.steps_per_s == pytest.approx(7.5)
     assert steps.samples_per_s is None
@@ -74,21 +73,21 @@ def test_evaluation_is_told_apart_from_training():
     tables = steady(100 * MS, 20 * S)
     for start_ns in range(20 * S, 40 * S, 50 * MS):
         add_step(tables, start_ns, 50 * MS, kind="eval")
-    steps = read_steps(tables, Window(15 * S, 25 * S))
+    steps = read_step_rates(tables, TimeWindow(15 * S, 25 * S))
     assert steps.evaluated_per_s == pytest.approx(20)
     assert not steps.evaluates
     assert steps.times is not None
     assert steps.times.count == 50
     alone = RunTables()
     alone.rows["steps"] = [row for row in tables.rows["steps"] if row["kind"] == "eval"]
-    steps = read_steps(alone, Window(30 * S, 40 * S))
+    steps = read_step_rates(alone, TimeWindow(30 * S, 40 * S))
     assert steps.evaluates
     assert steps.ranks == ()
     assert steps.shares["forward"] == pytest.approx(0.75)
 
 
 def test_what_came_after_the_window_does_not_count():
-    steps = read_steps(steady(100 * MS, 60 * S), Window(10 * S, 20 * S))
+    steps = read_step_rates(steady(100 * MS, 60 * S), TimeWindow(10 * S, 20 * S))
     assert steps.times is not None
     assert steps.times.count == 100
     assert steps.steps_per_s == pytest.approx(10)
@@ -112,7 +111,7 @@ def test_ranks_and_workers_are_told_with_the_line_they_are_at():
             tables.rows["stacks"].append(row | {"phase": "idle", "wall_ns": S // 10})
     pids = [100, 101, 1000, 1001, 11_000, 11_001]
     with_usage(tables, dict(zip(pids, (50, 60, 97, 98, 99, 100), strict=True)), until_ns)
-    found = read_processes(tables, Window(until_ns - 10 * S, until_ns))
+    found = read_processes(tables, TimeWindow(until_ns - 10 * S, until_ns))
     assert [(each.role, each.rank, each.loader, each.worker) for each in found] == [
         ("rank", 0, None, None), ("worker", 0, 0, 0), ("worker", 0, 0, 1),
         ("rank", 1, None, None), ("worker", 1, 0, 0), ("worker", 1, 0, 1),
@@ -138,7 +137,7 @@ def test_a_process_that_has_ended_is_not_told_and_a_new_one_is():
         )
     with_usage(tables, {7: 50.0}, 19 * S)
     with_usage(tables, {100: 10.0, 8: 90.0}, 30 * S)
-    found = read_processes(tables, Window(20 * S, 30 * S))
+    found = read_processes(tables, TimeWindow(20 * S, 30 * S))
     assert [(each.role, each.worker, each.cpu) for each in found] == [
         ("rank", None, pytest.approx(0.1)),
         ("worker", 0, pytest.approx(0.9)),
@@ -147,20 +146,20 @@ def test_a_process_that_has_ended_is_not_told_and_a_new_one_is():
 
 
 def test_before_processes_are_looked_at_the_ranks_are_known_by_their_steps():
-    (found,) = read_processes(steady(100 * MS, 3 * S, rank=3), Window(0, 3 * S))
+    (found,) = read_processes(steady(100 * MS, 3 * S, rank=3), TimeWindow(0, 3 * S))
     assert (found.role, found.rank, found.doing) == ("rank", 3, "")
     assert found.busy == pytest.approx(0.75)
-    assert read_processes(RunTables(), Window(0, S)) == ()
+    assert read_processes(RunTables(), TimeWindow(0, S)) == ()
 
 
 def test_workers_of_a_loader_are_told_as_one():
     run = Run(workers=3, service_ms=40, batches=600, ranks=2, worker_stacks=[(BLUR, 1.0, 1.0)])
     tables = play(run)
     until_ns = max(row["start_ns"] + row["wall_ns"] for row in tables.rows["steps"])
-    window = Window(until_ns - 10 * S, until_ns)
+    window = TimeWindow(until_ns - 10 * S, until_ns)
     each = read_processes(tables, window)
     assert len(each) == 6 + 2
-    one = together(each)
+    one = merge_workers(each)
     assert [(it.role, it.rank, it.count) for it in one] == [
         ("rank", 0, 1), ("workers", 0, 3), ("rank", 1, 1), ("workers", 1, 3),
     ]  # fmt: skip
@@ -188,7 +187,7 @@ def test_the_host_is_told_as_it_was_just_now():
         "gpu_1_memory_bytes": [None] * 20 + [2**30],
         "gpu_0_utilisation_percent": [20.0] * 21,
     }
-    machine = read_machine(tables, Window(0, 10 * S))
+    machine = read_host_metrics(tables, TimeWindow(0, 10 * S))
     assert machine.cores == ((0, pytest.approx(0.65)), (2, None), (10, 1.0))
     assert machine.io_wait == pytest.approx(0.05)
     assert machine.throttled is None
@@ -201,5 +200,5 @@ def test_the_host_is_told_as_it_was_just_now():
         (0, 0.2, None, None),
         (1, 0.4, 2**30, None),
     ]
-    assert read_machine(tables, Window(0, 4 * S)).cores[0] == (0, pytest.approx(0.1))
-    assert read_machine(RunTables(), Window(0, S)).cores == ()
+    assert read_host_metrics(tables, TimeWindow(0, 4 * S)).cores[0] == (0, pytest.approx(0.1))
+    assert read_host_metrics(RunTables(), TimeWindow(0, S)).cores == ()

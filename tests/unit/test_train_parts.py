@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from headrace.core.errors import CheckpointError
-from headrace.train import devices
-from headrace.train.blocks import repeated_blocks
-from headrace.train.commit import Commit, SavedFile, step_folder, step_of
-from headrace.train.reader import SafeReader
-from headrace.train.scratch import scratch_folder
+from headrace.train import strategies
+from headrace.train.checkpoint_store import Commit, SavedFile, scratch_folder, step_folder, step_of
+from headrace.train.state_dicts import SafeCheckpointReader
+from headrace.train.strategies import repeated_blocks
 from training import Block, Network
 
 COMMIT = Commit(
@@ -88,10 +87,10 @@ class Evil:
 def test_code_in_a_checkpoint_s_description_is_not_run(tmp_path: Path):
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Evil()))
     with pytest.raises(CheckpointError, match=r"asks for .*not to be trusted"):
-        SafeReader(tmp_path, [".metadata"]).read_metadata()
+        SafeCheckpointReader(tmp_path, [".metadata"]).read_metadata()
     (tmp_path / ".metadata").write_bytes(pickle.dumps(torch.Size([1])))
     with pytest.raises(CheckpointError, match="describes no checkpoint"):
-        SafeReader(tmp_path, [".metadata"]).read_metadata()
+        SafeCheckpointReader(tmp_path, [".metadata"]).read_metadata()
 
 
 def test_a_scratch_folder_of_a_dead_process_is_removed_and_a_live_one_is_not(
@@ -119,7 +118,7 @@ def test_at_exit_gloo_s_threads_may_finish_what_needs_the_interpreter():
     thread = threading.Thread(target=work_on_as_gloo_does)
     thread.start()
     begun.wait()
-    devices._leave(os.getpid())
+    strategies._destroy_process_group(os.getpid())
     was_freed = freed.is_set()
     ends.set()
     thread.join()

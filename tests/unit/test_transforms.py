@@ -27,7 +27,7 @@ from headrace.data.transforms import (
     Recode,
     decode_image,
 )
-from headrace.data.transforms.color import turn_hue
+from headrace.data.transforms.augmentation import turn_hue
 from headrace.data.transforms.resize import resize_image
 
 

@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.observe.whatif.away import (
+from headrace.observe.whatif.comparison import TimeSlice
+from headrace.observe.whatif.host_usage import (
     CORES_EVENT,
     LOADER_EVENT,
-    Away,
+    OffloadStats,
     cores_text,
-    joined_ns,
-    read_away,
+    offload_span_ns,
+    read_offload_stats,
 )
-from headrace.observe.whatif.measured import Measured, loader_rows
-from headrace.observe.whatif.prediction import Change, Simulator, with_auxiliary
+from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, loader_rows
+from headrace.observe.whatif.prediction import PipelineChange, Simulator, with_auxiliary
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import columns
-from headrace.observe.whatif.within import Within
-from headrace.records.schema import BY_NAME
+from headrace.records.schema import TABLES_BY_NAME
 
 SECOND = 1_000_000_000
 
@@ -33,7 +33,7 @@ class Written:
     rows: dict[str, list[dict[str, object]]] = field(default_factory=dict)
 
     def table(self, name: str) -> pa.Table:
-        fields = BY_NAME[name].fields
+        fields = TABLES_BY_NAME[name].fields
         types = {"int": pa.int64(), "float": pa.float64(), "text": pa.string()}
         empty = {"int": 0, "float": 0.0, "text": ""}
         told = self.rows.get(name, [])
@@ -65,11 +65,11 @@ SPAN = (10 * SECOND, 20 * SECOND)
 
 def test_a_loader_that_nobody_may_help_has_no_workers_away():
     tables = Written({"arrivals": [arrival(0, 12, 40)], "events": [cores(0, 11, "one", 4)]})
-    assert read_away(tables, 0, SPAN) is None
+    assert read_offload_stats(tables, 0, SPAN) is None
 
 
 def test_before_a_host_is_there_nobody_works_away():
-    away = read_away(Written({"events": [TAKEN]}), 0, SPAN)
+    away = read_offload_stats(Written({"events": [TAKEN]}), 0, SPAN)
     assert away is not None
     assert (away.workers, away.making_ns) == (0, 0.0)
 
@@ -83,7 +83,7 @@ def test_cores_are_averaged_over_time_and_shared_by_ranks():
         cores(0, 10, "three", 6), cores(0, 15, "three", 0), cores(1, 20, "three", 6),
     ]  # fmt: skip
     arrivals = [arrival(0, 12, 40), arrival(1, 13, 60), arrival(0, 30, 999), arrival(0, 12, 1, 7)]
-    away = read_away(Written({"events": told, "arrivals": arrivals}), 0, SPAN)
+    away = read_offload_stats(Written({"events": told, "arrivals": arrivals}), 0, SPAN)
     assert away is not None
     assert away.workers == round((4 + 4 + 4 + 4 + 3) / 2)
     assert away.making_ns == pytest.approx(50e6), "of this loader, in this time"
@@ -92,27 +92,27 @@ def test_cores_are_averaged_over_time_and_shared_by_ranks():
 def test_when_hosts_joined():
     told = [cores(0, 5, "one", 2), cores(0, 9, "one", 3), cores(0, 7, "two", 1)]
     events = columns(Written({"events": [TAKEN, *told]}), "events")
-    assert joined_ns(events, 0) == (5 * SECOND, 7 * SECOND)
-    assert joined_ns(columns(Written({"events": [TAKEN]}), "events"), 0) is None
-    assert joined_ns(events, 1) is None
+    assert offload_span_ns(events, 0) == (5 * SECOND, 7 * SECOND)
+    assert offload_span_ns(columns(Written({"events": [TAKEN]}), "events"), 0) is None
+    assert offload_span_ns(events, 1) is None
 
 
 def test_within_a_time_only_what_began_and_ended_there_counts():
     steps = [{"start_ns": at * SECOND, "wall_ns": SECOND} for at in range(10)]
     tables = Written({"steps": steps, "events": [cores(0, 1, "one", 1)]})
 
-    def begins(part: Within) -> list[int]:
+    def begins(part: TimeSlice) -> list[int]:
         return [at // SECOND for at in part.table("steps")["start_ns"].to_pylist()]
 
-    assert begins(Within(tables, end_ns=4 * SECOND)) == [0, 1, 2, 3]
-    assert begins(Within(tables, begin_ns=7 * SECOND)) == [7, 8, 9]
-    assert begins(Within(tables)) == list(range(10))
-    assert Within(tables, begin_ns=5 * SECOND).table("events").num_rows == 1
+    assert begins(TimeSlice(tables, end_ns=4 * SECOND)) == [0, 1, 2, 3]
+    assert begins(TimeSlice(tables, begin_ns=7 * SECOND)) == [7, 8, 9]
+    assert begins(TimeSlice(tables)) == list(range(10))
+    assert TimeSlice(tables, begin_ns=5 * SECOND).table("events").num_rows == 1
 
 
 def test_with_help_a_loader_without_workers_has_one():
     loaders = columns(Written({"loaders": [{"loader": 0, "workers": 0}]}), "loaders")
-    alone, helped = loader_rows(loaders, 0), loader_rows(loaders, 0, Away())
+    alone, helped = loader_rows(loaders, 0), loader_rows(loaders, 0, OffloadStats())
     assert alone is not None
     assert helped is not None
     assert (alone["workers"][0], helped["workers"][0]) == (0, 1)
@@ -123,7 +123,7 @@ def simulator(auxiliary: int, factor: float) -> Simulator:
     """Workers that take 100 ms a batch, 2 here and some away; the consumer takes 1 ms."""
     workers = 2 + auxiliary / factor
     return Simulator(
-        Measured(
+        MeasuredPipeline(
             pipeline=Pipeline(workers=2, takes_next=True, auxiliary=auxiliary),
             service_ns=np.full(50, 100e6),
             service_cpu_ns=np.full(50, 50e6),
@@ -148,5 +148,5 @@ def test_hosts_that_helped_are_foretold_as_quick_as_they_were():
 
 def test_what_quickens_a_batch_here_quickens_it_there():
     for factor in (0.5, 2.0):
-        quick = simulator(4, factor).predict(Change(service_factor=0.5))
+        quick = simulator(4, factor).predict(PipelineChange(service_factor=0.5))
         assert quick.speedup == pytest.approx(2.0, rel=0.05)

@@ -1,11 +1,146 @@
-"""`headrace cluster`: the group of verbs for clusters."""
+"""`headrace cluster`: the verbs join and env, for clusters."""
 
 from __future__ import annotations
 
+import json as json_format
+import os
+import shlex
+import sys
+from typing import Annotated
+
 import typer
 
-from headrace.cli.cluster_env import register as register_env
-from headrace.cli.cluster_join import register as register_join
+from headrace.core.errors import UsageError
+
+_ENV_HELP = """Print what a script would be told on a host of a job, by a contract; nothing is started.
+
+One variable a line, NAME=VALUE as a shell reads it, then its arguments as a comment. What torchrun
+tells each rank comes beside that.
+
+Example: headrace cluster env --contract sagemaker --group gpu=2 --group cpu=1 --host algo-3
+"""
+
+
+def register_env(group: typer.Typer) -> None:
+    """Add the verb."""
+    group.command(name="env", help=_ENV_HELP)(_env)
+
+
+def _env(
+    *,
+    contract: Annotated[
+        list[str], typer.Option(help="sagemaker, sagemaker-v3 or vertex; may come several times.")
+    ],
+    host: Annotated[str | None, typer.Option(help="Which host: algo-1 by default.")] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=HOSTS, NAME=HOSTS:cpus=8,gpus=1; the first one trains."),
+    ] = None,
+    channel: Annotated[list[str] | None, typer.Option(help="NAME=URL: an input.")] = None,
+    hyperparameter: Annotated[list[str] | None, typer.Option(help="NAME=VALUE.")] = None,
+    distribution: Annotated[
+        str | None, typer.Option(help="What starts the ranks, such as torch_distributed.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The job's name.")] = "job",
+    script: Annotated[str, typer.Option(help="The script.")] = "train.py",
+    json: Annotated[bool, typer.Option("--json", help="Variables and arguments as JSON.")] = False,
+) -> None:
+    from headrace.jobs.environment.preview import preview_environment
+    from headrace.jobs.spec import ContractOptions
+    from headrace.platforms.instance_groups import parse_groups
+
+    told = {
+        "contract": contract,
+        "channel": channel or [],
+        "hyperparameter": hyperparameter or [],
+        "distribution": [distribution] if distribution else [],
+    }
+    groups = parse_groups(group or [])
+    cores = len(os.sched_getaffinity(0))
+    options = ContractOptions.parse(told)
+    if set(options.contracts) == {"torchrun"}:
+        raise UsageError(
+            "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "
+            "another contract."
+        )
+    shown = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
+    if json:
+        typer.echo(json_format.dumps({"variables": shown.variables, "arguments": shown.arguments}))
+        return
+    typer.echo(f"# {shown.host}, of {', '.join(shown.hosts)}")
+    for variable, value in sorted(shown.variables.items()):
+        typer.echo(f"{variable}={shlex.quote(value)}")
+    typer.echo(f"# arguments: {shlex.join(shown.arguments)}")
+
+
+_JOIN_HELP = """Make one cluster of a job's hosts, and run a script on it; on every host alike.
+
+On SageMaker and Vertex AI the environment says which hosts there are; elsewhere flags do. The head
+waits for all of them and runs the script as `headrace run --engine ray` would, with the flags of
+that; the others take part until it ends. The exit code is the script's, on every host.
+
+Example: headrace cluster join --nproc-per-node auto train.py --epochs 3
+"""
+
+_Groups = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="NAME: this host's instance group. NAME=HOSTS: how many hosts of a group the job "
+        "wants, the first one trains; by default all hosts, and the head's group trains."
+    ),
+]
+
+
+def register_join(group: typer.Typer) -> None:
+    """Add the verb."""
+    group.command(
+        name="join",
+        help=_JOIN_HELP,
+        context_settings={
+            "ignore_unknown_options": True,
+            "allow_extra_args": True,
+            "allow_interspersed_args": False,
+        },
+    )(_join)
+
+
+def _join(
+    context: typer.Context,
+    *,
+    head: Annotated[
+        str | None, typer.Option(help="The host that the others join, as they reach it.")
+    ] = None,
+    group: _Groups = None,
+    hosts: Annotated[
+        str | None, typer.Option(help="All hosts, A,B,C, as the others reach them.")
+    ] = None,
+    port: Annotated[
+        str | None,
+        typer.Option(help="Ray's port on the head, 6379 by default; the one after it is used too."),
+    ] = None,
+    hosts_timeout: Annotated[
+        str | None, typer.Option(help="Longest wait for the hosts; 10m by default.")
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            help="Holds Ray's token, the same on every host. Without it, RAY_AUTH_TOKEN or "
+            "RAY_AUTH_TOKEN_PATH; else the head makes one and hands it to the hosts of the list."
+        ),
+    ] = None,
+) -> None:
+    from headrace.jobs.hosts.cluster_join import join_cluster
+
+    told = {
+        "--head": head,
+        "--hosts": hosts,
+        "--port": port,
+        "--hosts-timeout": hosts_timeout,
+        "--token-file": token_file,
+    }
+    own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
+    own += [f"--group={each}" for each in group or ()]
+    sys.exit(join_cluster([*own, *context.args]))
 
 
 def register(app: typer.Typer) -> None:

@@ -24,12 +24,11 @@ def compare(
     Example: [bold]headrace compare base with-8-workers[/bold]
     """
     from headrace.observe.whatif.comparison import compare as compare_runs
-    from headrace.records.made_with import made_with
-    from headrace.records.reading import find_run, open_records
+    from headrace.records.reader import find_run, open_records, run_provenance
 
     found = [find_run(run, runs_dir) for run in (before, after)]
     records = [open_records(run) for run in found]
-    comparison = compare_runs(*records, made_with=[made_with(each) for each in records])
+    comparison = compare_runs(*records, made_with=[run_provenance(each) for each in records])
     if json:
         from headrace.cli.data_report import print_json
 

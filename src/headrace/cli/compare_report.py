@@ -1,4 +1,4 @@
-"""A comparison in the terminal."""
+"""A comparison of two runs in the terminal."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _sentence(comparison: Comparison, after: str) -> str:
     if not comparison.differ:
         return f"No difference beyond noise: {comparison.speedup:.2f}x {interval}."
     word = "faster" if comparison.speedup > 1 else "slower"
-    return f"{after} is {word}: {comparison.speedup:.2f}x the {_unit(comparison)} {interval}."
+    return f"{after} is {word}: {comparison.speedup:.2f}x the {_rate_name(comparison)} {interval}."
 
 
-def _unit(comparison: Comparison) -> str:
+def _rate_name(comparison: Comparison) -> str:
     known = comparison.before_samples_per_s and comparison.after_samples_per_s
     return "samples/s" if known else "steps/s"
 

@@ -1,4 +1,4 @@
-"""What verbs of `headrace data` print about a dataset."""
+"""The text and the JSON that verbs of `headrace data` print about a dataset."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import typer
 
 from headrace.core.units import format_bytes
-from headrace.data.shards.manifest import Manifest
+from headrace.data.shards.manifest import DatasetManifest
 
-_SHOWN_BAD = 20
+_MAX_BAD_SHOWN = 20
 
 
 def print_json(content: dict[str, Any]) -> None:
@@ -19,7 +19,7 @@ def print_json(content: dict[str, Any]) -> None:
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def as_json(url: str, manifest: Manifest) -> dict[str, Any]:
+def as_json(url: str, manifest: DatasetManifest) -> dict[str, Any]:
     """Return a manifest as JSON, with the dataset's URL and without the places in its index."""
     content = asdict(manifest)
     shards = content.pop("shards")
@@ -27,7 +27,7 @@ def as_json(url: str, manifest: Manifest) -> dict[str, Any]:
     return {"url": url, **content}
 
 
-def describe(manifest: Manifest) -> list[str]:
+def describe(manifest: DatasetManifest) -> list[str]:
     """Return a dataset's figures as lines."""
     kinds = ", ".join(extension.name for extension in manifest.extensions)
     lines = [
@@ -46,17 +46,17 @@ def describe(manifest: Manifest) -> list[str]:
     lines.append(f"source       {manifest.source.kind}: {manifest.source.url}")
     if manifest.data_url:
         lines.append(f"data         {manifest.data_url}")
-    return lines + _left_out(manifest)
+    return lines + _ignored_and_bad(manifest)
 
 
-def _shards(manifest: Manifest) -> str:
+def _shards(manifest: DatasetManifest) -> str:
     if manifest.layout == "objects":
         return "every sample is one (loose objects)"
     mean_bytes = manifest.size_bytes / len(manifest.shards)
     return f"{len(manifest.shards):,} of {format_bytes(mean_bytes)} on average"
 
 
-def _left_out(manifest: Manifest) -> list[str]:
+def _ignored_and_bad(manifest: DatasetManifest) -> list[str]:
     lines = []
     source = manifest.source
     if source.num_ignored:
@@ -64,7 +64,7 @@ def _left_out(manifest: Manifest) -> list[str]:
         lines.append(f"ignored      {source.num_ignored:,} of no sample, such as {examples}")
     if manifest.bad:
         lines.append(f"left out     {len(manifest.bad):,} unreadable:")
-        lines.extend(f"  {bad.file}: {bad.reason}" for bad in manifest.bad[:_SHOWN_BAD])
-        if len(manifest.bad) > _SHOWN_BAD:
-            lines.append(f"  and {len(manifest.bad) - _SHOWN_BAD} more; --json lists them all")
+        lines.extend(f"  {bad.file}: {bad.reason}" for bad in manifest.bad[:_MAX_BAD_SHOWN])
+        if len(manifest.bad) > _MAX_BAD_SHOWN:
+            lines.append(f"  and {len(manifest.bad) - _MAX_BAD_SHOWN} more; --json lists them all")
     return lines

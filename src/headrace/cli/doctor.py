@@ -9,7 +9,7 @@ import typer
 from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.observe.doctor.model import RuleSet
+    from headrace.observe.doctor.findings import RuleSet
 
 
 def register(app: typer.Typer) -> None:
@@ -42,20 +42,20 @@ def doctor(
     Example: [bold]headrace doctor[/bold]
     """
     rule_set = _rule_set(rules)
-    _check_alone(run, rule_set, backtest=backtest, ranks=ranks)
+    _check_exclusive(run, rule_set, backtest=backtest, ranks=ranks)
     if backtest:
-        from headrace.cli.backtest_report import tell_backtest
+        from headrace.cli.doctor_report import print_backtest
         from headrace.records.run_folder import runs_folder
 
-        tell_backtest(runs_folder(runs_dir), json=json)
+        print_backtest(runs_folder(runs_dir), json=json)
         return
     if ranks is not None:
-        from headrace.cli.ranks_report import tell_ranks
+        from headrace.cli.doctor_report import print_ranks
 
-        tell_ranks(run, runs_dir, ranks, json=json)
+        print_ranks(run, runs_dir, ranks, json=json)
         return
-    from headrace.observe.doctor.diagnose import diagnose
-    from headrace.records.reading import find_run, open_records
+    from headrace.observe.doctor.diagnosis import diagnose
+    from headrace.records.reader import find_run, open_records
 
     found = find_run(run, runs_dir)
     diagnosis = diagnose(open_records(found), rule_set)
@@ -69,7 +69,9 @@ def doctor(
     print_diagnosis(diagnosis)
 
 
-def _check_alone(run: str | None, rule_set: RuleSet, *, backtest: bool, ranks: int | None) -> None:
+def _check_exclusive(
+    run: str | None, rule_set: RuleSet, *, backtest: bool, ranks: int | None
+) -> None:
     """Refuse what would be left unheard."""
     asked = "--backtest" if backtest else "--ranks"
     given = {"RUN": run is not None and backtest, "--ranks": ranks is not None and backtest}
@@ -79,7 +81,7 @@ def _check_alone(run: str | None, rule_set: RuleSet, *, backtest: bool, ranks: i
 
 
 def _rule_set(name: str) -> RuleSet:
-    from headrace.observe.doctor.model import RULE_SETS
+    from headrace.observe.doctor.findings import RULE_SETS
 
     for known in RULE_SETS:
         if name == known:

@@ -1,14 +1,24 @@
-"""A diagnosis in the terminal, readable at 80 columns."""
+"""Diagnoses, forecasts for other numbers of ranks, and checked predictions in the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
+from rich.table import Table
 
-from headrace.observe.doctor.model import Diagnosis, Fact, Finding, Remedy, Severity
+from headrace.cli.data_report import print_json
+from headrace.core.errors import RecordsError, UsageError
+from headrace.observe.doctor.evidence import gather_evidence
+from headrace.observe.doctor.findings import Diagnosis, Fact, Finding, Remedy, Severity
+from headrace.observe.doctor.scaling_forecast import ScalingForecast, forecast_ranks
+from headrace.observe.whatif.backtest import error_summary, read_checked_predictions
+from headrace.observe.whatif.scaling import Estimate, ScaledRun
+from headrace.records.reader import find_run, open_records
 
 _COLOURS: dict[Severity, str] = {
     "info": "green",
@@ -43,7 +53,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
         _print_finding(console, number, finding)
     if diagnosis.rules == "sagemaker":
         console.print()
-        _print_others(console, diagnosis)
+        _print_quiet_rules(console, diagnosis)
 
 
 def _phases(shares: Mapping[str, float]) -> str:
@@ -55,7 +65,7 @@ def _phases(shares: Mapping[str, float]) -> str:
     return ", ".join(told)
 
 
-def _print_others(console: Console, diagnosis: Diagnosis) -> None:
+def _print_quiet_rules(console: Console, diagnosis: Diagnosis) -> None:
     """Print which of SageMaker Debugger's rules found nothing, and which could not say."""
     issues = sum(finding.severity != "info" for finding in diagnosis.findings)
     rules = len(diagnosis.findings) + len(diagnosis.quiet) + len(diagnosis.not_evaluated)
@@ -78,7 +88,9 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
         what = escape(cause.transform or cause.function)
         place = f"{cause.file}:{cause.line}" if cause.line else cause.file
         _indented(console, f"[cyan]{escape(place)}[/cyan] {what}")
-    facts = ", ".join(f"{_words(name)} {_told(fact)}" for name, fact in finding.evidence.items())
+    facts = ", ".join(
+        f"{_readable_name(name)} {_fact_text(fact)}" for name, fact in finding.evidence.items()
+    )
     _indented(console, f"[dim]{escape(facts)}[/dim]")
     if finding.foretold and finding.remedies:
         _indented(console, "What would help such a run, times its own speed:")
@@ -102,11 +114,149 @@ def _indented(console: Console, text: str, by: int = 3) -> None:
     console.print(Padding(text, (0, 0, 0, by), expand=False))
 
 
-def _words(name: str) -> str:
+def _readable_name(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _told(fact: Fact) -> str:
+def _fact_text(fact: Fact) -> str:
     if fact is None:
         return "unknown"
     return f"{fact:,.3g}" if isinstance(fact, float) and abs(fact) < 1000 else f"{fact}"
+
+
+_NOT_COUNTED = (
+    "Data wait is also that for another rank's data, which shows as gradient sync. Not counted: "
+    "gradient sync itself beyond what this run had, memory bandwidth, and storage that ranks share."
+)
+_HIGH_SHARE = 0.25
+"""Others that use this share of the cores make the rank's own times what they are."""
+
+
+def print_ranks(
+    run: str | None,
+    runs_dir: str | None,
+    ranks: int,
+    *,
+    json: bool,
+    console: Console | None = None,
+) -> None:
+    """Print what a run would be with so many ranks on its host.
+
+    Args:
+        run: The run's name or folder; None for the latest.
+        runs_dir: Where runs are, if told.
+        ranks: Ranks on the host.
+        json: Print JSON.
+        console: Where to; the terminal by default.
+
+    Raises:
+        UsageError: There is no such run, or no such number of ranks.
+        RecordsError: The run's records do not say enough.
+    """
+    if ranks < 1:
+        raise UsageError(f"--ranks {ranks}: give a whole number, 1 or more.")
+    found = find_run(run, runs_dir)
+    told = forecast_ranks(gather_evidence(open_records(found)), ranks)
+    if told is None:
+        raise RecordsError(
+            f"The records of {found} do not say enough to foretell other ranks: that takes a "
+            "DataLoader, ten training steps after the warm-up, and some seconds in which cores "
+            "were looked at. Let it train longer, or look more often (--profile-interval 100ms)."
+        )
+    if json:
+        print_json(told.to_json())
+        return
+    print_forecast(told, console or Console(highlight=False))
+
+
+def print_forecast(told: ScalingForecast, console: Console) -> None:
+    """Print how a run was, how it would be with other ranks, and what would help then.
+
+    Args:
+        told: What is foretold.
+        console: Where to.
+    """
+    then = told.then
+    console.print(
+        f"[bold]At {_ranks(then.ranks)}: {_rate(told, then)}, "
+        f"scaling efficiency {_percent(then.efficiency)}, "
+        f"data wait {_percent(then.wait_share)}.[/bold]"
+    )
+    console.print(
+        f"Measured at {_ranks(told.now.ranks)}: {_rate(told, told.now, interval=False)}, "
+        f"data wait {told.now.wait_share.value:.0%}."
+    )
+    console.print(
+        f"[dim]A batch takes {told.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
+        f"{told.cores:g} cores. {_NOT_COUNTED}[/dim]"
+    )
+    if told.spins:
+        factor = then.spin_factor
+        console.print(
+            "[yellow]The workers' threads will outnumber the cores, and may spin while they wait "
+            f"for each other: {factor.value:.1f} ({factor.low:.0f} to {factor.high:.0f}) times the "
+            "CPU for a batch.[/yellow]"
+        )
+    if told.foreign_cores >= _HIGH_SHARE * told.cores:
+        console.print(
+            f"[yellow]Other processes used {told.foreign_cores:.1f} of the cores meanwhile, which "
+            "changed what was measured: repeat the run without them to rely on this.[/yellow]"
+        )
+    if told.remedies:
+        console.print(f"\nWhat would help at {_ranks(then.ranks)}:")
+    for remedy in told.remedies:
+        print_remedy(console, remedy)
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def _rate(told: ScalingForecast, scale: ScaledRun, *, interval: bool = True) -> str:
+    samples = told.samples_per_s(scale)
+    rate, unit = (scale.batches_per_s, "batches") if samples is None else (samples, "samples")
+    between = f" ({_number(rate.low)} to {_number(rate.high)})" if interval else ""
+    return f"{_number(rate.value)} {unit}/s{between}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"
+
+
+def print_backtest(runs: Path, *, json: bool, console: Console | None = None) -> None:
+    """Print every prediction that was checked below a folder, and the errors over all of them.
+
+    Raises:
+        RecordsError: None was checked yet.
+    """
+    checked = read_checked_predictions(runs)
+    if not checked:
+        raise RecordsError(f"No prediction was checked in {runs} yet. `headrace tune` checks some.")
+    over_all = error_summary(list(checked.values()))
+    if json:
+        rows = [
+            {"run": str(run), **asdict(each), "error": each.error, "held": each.held}
+            for run, each in checked.items()
+        ]
+        print_json({"errors": dict(over_all), "checked": rows})
+        return
+    console = console or Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("change", "predicted", "measured", "error"):
+        table.add_column(column, justify="left" if column == "change" else "right")
+    for each in checked.values():
+        table.add_row(
+            each.change,
+            f"{each.predicted:.2f}x ({each.low:.2f} to {each.high:.2f})",
+            f"{each.measured:.2f}x ({each.measured_low:.2f} to {each.measured_high:.2f})",
+            f"{each.error:+.0%}",
+        )
+    console.print(table)
+    console.print(
+        f"[bold]{len(checked)} checked: error {over_all['median']:.0%} in the median, "
+        f"{over_all['worst']:.0%} at worst; intervals met in {over_all['held']:.0%}[/bold]"
+    )

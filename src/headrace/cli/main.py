@@ -1,8 +1,8 @@
-"""`headrace`: its verbs, and how an error ends it.
+"""`headrace`: its verbs, its standard streams, and how an error ends it.
 
 A verb is a file of this package with `register(app)`, named once in `VERBS`. A verb raises
-HeadraceError and never prints one: here it becomes one message and an exit code (2 for wrong use,
-1 for a fault, 130 for ctrl-C).
+HeadraceError and never prints one: here it becomes one message and an exit code (2 for wrong use, 1
+for a fault, 130 for ctrl-C). A standard stream that is closed, as by `>&-`, becomes /dev/null.
 """
 
 from __future__ import annotations
@@ -21,12 +21,39 @@ from headrace.cli.data import register as register_data
 from headrace.cli.doctor import register as register_doctor
 from headrace.cli.profile import register as register_profile
 from headrace.cli.report import register as register_report
-from headrace.cli.resume import register as register_resume
 from headrace.cli.run import register as register_run
-from headrace.cli.standard_streams import open_closed_streams
+from headrace.cli.run import register_resume
 from headrace.cli.top import register as register_top
 from headrace.cli.tune import register as register_tune
 from headrace.core.errors import HeadraceError
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that is closed.
+
+    Python has None for such a stream, and the next file opened would get its descriptor. Call this
+    before anything else opens a file.
+    """
+    for descriptor in range(3):
+        if not _is_open(descriptor):
+            # The lowest that is free, so this very one; what is started inherits it.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # For as long as the process lives, as Python opens its own.
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
 
 VERBS: tuple[Callable[[typer.Typer], None], ...] = (
     register_run,
@@ -86,7 +113,7 @@ def _exit(code: str | int | None) -> None:
     of native code. Once the interpreter is gone, either ends the process with an abort: seen after
     a packing that had succeeded, and as the live view was left while a diagnosis was made.
     """
-    from headrace.data.storage.process import is_leaf
+    from headrace.data.storage.remote_store import is_leaf
 
     at_work = is_leaf() or any(thread.daemon for thread in threading.enumerate())
     if not isinstance(code, int | None) or not at_work:

@@ -1,4 +1,4 @@
-"""`headrace profile`: change how a running job is recorded, from another terminal."""
+"""`headrace profile`: changes to how a running job is recorded, from another terminal."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def profile(
     Example: [bold]headrace profile --deep 20s[/bold]
     """
     from headrace.core.units import parse_seconds
-    from headrace.launch.recording import check_interval
-    from headrace.records.reading import find_run, open_records
-    from headrace.records.switch import Switch
+    from headrace.jobs.recording import check_interval
+    from headrace.records.live_switch import LiveSwitch
+    from headrace.records.reader import find_run, open_records
 
     found = find_run(run, runs_dir)
     deep_s = None if deep is None else parse_seconds(deep)
@@ -50,7 +50,7 @@ def profile(
     records = open_records(found)
     if not records.live:
         raise RecordsError(f"{found.name} is not running on this host: there is nothing to switch.")
-    switch = Switch(records.folder)
+    switch = LiveSwitch(records.folder)
     if on is not None:
         switch.on = on
     if interval_s is not None:

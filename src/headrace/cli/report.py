@@ -29,8 +29,8 @@ def report(
 
     Example: [bold]headrace report --open[/bold]
     """
-    from headrace.records.reading import find_run
-    from headrace.report.write import write_report
+    from headrace.records.reader import find_run
+    from headrace.report.page import write_report
 
     page = write_report(find_run(run, runs_dir), output=output)
     typer.echo(str(page))

@@ -1,4 +1,4 @@
-"""`headrace run`: a training script on this host's devices, or on those of a cluster."""
+"""`headrace run` and `headrace resume`: a training script on this host, or on a cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.launch.job import run_job
+from headrace.jobs.run import run_job
 
 _HELP = """Run a training script, unmodified, on this host's devices.
 
@@ -156,7 +156,7 @@ _CheckpointUri = Annotated[
         help="URL: checkpoints are kept there while the job runs, and fetched before it begins."
     ),
 ]
-_CheckpointPlace = Annotated[
+_CheckpointLocalPath = Annotated[
     str | None,
     typer.Option(
         help="A folder at which a script for SageMaker finds its checkpoints, too; it looks for "
@@ -212,7 +212,7 @@ def _run(
     max_run: _MaxRun = None,
     dry_run: _DryRun = False,
     checkpoint_uri: _CheckpointUri = None,
-    checkpoint_local_path: _CheckpointPlace = None,
+    checkpoint_local_path: _CheckpointLocalPath = None,
     output_path: _OutputPath = None,
 ) -> None:
     # Every flag reaches the launcher as it was typed: there is one place that reads them.
@@ -228,3 +228,25 @@ def _flags(told: Mapping[str, Any]) -> Iterator[str]:
             yield f"{flag}={value}"
         else:
             yield from (f"{flag}={each}" for each in value or ())
+
+
+def register_resume(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command(name="resume")(resume)
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="The run's name, or its folder.")],
+    *,
+    runs_dir: Annotated[str | None, typer.Option(help="Where runs are; ./runs by default.")] = None,
+) -> None:
+    """Start a run's last command again, in its folder, as the next attempt.
+
+    It starts from the folder where it was typed. With --checkpoint-uri the newest checkpoint is
+    there before the script begins.
+
+    Example: [bold]headrace resume train-20261123-101500[/bold]
+    """
+    from headrace.jobs.run import resume_run
+
+    sys.exit(resume_run(run, runs_dir))

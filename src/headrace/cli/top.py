@@ -1,4 +1,4 @@
-"""`headrace top`: a run in the terminal, while it goes on."""
+"""`headrace top`: a live view of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ def top(
     """
     from rich.console import Console
 
-    from headrace.launch.recording import check_interval
-    from headrace.records.beginning import wait_for_records
-    from headrace.records.reading import find_run
-    from headrace.report.terminal.screen import show, show_once
-    from headrace.report.terminal.watch import Watch
+    from headrace.jobs.recording import check_interval
+    from headrace.records.reader import find_run, wait_for_records
+    from headrace.report.top.run_watcher import RunWatcher
+    from headrace.report.top.screen import print_frame, show_frames
 
     interval_s = check_interval(interval)
     path = find_run(run, runs_dir)
@@ -48,11 +47,11 @@ def top(
         wait_for_records(path, lambda: typer.echo(_WAITS.format(path.name), err=True))
     except KeyboardInterrupt:  # ctrl-C leaves, as it does once there is something to see
         return
-    watch = Watch(path)
+    watch = RunWatcher(path)
     console = Console(highlight=False)
     if once or not sys.stdout.isatty() or console.is_dumb_terminal:
-        show_once(watch, console)
+        print_frame(watch, console)
         return
-    status = show(watch, console, interval_s).status
+    status = show_frames(watch, console, interval_s).status
     if not status.live:
         typer.echo(f"{status.name} is over. More: headrace doctor {watch.path}")

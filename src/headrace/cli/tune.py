@@ -1,4 +1,4 @@
-"""`headrace tune`: try what helps, without editing the script, and say whether it did."""
+"""`headrace tune`: trials of what helps, without a change of the script, and their results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _tune(
 ) -> None:
     from headrace.cli.tune_report import TuneReport
     from headrace.core.overrides import parse_overrides
-    from headrace.launch.tune import tune
+    from headrace.jobs.tune import tune
     from headrace.records.run_folder import runs_folder
 
     if not context.args:
@@ -52,5 +52,5 @@ def _tune(
     report = TuneReport()
     applied = parse_overrides(apply or "")
     for trial in tune(context.args, folder.resolve(), steps=steps, applied=applied):
-        report.tell(trial)
+        report.print_trial(trial)
     report.end(folder)

@@ -1,4 +1,4 @@
-"""A tuning in the terminal, run by run."""
+"""The trials of a tuning in the terminal, run by run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from headrace.launch.tune import FailedTrial, Trial
+from headrace.jobs.tune import FailedTrial, Trial
 
 
 class TuneReport:
@@ -22,10 +22,10 @@ class TuneReport:
         self._first: Trial | None = None
         self._best: Trial | None = None
 
-    def tell(self, trial: Trial | FailedTrial) -> None:
+    def print_trial(self, trial: Trial | FailedTrial) -> None:
         """Print one run."""
         if isinstance(trial, FailedTrial):
-            self._tell_failure(trial)
+            self._print_failure(trial)
             return
         step_ms = trial.diagnosis.verdict.step_ms or 0.0
         if trial.remedy is None or trial.measured is None:
@@ -43,7 +43,7 @@ class TuneReport:
         if trial.helped:
             self._best = trial
 
-    def _tell_failure(self, trial: FailedTrial) -> None:
+    def _print_failure(self, trial: FailedTrial) -> None:
         applied = ", ".join(map(str, trial.remedy.overrides))
         self._console.print(f"{escape(applied)}: [red]the script failed with it[/red]; left out")
         self._console.print(f"  [dim]{escape(trial.reason)}[/dim]")
@@ -54,10 +54,10 @@ class TuneReport:
         Args:
             folder: Of the tuning.
         """
-        self._tell_what_to_keep()
+        self._print_best_flags()
         self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)
 
-    def _tell_what_to_keep(self) -> None:
+    def _print_best_flags(self) -> None:
         if self._best is None or self._first is None:
             return
         if self._best is self._first:

@@ -1,7 +1,4 @@
-"""Names of hosts and the addresses that they lead to, and which of them are this host's own.
-
-IPv4 alone, as Ray has it by default.
-"""
+"""Names of hosts, their IPv4 addresses, and which of them are this host's own."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ def addresses_of(name: str) -> list[str]:
     return sorted({str(entry[4][0]) for entry in found})
 
 
-def find_here(names: Sequence[str]) -> str | None:
+def find_this_host(names: Sequence[str]) -> str | None:
     """Return which of some hosts this one is; None: none of them.
 
     Args:
@@ -30,7 +27,7 @@ def find_here(names: Sequence[str]) -> str | None:
     Raises:
         UsageError: More than one leads here.
     """
-    here = [name for name in names if any(map(_is_own, addresses_of(name)))]
+    here = [name for name in names if any(map(_is_own_address, addresses_of(name)))]
     if len(here) > 1:
         raise UsageError(
             f"{' and '.join(here)} lead to this host alike: have each host of --hosts lead to one "
@@ -39,7 +36,7 @@ def find_here(names: Sequence[str]) -> str | None:
     return here[0] if here else None
 
 
-def address_towards(other: str) -> str | None:
+def source_address(other: str) -> str | None:
     """Return the address of this host that another one sees; None: there is no way to it.
 
     Args:
@@ -53,7 +50,7 @@ def address_towards(other: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
-def heads_address(head: str, hosts: Sequence[str]) -> str:
+def head_address(head: str, hosts: Sequence[str]) -> str:
     """Return the address by which other hosts reach this one, the head.
 
     Args:
@@ -63,10 +60,10 @@ def heads_address(head: str, hosts: Sequence[str]) -> str:
     Raises:
         UsageError: Its name leads nowhere but to itself, as `127.0.1.1` in /etc/hosts.
     """
-    own = [address for address in addresses_of(head) if _is_own(address)]
+    own = [address for address in addresses_of(head) if _is_own_address(address)]
     others = [address for host in hosts if host != head for address in addresses_of(host)]
     # On Debian a host's own name leads to its loopback, there alone.
-    seen = [address for other in others if (address := address_towards(other)) is not None]
+    seen = [address for other in others if (address := source_address(other)) is not None]
     for address in (*own, *seen):
         if not _is_loopback(address):
             return address
@@ -79,7 +76,7 @@ def heads_address(head: str, hosts: Sequence[str]) -> str:
     )
 
 
-def _is_own(address: str) -> bool:
+def _is_own_address(address: str) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((address, 0))

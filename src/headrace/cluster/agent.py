@@ -1,7 +1,7 @@
-"""What runs on a host of a cluster: starts the host's ranks, passes on what they say, stops them.
+"""The agent of a host in a cluster: the host's ranks, their output and their log files.
 
-An agent is a Ray actor of the job that asked for it, so it ends with that job, and all that it has
-started ends with it: the kernel sees to that.
+An agent is a Ray actor of the job that created it, so it ends with that job, and all that it has
+started ends with it: the kernel sees to that. Log files are passed on as they grow.
 """
 
 from __future__ import annotations
@@ -23,17 +23,80 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from headrace.cluster.folder_tail import FolderTail, Growth
-from headrace.cluster.machine import Mark, is_same_machine
+from headrace.cluster.same_host import HostMarker, is_same_host
 from headrace.core import env
-from headrace.core.placed import may_place
-from headrace.core.places import SITE
+from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.source_location import SITECUSTOMIZE_DIR
+
+_MAX_GROWTH_BYTES = 8 << 20  # at a time: what is left comes with the next look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGrowth:
+    """What a file has more than at the last look.
+
+    Attributes:
+        path: The file, from the folder on.
+        start: Where the new bytes belong.
+        content: The new bytes.
+    """
+
+    path: str
+    start: int
+    content: bytes
+
+
+class FolderTail:
+    """Looks at a folder whose files only grow.
+
+    Args:
+        folder: It need not exist yet.
+        pattern: What files are looked at, such as `**/rank-*`.
+    """
+
+    def __init__(self, folder: Path, pattern: str) -> None:
+        self._folder = folder
+        self._pattern = pattern
+        self._seen: dict[Path, int] = {}
+
+    def growth(self) -> list[FileGrowth]:
+        """Return what is new since the last call, some megabytes at most; the rest comes later."""
+        grown: list[FileGrowth] = []
+        for path in sorted(self._folder.glob(self._pattern)):
+            left = _MAX_GROWTH_BYTES - sum(len(growth.content) for growth in grown)
+            with suppress(OSError):  # it went away as it was looked at
+                grown += self._growth_of(path, left)
+        return grown
+
+    def _growth_of(self, path: Path, most_bytes: int) -> list[FileGrowth]:
+        seen = self._seen.get(path, 0)
+        if not path.is_file() or (path in self._seen and path.stat().st_size <= seen):
+            return []
+        with path.open("rb") as file:
+            file.seek(seen)
+            content = file.read(most_bytes)
+        if not content and path in self._seen:
+            return []
+        self._seen[path] = seen + len(content)
+        relative = path.relative_to(self._folder).as_posix()
+        return [FileGrowth(path=relative, start=seen, content=content)]
+
+
+def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
+    """Have a copy of the folder grow likewise; raises OSError where it cannot be written."""
+    for growth in growths:
+        path = folder / growth.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("r+b" if path.exists() else "wb") as file:
+            file.seek(growth.start)
+            file.write(growth.content)
+
 
 _WAIT_S = 1.0  # how long `news` waits for some; a host that says nothing for long is lost
-_MOST_PIECES = 4096  # lines of output that nobody has fetched; then the programs' pipes fill
-_LAST_WORDS_S = 5.0
+_MAX_QUEUED_LINES = 4096  # lines of output that nobody has fetched; then the programs' pipes fill
+_OUTPUT_DRAIN_S = 5.0
 
-Source = Literal["stdout", "stderr"]
+OutputStream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +117,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class HostProgram:
     """What an agent is to run.
 
     Attributes:
@@ -80,7 +143,7 @@ class Program:
 
 
 @dataclass(slots=True, kw_only=True)
-class News:
+class AgentReport:
     """What happened since an agent was asked last.
 
     Attributes:
@@ -91,9 +154,9 @@ class News:
         clock_s: The host's clock as this is told, in seconds since 1970.
     """
 
-    output: list[tuple[Source, bytes]] = field(default_factory=list)
+    output: list[tuple[OutputStream, bytes]] = field(default_factory=list)
     announced: list[dict[str, Any]] = field(default_factory=list)
-    logs: list[Growth] = field(default_factory=list)
+    logs: list[FileGrowth] = field(default_factory=list)
     returncode: int | None = None
     clock_s: float = 0.0
 
@@ -107,7 +170,7 @@ class HostAgent:
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self._variables = dict(variables or {})
-        self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MOST_PIECES)
+        self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_QUEUED_LINES)
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by: int | None = None
         self._go: int | None = None
@@ -118,21 +181,21 @@ class HostAgent:
         self._folder: Path | None = None
         self._tail: FolderTail | None = None
 
-    def look(self, mark: Mark, address: str) -> HostFacts:
+    def look(self, mark: HostMarker, address: str) -> HostFacts:
         """Return what there is to know of this host."""
         with socket.socket() as probe:
             probe.bind((address, 0))
             free_port = int(probe.getsockname()[1])
         return HostFacts(
             address=address,
-            is_drivers=is_same_machine(mark),
+            is_drivers=is_same_host(mark),
             free_port=free_port,
             folder=str(Path.cwd()),
         )
 
-    def may_place(self, place: str) -> bool:
+    def can_bind_mount(self, place: str) -> bool:
         """Return whether a program may see something else at a place of this host's."""
-        return may_place(place)
+        return can_bind_mount(place)
 
     def keep(self, name: str, content: bytes, version: int) -> None:
         """Write one of the program's files anew; it is whole at any moment.
@@ -150,7 +213,7 @@ class HostAgent:
                 file.write(content)
             draft.replace(path)
 
-    def start(self, program: Program) -> None:
+    def start(self, program: HostProgram) -> None:
         """Run a program; `news` tells of it. Once it has told the end, another may be started."""
         self._tail = self._tail or FolderTail(self._own_folder() / "logs", "**/*")
         with self._starting:
@@ -158,13 +221,13 @@ class HostAgent:
         # A thread that lives as long: the program ends with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
-    def news(self, _started: None = None) -> News:
+    def news(self, _started: None = None) -> AgentReport:
         """Return what happened meanwhile; waits about a second for something to happen.
 
         Args:
             _started: What `start` returns, for callers of several programs: Ray waits for it first.
         """
-        news = News()
+        news = AgentReport()
         for kind, value in self._pieces():
             if kind == "ended":
                 self._ended = value
@@ -217,7 +280,7 @@ class HostAgent:
             while True:
                 yield self._said.get_nowait()
 
-    def _run(self, program: Program) -> None:
+    def _run(self, program: HostProgram) -> None:
         code = 1
         try:
             code = self._run_to_its_end(program)
@@ -226,7 +289,7 @@ class HostAgent:
         finally:
             self._said.put(("ended", code))
 
-    def _run_to_its_end(self, program: Program) -> int:
+    def _run_to_its_end(self, program: HostProgram) -> int:
         for name, content in program.files.items():
             self.keep(name, content, program.version)
         reading, writing = os.pipe()
@@ -238,19 +301,19 @@ class HostAgent:
             "go": str(waiting),
             "folder": str(self._folder),
             "logs": f"{self._folder}/logs",
-            "site": env.path_with(SITE),
+            "site": env.pythonpath_with(SITECUSTOMIZE_DIR),
             **{name: f"{self._folder}/{name}" for name in program.files},
         }
         environment = {
-            name: _filled(value, standing) for name, value in program.environment.items()
+            name: _substitute(value, standing) for name, value in program.environment.items()
         }
         with self._starting:
             try:
                 process = subprocess.Popen(
-                    [_filled(argument, standing) for argument in program.command],
+                    [_substitute(argument, standing) for argument in program.command],
                     cwd=program.folder,
                     env={
-                        **env.environment_below_ray(environment, is_whole=program.is_whole),
+                        **env.ray_program_environment(environment, is_whole=program.is_whole),
                         **self._variables,
                     },
                     stdin=subprocess.DEVNULL,
@@ -274,7 +337,7 @@ class HostAgent:
             self._go = None
             os.close(go)
         for reader in readers:  # what ranks left running may keep a pipe open
-            reader.join(_LAST_WORDS_S)
+            reader.join(_OUTPUT_DRAIN_S)
         return code
 
     def _readers(
@@ -301,7 +364,7 @@ class HostAgent:
             self._said.put((source, line))
 
 
-def _filled(argument: str, standing: Mapping[str, str]) -> str:
+def _substitute(argument: str, standing: Mapping[str, str]) -> str:
     """Return an argument of a program, or what it stands for; others may have braces of their own.
 
     Args:

@@ -1,4 +1,4 @@
-"""Agents on the hosts of a job, held there for as long as the job needs them."""
+"""Placement of agents on the hosts of a job, for as long as the job needs them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from types import ModuleType
 from typing import Any
 
 from headrace.cluster.agent import HostAgent, HostFacts
-from headrace.cluster.connection import Host, living_hosts
-from headrace.cluster.machine import Mark
-from headrace.contracts.groups import LABEL, Group
+from headrace.cluster.ray_driver import RayHost, living_hosts
+from headrace.cluster.same_host import HostMarker
 from headrace.core.errors import LaunchError
+from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
-_CALLS_AT_ONCE = 4  # to one agent: while it waits for news, it can be told to stop
+_MAX_CONCURRENT_CALLS = 4  # to one agent: while it waits for news, it can be told to stop
 _PLACE_S = 60.0
 _LOOK_S = 60.0
-_LEAVE_S = 5.0
-_SLIVER = 0.001  # the least that Ray counts is 0.0001
+_RELEASE_S = 5.0
+_SMALLEST_AMOUNT = 0.001  # the least that Ray counts is 0.0001
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives each of its nodes
-_WENT = "A host went away as agents were being placed."
+_HOST_LOST = "A host went away as agents were being placed."
 
 
 class NotPlacedError(LaunchError):
@@ -39,11 +39,11 @@ class PlacedAgent:
     """
 
     actor: Any
-    host: Host
+    host: RayHost
     facts: HostFacts
 
 
-class Placement:
+class AgentPlacement:
     """The agents of some groups, one a host.
 
     Args:
@@ -64,9 +64,9 @@ class Placement:
     def __init__(
         self,
         ray: ModuleType,
-        groups: Sequence[Group],
-        hosts: Sequence[Host],
-        mark: Mark,
+        groups: Sequence[GroupSpec],
+        hosts: Sequence[RayHost],
+        mark: HostMarker,
         *,
         is_over: Callable[[], bool],
     ) -> None:
@@ -93,26 +93,26 @@ class Placement:
         """End the agents, and all that they have started."""
         from ray.util.placement_group import remove_placement_group
 
-        _have_leave(self._ray, self._actors)
+        _release_agents(self._ray, self._actors)
         with suppress(Exception):
             remove_placement_group(self._group)
 
-    def _bundles(self, group: Group, hosts: Sequence[Host]) -> list[dict[str, float]]:
+    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
         """Return what each agent is to have of its host."""
-        devices = _devices_of(group, hosts)
+        devices = _devices_per_host(group, hosts)
         return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
 
     def _labels(
         self,
-        group: Group,
-        hosts: Sequence[Host],  # noqa: ARG002 - for those of DriverPlacement
+        group: GroupSpec,
+        hosts: Sequence[RayHost],  # noqa: ARG002 - for those of DriverPlacement
     ) -> dict[str, str]:
         """Return what hosts of agents are labelled by."""
-        return {LABEL: group.name}
+        return {GROUP_LABEL: group.name}
 
     def _wait(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[GroupSpec],
         bundles: Sequence[dict[str, float]],
         is_over: Callable[[], bool],
     ) -> None:
@@ -142,36 +142,36 @@ class Placement:
                 num_cpus=bundle.get("CPU", 0),
                 num_gpus=bundle.get("GPU", 0),
                 scheduling_strategy=strategy,
-                max_concurrency=_CALLS_AT_ONCE,
+                max_concurrency=_MAX_CONCURRENT_CALLS,
             )
             .remote()
         )
 
-    def _placed(self, mark: Mark) -> list[PlacedAgent]:
+    def _placed(self, mark: HostMarker) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         try:
             hosts = [nodes[table[bundle]] for bundle in range(len(self._actors))]
         except KeyError as error:
-            raise NotPlacedError(_WENT) from error
-        return _looked(self._ray, self._actors, hosts, mark)
+            raise NotPlacedError(_HOST_LOST) from error
+        return _inspected_agents(self._ray, self._actors, hosts, mark)
 
 
-class DriverPlacement(Placement):
+class DriverAgentPlacement(AgentPlacement):
     """One agent for a script that uses Ray itself: it takes nothing that Ray gives out.
 
     It is on this process's own host where that is one of the group, else on the group's first.
     """
 
-    def _bundles(self, group: Group, hosts: Sequence[Host]) -> list[dict[str, float]]:
+    def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
         # A resource that each of Ray's nodes has.
-        return [{f"node:{self._chosen(group, hosts).address}": _SLIVER}]
+        return [{f"node:{self._chosen(group, hosts).address}": _SMALLEST_AMOUNT}]
 
-    def _labels(self, group: Group, hosts: Sequence[Host]) -> dict[str, str]:
+    def _labels(self, group: GroupSpec, hosts: Sequence[RayHost]) -> dict[str, str]:
         # Emulated hosts share an address.
-        return {LABEL: group.name, _NODE_ID: self._chosen(group, hosts).node_id}
+        return {GROUP_LABEL: group.name, _NODE_ID: self._chosen(group, hosts).node_id}
 
-    def _chosen(self, group: Group, hosts: Sequence[Host]) -> Host:
+    def _chosen(self, group: GroupSpec, hosts: Sequence[RayHost]) -> RayHost:
         here = self._ray.get_runtime_context().get_node_id()
         of_group = [host for host in hosts if host.group == group.name]
         if not of_group:
@@ -182,7 +182,7 @@ class DriverPlacement(Placement):
         return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
 
 
-class AgentsEverywhere:
+class AgentsOnAllHosts:
     """An agent on every host of some groups for a while, which takes nothing that Ray gives out.
 
     Args:
@@ -200,37 +200,39 @@ class AgentsEverywhere:
     """
 
     def __init__(
-        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[Host], mark: Mark
+        self, ray: ModuleType, groups: Collection[str], hosts: Sequence[RayHost], mark: HostMarker
     ) -> None:
         self._ray = ray
         chosen = [host for host in hosts if host.group in groups]
         self._actors = [self._agent(host) for host in chosen]
         try:
-            self.agents = _looked(ray, self._actors, chosen, mark)
+            self.agents = _inspected_agents(ray, self._actors, chosen, mark)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """End the agents, and all that they have started."""
-        _have_leave(self._ray, self._actors)
+        _release_agents(self._ray, self._actors)
         for actor in self._actors:
             with suppress(Exception):
                 self._ray.kill(actor)
 
-    def _agent(self, host: Host) -> Any:
+    def _agent(self, host: RayHost) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         strategy = NodeAffinitySchedulingStrategy(host.node_id, soft=False)
         return (
             self._ray.remote(HostAgent)
-            .options(num_cpus=0, scheduling_strategy=strategy, max_concurrency=_CALLS_AT_ONCE)
+            .options(
+                num_cpus=0, scheduling_strategy=strategy, max_concurrency=_MAX_CONCURRENT_CALLS
+            )
             .remote()
         )
 
 
-def _looked(
-    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[Host], mark: Mark
+def _inspected_agents(
+    ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], mark: HostMarker
 ) -> list[PlacedAgent]:
     """Return what agents are placed as, once all have looked at their hosts."""
     try:
@@ -240,7 +242,7 @@ def _looked(
         found = ray.get(asked, timeout=_LOOK_S)
     except ray.exceptions.RayError as error:
         if {host.node_id for host in hosts} - {host.node_id for host in living_hosts(ray)}:
-            raise NotPlacedError(_WENT) from error
+            raise NotPlacedError(_HOST_LOST) from error
         raise LaunchError(
             f"No agent could be started on the hosts of the job: {error}. Headrace must be "
             "installed there, in the version that is here: pip install 'headrace[ray]'."
@@ -252,11 +254,11 @@ def _looked(
     return sorted(agents, key=lambda one: (not one.facts.is_drivers, one.host.name))
 
 
-def _have_leave(ray: ModuleType, actors: Sequence[Any]) -> None:
+def _release_agents(ray: ModuleType, actors: Sequence[Any]) -> None:
     with suppress(Exception):  # an agent, or the whole cluster, may be gone
         leaving = [actor.leave.remote() for actor in actors]
-        ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)
+        ray.wait(leaving, num_returns=len(leaving), timeout=_RELEASE_S)
 
 
-def _devices_of(group: Group, hosts: Sequence[Host]) -> int:
+def _devices_per_host(group: GroupSpec, hosts: Sequence[RayHost]) -> int:
     return min(host.gpus for host in hosts if host.group == group.name)

@@ -1,1 +1,1 @@
-"""Ground floor: errors, environment variables, units, world, process lifetime."""
+"""What all packages build on: errors, environment variables, units, world, processes."""

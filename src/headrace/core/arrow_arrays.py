@@ -1,6 +1,7 @@
-"""Arrow arrays made and read without `pyarrow.array` and `.to_numpy`.
+"""Arrow arrays from Python and NumPy values and back, without an import of pandas.
 
-Those import pandas where it is installed: half a second and 40 MB in every worker and launcher.
+`pyarrow.array` and `.to_numpy` import pandas where it is installed: half a second and 40 MB in
+every worker and launcher.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from numpy.typing import NDArray
 
 def strings(texts: Sequence[str]) -> pa.StringArray:
     """Return texts as an array with 32-bit offsets, 2 GiB at most."""
-    ends, data = _encode(texts)
+    ends, data = _encode_texts(texts)
     buffers = [None, pa.py_buffer(ends.astype(np.int32).tobytes()), pa.py_buffer(data)]
     return cast("pa.StringArray", pa.Array.from_buffers(pa.string(), len(texts), buffers))
 
 
 def large_strings(texts: Sequence[str]) -> pa.LargeStringArray:
     """Return texts as an array with 64-bit offsets."""
-    ends, data = _encode(texts)
+    ends, data = _encode_texts(texts)
     buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)]
     array = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
     return cast("pa.LargeStringArray", array)
 
 
-def coded_strings(texts: Sequence[str | None]) -> pa.DictionaryArray[Any, Any]:
+def dictionary_strings(texts: Sequence[str | None]) -> pa.DictionaryArray[Any, Any]:
     """Return texts as an array that holds each once and a number for it in every place."""
     known: dict[str, int] = {}
     codes = [-1 if text is None else known.setdefault(text, len(known)) for text in texts]
@@ -46,7 +47,7 @@ def numbers(values: NDArray[Any], kind: pa.DataType) -> pa.Array[Any]:
     return cast("pa.Array[Any]", pa.Array.from_buffers(kind, len(values), buffers))
 
 
-def values_of(column: pa.ChunkedArray[Any]) -> NDArray[Any]:
+def column_values(column: pa.ChunkedArray[Any]) -> NDArray[Any]:
     """Return a column of numbers that has no nulls; a column of one chunk is not copied."""
     kind = column.type.to_pandas_dtype()
     parts = []
@@ -60,7 +61,7 @@ def values_of(column: pa.ChunkedArray[Any]) -> NDArray[Any]:
     return np.concatenate(parts) if parts else np.empty(0, kind)
 
 
-def _encode(texts: Sequence[str]) -> tuple[NDArray[np.int64], bytes]:
+def _encode_texts(texts: Sequence[str]) -> tuple[NDArray[np.int64], bytes]:
     encoded = [text.encode() for text in texts]
     ends = np.zeros(len(texts) + 1, dtype=np.int64)
     np.cumsum([len(text) for text in encoded], out=ends[1:])

@@ -1,6 +1,7 @@
-"""Every environment variable that Headrace reads, each declared once.
+"""Environment variables that Headrace reads or sets, each declared once.
 
-No other file touches `os.environ`; a test holds this.
+No other file touches `os.environ`; a test holds this. Also the environments of child processes and
+of programs on other hosts.
 """
 
 from __future__ import annotations
@@ -81,24 +82,26 @@ CHECKPOINT_DIR = Variable(
 ATTEMPT = Variable("HEADRACE_ATTEMPT", "the attempt's number, set by `headrace run`")
 LOADER = Variable("HEADRACE_LOADER", "the loader that a forkserver works for, set by the probe")
 APPLY = Variable("HEADRACE_APPLY", "loader arguments in place of the script's (`run --apply`)")
-STREAMED = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are, by their folders")
+PIPE_CHANNELS = Variable("HEADRACE_STREAMED", "JSON: where channels in pipes are, by their folders")
 SMDDP = Variable("HEADRACE_SMDDP", "1: the script may import smdistributed (SageMaker's contract)")
 STOP_AFTER = Variable("HEADRACE_STOP_AFTER", "optimizer steps after which the script is ended")
-ASKED = Variable("HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone")
+JOB_REQUEST = Variable(
+    "HEADRACE_ASKED", "what a job was asked for, JSON: it goes to run.json alone"
+)
 OFFLOAD = Variable(
     "HEADRACE_OFFLOAD", "the file that tells a rank of auxiliary hosts, set by `run --offload`"
 )
-DRIVES = Variable(
+DRIVER_SCRIPT = Variable(
     "HEADRACE_DRIVES", "1: the script drives a cluster, and is a rank only once it trains itself"
 )
-DEVICES_HELD = Variable(
+DEVICES_RESERVED = Variable(
     "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
 )
-NOT_BELOW_A_RANK: dict[str, str | None] = {OFFLOAD.name: None}
+CLEARED_IN_CHILDREN: dict[str, str | None] = {OFFLOAD.name: None}
 """What a rank's own side processes are not told, being no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 HASH_SEED = Variable("PYTHONHASHSEED", "what hashes of texts begin with: a number, or random")
-USUAL_HASH_SEED = "0"
+DEFAULT_HASH_SEED = "0"
 """Where the user has not set it: processes that make batches of one dataset hash alike."""
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
@@ -135,7 +138,7 @@ SM_CURRENT_HOST_RANK = Variable(
 )
 SAGEMAKER_BASE_DIR = Variable("SAGEMAKER_BASE_DIR", "in place of /opt/ml (SageMaker)")
 CLUSTER_SPEC = Variable("CLUSTER_SPEC", "the job's hosts by worker pool, JSON (Vertex AI)")
-HOSTS_OF_THE_JOB = (
+HOST_LIST_VARIABLES = (
     SM_HOSTS, SM_CURRENT_HOST, SM_CURRENT_INSTANCE_GROUP, SM_INSTANCE_GROUPS_DICT,
     SM_DISTRIBUTION_INSTANCE_GROUPS, SM_RESOURCE_CONFIG, SM_MASTER_ADDR, SM_HOST_COUNT,
     SM_CURRENT_HOST_RANK, CLUSTER_SPEC,
@@ -222,7 +225,7 @@ def thread_variables(count: int) -> dict[str, str | None]:
     return {each.name: str(count) for each in (OMP_NUM_THREADS, *OTHER_THREADS)}
 
 
-def path_with(entry: str) -> str:
+def pythonpath_with(entry: str) -> str:
     """Return this process's PYTHONPATH with an entry in front."""
     others = PYTHONPATH.get()
     if others is not None:  # a script may start in another folder than this process
@@ -242,11 +245,11 @@ def change(values: Mapping[str, str | None]) -> None:
 
 
 # What names places, devices and ways of one host; on another it would be wrong.
-_HOSTS_OWN_PREFIXES = (
+_HOST_SPECIFIC_PREFIXES = (
     "AIP_", "AWS_CONTAINER_", "CONDA_", "DBUS_", "ECS_", "GPG_", "KUBERNETES_", "LC_", "LD_",
     "NVIDIA_DRIVER_", "PET_", "RAY_", "SLURM_", "SM_", "SSH_", "TORCHELASTIC_", "XDG_",
 )  # fmt: skip
-_HOSTS_OWN_NAMES = {
+_HOST_SPECIFIC_NAMES = {
     "CLUSTER_SPEC", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "DISPLAY",
     "GLOO_SOCKET_IFNAME", "HOME", "HOSTNAME", "LANG", "LOGNAME", "MAIL", "NCCL_SOCKET_IFNAME",
     "NVIDIA_VISIBLE_DEVICES", "OLDPWD", "PATH", "PIP_CACHE_DIR", "PIP_CERT", "PIP_CLIENT_CERT",
@@ -254,11 +257,11 @@ _HOSTS_OWN_NAMES = {
     "PIP_TARGET", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "SHLVL", "TERM", "TF_CONFIG",
     "TMPDIR", "USER", "VIRTUAL_ENV", "_",
 }  # fmt: skip
-_MAY_BE_FILES = {
+_PATH_OR_URL_NAMES = {
     "PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "PIP_EDITABLE", "PIP_FIND_LINKS", "PIP_REQUIREMENT",
 }  # fmt: skip
 """What travels where it names URLs alone."""
-_OF_RAYS_WORKERS = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
+_RAY_WORKER_NAMES = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
 """What Ray sets in a process of its own, whatever the host has."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
@@ -280,22 +283,22 @@ def whole_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def travelling_environment() -> dict[str, str]:
+def portable_environment() -> dict[str, str]:
     """Return the variables that mean the same on another host, for a program there."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in _HOSTS_OWN_NAMES
-        and not name.startswith(_HOSTS_OWN_PREFIXES)
-        and not (name in _MAY_BE_FILES and _names_files(value))
+        if name not in _HOST_SPECIFIC_NAMES
+        and not name.startswith(_HOST_SPECIFIC_PREFIXES)
+        and not (name in _PATH_OR_URL_NAMES and _contains_paths(value))
     }
 
 
-def _names_files(value: str) -> bool:
+def _contains_paths(value: str) -> bool:
     return any("://" not in word or word.startswith("file:") for word in value.split())
 
 
-def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
+def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
     """Return a program's environment, in a process that Ray started on the program's host.
 
     Args:
@@ -303,7 +306,7 @@ def environment_below_ray(sent: Mapping[str, str], *, is_whole: bool) -> dict[st
         is_whole: That is all; otherwise it comes beside what the host has.
     """
     own = {} if is_whole else {
-        name: value for name, value in os.environ.items() if name not in _OF_RAYS_WORKERS
+        name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES
     }  # fmt: skip
     devices = {_DEVICES: os.environ[_DEVICES]} if os.environ.get(_DEVICES) else {}  # Ray's choice
     return {**own, **sent, **devices}
@@ -314,19 +317,19 @@ def values_of(names: Iterable[str]) -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in names}
 
 
-def names_begun_with(pid: int) -> set[str]:
+def initial_names_of(pid: int) -> set[str]:
     """Return the variables with which a process of this host began; raises OSError."""
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return {os.fsdecode(entry.partition(b"=")[0]) for entry in entries}
 
 
-_BEGUN_WITH: dict[str, str] = {}
-_OF_RANKS = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE)
+_INITIAL_VARIABLES: dict[str, str] = {}
+_RANK_VARIABLES = (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE)
 
 
-def note_begun_with() -> None:
+def record_initial_variables() -> None:
     """Note the variables that this process has now, for `own_variables`."""
-    _BEGUN_WITH.update(os.environ)
+    _INITIAL_VARIABLES.update(os.environ)
 
 
 def own_variables() -> dict[str, str | None]:
@@ -335,10 +338,10 @@ def own_variables() -> dict[str, str | None]:
     That is what tells this rank from others, what the script has set, changed or removed (None),
     and what texts' hashes begin with.
     """
-    names = sorted(_BEGUN_WITH.keys() | os.environ.keys()) if _BEGUN_WITH else []
+    names = sorted(_INITIAL_VARIABLES.keys() | os.environ.keys()) if _INITIAL_VARIABLES else []
     now = {name: os.environ.get(name) for name in names}
-    changed = {name: value for name, value in now.items() if _BEGUN_WITH.get(name) != value}
-    ranks = {each.name: value for each in _OF_RANKS if (value := each.get()) is not None}
+    changed = {name: value for name, value in now.items() if _INITIAL_VARIABLES.get(name) != value}
+    ranks = {each.name: value for each in _RANK_VARIABLES if (value := each.get()) is not None}
     return {**changed, **ranks, HASH_SEED.name: _workers_hash_seed()}
 
 
@@ -348,25 +351,25 @@ _OWN_HASH_SEED = HASH_SEED.get() or ""
 
 def _workers_hash_seed() -> str:
     """Return this process's, where that is known: torch's workers have it too, being forked."""
-    return _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else USUAL_HASH_SEED
+    return _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else DEFAULT_HASH_SEED
 
 
-_FOR_CHILDREN: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)
+_CHILD_OVERRIDES: ContextVar[Mapping[str, str] | None] = ContextVar("for_children", default=None)
 
 
 @contextmanager
-def for_children(values: Mapping[str, str]) -> Iterator[None]:
+def child_overrides(values: Mapping[str, str]) -> Iterator[None]:
     """Have `child_environment` set variables meanwhile, in this thread; this process's stay."""
-    token = _FOR_CHILDREN.set({**(_FOR_CHILDREN.get() or {}), **values})
+    token = _CHILD_OVERRIDES.set({**(_CHILD_OVERRIDES.get() or {}), **values})
     try:
         yield
     finally:
-        _FOR_CHILDREN.reset(token)
+        _CHILD_OVERRIDES.reset(token)
 
 
 def child_environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return this process's environment for a child, with `extra` set (None removes)."""
-    environment = {**os.environ, **(_FOR_CHILDREN.get() or {})}
+    environment = {**os.environ, **(_CHILD_OVERRIDES.get() or {})}
     for name, value in (extra or {}).items():
         if value is None:
             environment.pop(name, None)

@@ -1,29 +1,18 @@
-"""Every error that Headrace raises.
+"""The exceptions that Headrace raises, as one tree.
 
-HeadraceError
-├── UsageError            wrong arguments, or numbers that do not fit; exit code 2
-├── StorageError
-│   ├── NotFoundError
-│   ├── DeniedError
-│   │   └── CredentialsError  refused, expired or missing, whatever is asked for
-│   ├── ThrottledError
-│   ├── StorageTimeoutError
-│   ├── CorruptError      short body, wrong length, truncated range, wrong checksum
-│   ├── NoSpaceError
-│   └── ForkedClientError an object-store client reached a forked child
-├── DatasetError          no such dataset, a broken tar, an index of another dataset
-│   ├── BadSampleError    one sample cannot be read or decoded
-│   └── TooManyBadSamplesError
-├── LoaderError
-│   ├── NotSendableError  dataset or functions that other processes cannot have
-│   ├── WorkerError       an exception in a worker: sample and worker's traceback
-│   └── LoaderTimeoutError
-├── CheckpointError
-├── RecordsError          a run's records are missing, broken or of a newer version
-└── LaunchError           a job could not be started or its ranks failed
+HeadraceError ├── UsageError wrong arguments, or numbers that do not fit; exit code 2 ├──
+StorageError │ ├── NotFoundError │ ├── DeniedError │ │ └── CredentialsError refused, expired or
+missing, whatever is requested │ ├── ThrottledError │ ├── StorageTimeoutError │ ├── CorruptError
+short body, wrong length, truncated range, wrong checksum │ ├── NoSpaceError │ └── ForkedClientError
+an object-store client reached a forked child ├── DatasetError no such dataset, a broken tar, an
+index of another dataset │ ├── BadSampleError one sample cannot be read or decoded │ └──
+TooManyBadSamplesError ├── LoaderError │ ├── NotSendableError dataset or functions that other
+processes cannot have │ ├── WorkerError an exception in a worker: sample and worker's traceback │
+└── LoaderTimeoutError ├── CheckpointError ├── RecordsError a run's records are missing, broken or
+of a newer version └── LaunchError a job could not be started or its ranks failed
 
-A message says what, where and what to do next. It never holds a credential or the query part of
-a URL. Every error survives pickling, because workers hand theirs to the caller.
+A message says what, where and what to do next. It never holds a credential or the query part of a
+URL. Every error survives pickling, because workers hand theirs to the caller.
 """
 
 from __future__ import annotations

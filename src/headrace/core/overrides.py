@@ -1,4 +1,4 @@
-"""Arguments of loaders, and threads, that a run is to use in place of the script's."""
+"""Loader arguments and thread counts that a run uses in place of the script's own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.core.errors import UsageError
-from headrace.core.nearest import did_you_mean
+from headrace.core.suggestions import did_you_mean
 
 APPLIED = "applied"
 _LONGEST_NAME = 200
 WORKER_THREADS, RANK_THREADS = "worker_threads", "rank_threads"
 """Threads that libraries (OpenMP, BLAS, OpenCV) may use in each worker, and in each rank."""
-_OF_PROCESSES = frozenset({WORKER_THREADS, RANK_THREADS})
+_PROCESS_ARGUMENTS = frozenset({WORKER_THREADS, RANK_THREADS})
 _INTEGERS = {"num_workers": 0, "prefetch_factor": 1, WORKER_THREADS: 1, RANK_THREADS: 1}
 """Whole numbers, and the least that each may be."""
 _SWITCHES = frozenset({"pin_memory", "persistent_workers"})
@@ -34,9 +34,9 @@ class Override:
     place: str = ""
 
     @property
-    def of_loaders(self) -> bool:
+    def is_loader_argument(self) -> bool:
         """Whether it is an argument of loaders."""
-        return self.name not in _OF_PROCESSES
+        return self.name not in _PROCESS_ARGUMENTS
 
     @property
     def mark(self) -> str:
@@ -51,7 +51,7 @@ class Override:
         return f"{self.name}@{self.place}={value}" if self.place else f"{self.name}={value}"
 
 
-def threads_in(overrides: Iterable[Override], name: str) -> int | None:
+def thread_count(overrides: Iterable[Override], name: str) -> int | None:
     """Return the threads that `worker_threads` or `rank_threads` asks for; None where not told."""
     return next((int(each.value) for each in overrides if each.name == name), None)
 
@@ -62,17 +62,17 @@ def parse_overrides(text: str) -> tuple[Override, ...]:
     Raises:
         UsageError: A name that does not exist, or a value that it cannot have.
     """
-    return tuple(_parse(part.strip()) for part in text.split(",") if part.strip())
+    return tuple(_parse_override(part.strip()) for part in text.split(",") if part.strip())
 
 
-def _parse(part: str) -> Override:
+def _parse_override(part: str) -> Override:
     name, equals, value = part.rpartition("=")
     name, _, place = name.partition("@")
     known = [*_INTEGERS, *sorted(_SWITCHES)]
     if not equals or name not in known:
         meant = did_you_mean(name, known)
         raise UsageError(f"{part!r}: write NAME=VALUE, with one of {', '.join(known)}.{meant}")
-    if name in _OF_PROCESSES and place:
+    if name in _PROCESS_ARGUMENTS and place:
         raise UsageError(f"{part!r}: {name} is of all loaders. Write {name}={value}.")
     if name in _SWITCHES:
         if value.lower() not in _WORDS:

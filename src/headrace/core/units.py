@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes in bytes and durations in seconds: parsing of what people write, and formatting."""
 
 from __future__ import annotations
 

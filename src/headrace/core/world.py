@@ -1,12 +1,27 @@
-"""Which rank this process is, among how many."""
+"""This process among the ranks of its job: rank, world size, and the cores that it may use."""
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.core import env
 from headrace.core.errors import UsageError
+
+_CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: its affinity, within its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    if _CGROUP_QUOTA.exists():
+        quota, period = _CGROUP_QUOTA.read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+    return cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""How samples reach the model: storage, shards, transforms, loader."""
+"""How samples reach the model: storage, shards, transforms, loader, channels."""

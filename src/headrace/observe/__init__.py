@@ -1,1 +1,1 @@
-"""Where the time of a run goes, why, and what would help."""
+"""Observation of a run: the probe, the what-if model and the doctor."""

@@ -1,1 +1,1 @@
-"""What a run leaves behind, and how it is read."""
+"""What a run folder holds: schema, rings, collector, store, Parquet tables, readers."""

@@ -1,4 +1,4 @@
-"""Empties the rings of one host into its store, and closes the records when the job has ended."""
+"""The collector of a host: empties its rings into its store, and closes the records at the end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace.records.store import RecordStore
 
 BROKEN_SUFFIX = ".broken"
 _LOCK_WAIT_S = 3.0
-_LOOK_FOR_DEATH_S = 1.0
+_EXIT_POLL_S = 1.0
 _POLL_S = 0.02
 _CLOSE_S = 10.0  # workers whose rank was killed look for it every 5 s
-_MOST_POSTPONED = 1000
+_MAX_POSTPONED = 1000
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRing:
     """A ring being read: `told` of its dropped records are in the store's events."""
 
     path: Path
@@ -57,15 +57,15 @@ class Collector:
         self._rings_folder.mkdir(parents=True, exist_ok=True)
         stem = host.replace("/", "_")
         self._lock_path = folder / f"{stem}{LOCK}"
-        self._lock = _locked(self._lock_path)
-        self._rings: dict[str, _Open] = {}
+        self._lock = _lock_host(self._lock_path)
+        self._rings: dict[str, _OpenRing] = {}
         self._ended_pids: set[int] = set()  # whose rings were let go lately
         self._told_of: set[str] = set()  # rings that could not be opened
         self._unfinished: list[Path] = []
         self._waiting: list[Callable[[], None]] = []
         self._looked_s = 0.0
         try:
-            self.store = _store(folder / f"{stem}{STORE}")
+            self.store = _open_store(folder / f"{stem}{STORE}")
         except BaseException:
             os.close(self._lock)
             raise
@@ -96,12 +96,12 @@ class Collector:
             sqlite3.Error: The store could not be written.
         """
         self._find_rings()
-        self._look_for_ends(now=last)
+        self._check_writers(now=last)
         try:
             count = self._move(last=last)
         except sqlite3.Error:
             # The readers have gone on and the store has not: they begin again from its places.
-            self._forget_readers()
+            self._close_readers()
             raise
         for one in self._rings.values():
             one.reader.release()
@@ -125,22 +125,24 @@ class Collector:
         """
         deadline = time.monotonic() + wait_s
         self.drain()
-        self._look_for_ends(now=True)
+        self._check_writers(now=True)
         while any(not one.ended for one in self._rings.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self.drain()
-            self._look_for_ends(now=True)
+            self._check_writers(now=True)
         self.drain(last=True)
         for path in self._unfinished:  # nothing will be written to them that is read
             path.unlink(missing_ok=True)
-        from headrace.records.parquet import close_store  # Arrow takes 40 MB: not while ranks train
+        from headrace.records.parquet_tables import (
+            close_store,  # Arrow takes 40 MB: not while ranks train
+        )
 
         close_store(self.store, self.folder)
         self._lock_path.unlink(missing_ok=True)
         os.close(self._lock)
 
     def _postpone(self, add: Callable[[], None]) -> None:
-        if len(self._waiting) < _MOST_POSTPONED:  # the store has failed for minutes
+        if len(self._waiting) < _MAX_POSTPONED:  # the store has failed for minutes
             self._waiting.append(add)
 
     def _find_rings(self) -> None:
@@ -168,16 +170,16 @@ class Collector:
             else:
                 self._rings[path.name] = one
 
-    def _opened(self, path: Path) -> _Open:
+    def _opened(self, path: Path) -> _OpenRing:
         reader = ring.RingReader(path)
         place = self.store.place(path.name, reader.made_ns)
         if place.read is not None:
             reader.go_on(place.read, place.texts)
-        return _Open(path, reader, place.dropped)
+        return _OpenRing(path, reader, place.dropped)
 
-    def _look_for_ends(self, *, now: bool) -> None:
+    def _check_writers(self, *, now: bool) -> None:
         # Looked at before a ring is read: what it holds afterwards is then all of it.
-        if now or time.monotonic() - self._looked_s >= _LOOK_FOR_DEATH_S:
+        if now or time.monotonic() - self._looked_s >= _EXIT_POLL_S:
             self._looked_s = time.monotonic()
             for one in self._rings.values():
                 one.ended = one.ended or one.reader.ended
@@ -218,7 +220,7 @@ class Collector:
         return count
 
     @staticmethod
-    def _rows(one: _Open) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
+    def _rows(one: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
         found: dict[int, tuple[Table, list[tuple[Any, ...]]]] = {}
         try:
             for table, row in one.reader.rows():
@@ -227,7 +229,7 @@ class Collector:
             one.faults.append(str(error))
         return found
 
-    def _let_go(self, one: _Open) -> None:
+    def _let_go(self, one: _OpenRing) -> None:
         if one.reader.usable:
             one.path.unlink(missing_ok=True)
         else:
@@ -238,7 +240,7 @@ class Collector:
         one.reader.close()
         del self._rings[one.path.name]
 
-    def _forget_readers(self) -> None:
+    def _close_readers(self) -> None:
         for one in self._rings.values():
             one.reader.close()
         self._rings.clear()
@@ -256,7 +258,7 @@ def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[A
     return (-1, at_ns, "dropped-records", text, float(count))
 
 
-def is_collecting(lock: Path) -> bool:
+def is_collector_running(lock: Path) -> bool:
     """Tell whether the process that made a lock file still collects."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
@@ -272,7 +274,7 @@ def is_collecting(lock: Path) -> bool:
         os.close(descriptor)
 
 
-def _events_of(one: _Open, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
+def _events_of(one: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
     rows = [fault_row(text) for text in one.faults]
     if dropped > one.told:
         rows.append(dropped_row(one.path.name, dropped - one.told))
@@ -281,7 +283,7 @@ def _events_of(one: _Open, dropped: int, *, last: bool) -> list[tuple[Any, ...]]
     return rows
 
 
-def _locked(path: Path) -> int:
+def _lock_host(path: Path) -> int:
     """Take a host's lock; who only looks whether it is taken holds it for an instant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
@@ -299,7 +301,7 @@ def _locked(path: Path) -> int:
             return descriptor
 
 
-def _store(path: Path) -> RecordStore:
+def _open_store(path: Path) -> RecordStore:
     if is_closed(path.parent) and not path.exists():
         raise RecordsError(f"{path.parent}: these records are closed. Start a new attempt.")
     return RecordStore(path)

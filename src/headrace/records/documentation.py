@@ -1,17 +1,17 @@
-"""Writes docs/records.md from the registry: python -m headrace.records.documentation."""
+"""The text of docs/records.md, from the registry: python -m headrace.records.documentation."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from headrace.records import system
+from headrace.records import system_table
 from headrace.records.schema import TABLES
 
 _HEAD = """\
 # What is recorded of a run
 
-Written from `headrace.records.schema` and `headrace.records.system` by
+Written from `headrace.records.schema` and `headrace.records.system_table` by
 `python -m headrace.records.documentation > docs/records.md`.
 
 The records of an attempt lie in `records/attempt-<n>/` of the run's folder. While the job runs,
@@ -33,9 +33,9 @@ def documentation() -> str:
         parts.append(_section(table.name, table.meaning, rows, _LATER_NOTE if table.later else ""))
     columns = [
         (column.name, "64-bit integer" if column.whole else "32-bit float", column.meaning)
-        for column in system.COLUMNS
+        for column in system_table.COLUMNS
     ]
-    parts.append(_section(system.NAME, system.MEANING, columns, _SYSTEM_NOTE))
+    parts.append(_section(system_table.NAME, system_table.MEANING, columns, _SYSTEM_NOTE))
     return "\n".join(parts)
 
 

@@ -1,25 +1,52 @@
-"""Where the records of a run lie in its folder."""
+"""File names in a run folder: those of its records, and the file of metrics that ranks printed."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 RECORDS = "records"
 RINGS = "rings"
 PARQUET = ".parquet"
 STORE = ".sqlite"
 LOCK = ".lock"
-LAST_CLOSED = f"system{PARQUET}"
+LAST_WRITTEN_FILE = f"system{PARQUET}"
 """The Parquet file that is written last."""
-_ATTEMPT = "attempt-"
+_ATTEMPT_PREFIX = "attempt-"
 
 
 def attempts_with_records(run: Path) -> list[int]:
     """Return the numbers of the attempts that have a folder of records, ascending."""
-    names = [path.name.removeprefix(_ATTEMPT) for path in (run / RECORDS).glob(f"{_ATTEMPT}*")]
+    names = [
+        path.name.removeprefix(_ATTEMPT_PREFIX)
+        for path in (run / RECORDS).glob(f"{_ATTEMPT_PREFIX}*")
+    ]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def is_closed(folder: Path) -> bool:
     """Tell whether a folder of records has been closed; it may still have the store, too."""
-    return (folder / LAST_CLOSED).exists()
+    return (folder / LAST_WRITTEN_FILE).exists()
+
+
+METRICS_FILE = "metrics.jsonl"
+STEP_GROUP = "step"
+"""The group of a metric's expression that is the step's number."""
+METRIC_COLUMNS = ("attempt", "source", "name", "value", "step", "time_s")
+"""Attempt; the log it was printed to, such as rank-0; the metric; its value; the step's number, as
+printed or else counted from 0; and when it was read, in seconds since 1970 (UTC)."""
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the values of a run, in the order in which they were printed.
+
+    Args:
+        run: The run's folder.
+    """
+    try:
+        text = (run / METRICS_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    whole = text[: text.rfind("\n") + 1]  # the last line may be half-written
+    return [json.loads(line) for line in whole.splitlines()]

@@ -1,4 +1,4 @@
-"""Command lines and texts as they may be kept: without passwords, keys, presigned queries."""
+"""Secrets hidden in command lines and texts: passwords, keys, users and queries of URLs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ HIDDEN = "***"
 _SECRET_NAME = re.compile(
     r"token|secret|passw|credential|signature|(?:api|access|private)[-_]?key", re.IGNORECASE
 )
-_OF_NAMES = ("--environment", "--hyperparameter")  # after which NAME=VALUE comes
+_NAME_VALUE_OPTIONS = ("--environment", "--hyperparameter")  # after which NAME=VALUE comes
 _USER_IN_URL = re.compile(r"(\w+://)[^/@\s]*@")
 _USER_IN_TEXT = re.compile(r"://[^/@\s]+@")
 _QUERY_IN_URL = re.compile(r"(\w+://[^?\s]*)\?\S*")
 
 
-def without_users(text: str) -> str:
+def hide_url_users(text: str) -> str:
     """Return a text in which the user part of every URL is hidden, as pip hides it in its own."""
     return _USER_IN_TEXT.sub("://****@", text)
 
@@ -42,7 +42,7 @@ def redact(arguments: Sequence[str]) -> tuple[str, ...]:
             kept.append(HIDDEN)
         elif equals and "://" not in name and _SECRET_NAME.search(name):
             kept.append(f"{name}={HIDDEN}")
-        elif name in _OF_NAMES and "=" in value and is_secret(value.partition("=")[0]):
+        elif name in _NAME_VALUE_OPTIONS and "=" in value and is_secret(value.partition("=")[0]):
             kept.append(f"{name}={value.partition('=')[0]}={HIDDEN}")
         else:
             kept.append(_QUERY_IN_URL.sub(r"\1", _USER_IN_URL.sub(r"\1", argument)))

@@ -1,11 +1,11 @@
-"""A ring in a memory-mapped file: one process writes records, the collector reads them.
+"""A ring buffer in a memory-mapped file: one process writes records, the collector reads them.
 
 The file outlives a killed writer, so what was written last is not lost. A writer never waits: with
 the ring full, a record is dropped and counted.
 
 A reader keeps its position and the texts that it has seen where it keeps the rows, in the same
-transaction; only then does it give the room back to the writer (`release`). So each record is
-kept once, wherever the reader is killed.
+transaction; only then does it give the room back to the writer (`release`). So each record is kept
+once, wherever the reader is killed.
 
 Layout, little-endian: a header of 64 bytes, then `capacity` bytes of frames.
 
@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
-from headrace.core.processes import is_running, since_boot_ns
-from headrace.records.schema import BY_NUMBER, Table
+from headrace.core.process.identity import is_running, since_boot_ns
+from headrace.records.schema import TABLES_BY_NUMBER, Table
 
 MAGIC = b"HDRCRNG1"
 HEADER_BYTES = 64
@@ -51,7 +51,7 @@ _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
 _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
 _ALL_TEXTS_BYTES = 4 << 20  # what a process holds of them at most, and its reader too
-_FRAMES = {number: (table.frame, table.text_places) for number, table in BY_NUMBER.items()}
+_FRAMES = {number: (table.frame, table.text_places) for number, table in TABLES_BY_NUMBER.items()}
 
 
 class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
@@ -298,7 +298,7 @@ class RingReader:
             self.new_texts = {}
             self.forgotten = True
             return None
-        table = BY_NUMBER.get(kind)
+        table = TABLES_BY_NUMBER.get(kind)
         if table is None:  # padding, or a kind of a newer version
             return None
         frame, text_places = _FRAMES[kind]

@@ -1,4 +1,4 @@
-"""A run is a folder: `run.json`, which tells its attempts, and `logs/`."""
+"""The folder of a run: `run.json` with its attempts, `logs/` and `records/`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from typing import Any
 
 from headrace.core import env
 from headrace.core.errors import LaunchError, UsageError
-from headrace.core.files import write_whole
-from headrace.records.hold import hold, is_held, wait_for_the_dead
-from headrace.records.launcher import identity_of, is_dead_here, living_pid, take_asked
+from headrace.core.files import write_text_atomically
+from headrace.records.launcher import (
+    has_ended_on_this_host,
+    is_run_locked,
+    lock_run,
+    process_identity,
+    running_pid,
+    take_job_request,
+    wait_for_killed_launcher,
+)
 from headrace.records.layout import RECORDS
 from headrace.records.redaction import redact
 
 RUNS_FOLDER = "runs"
-_FILE = "run.json"
+_RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
 LAUNCHER_LOG = "launcher.log"
 """What `headrace run` says, and ranks through it, where an Estimator started it."""
@@ -87,21 +94,21 @@ class RunFolder:
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the run's attempts, oldest first; raises LaunchError where run.json is broken."""
         try:
-            run = json.loads((self.path / _FILE).read_text(encoding="utf-8"))
+            run = json.loads((self.path / _RUN_FILE).read_text(encoding="utf-8"))
             self._check_version(run["version"])
             return tuple(_attempt_from(entry) for entry in run["attempts"])
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LaunchError(
-                f"{self.path / _FILE} cannot be read: {error}. Mend it, or take another "
+                f"{self.path / _RUN_FILE} cannot be read: {error}. Mend it, or take another "
                 "folder with --run-dir or --name."
             ) from error
 
     def _check_version(self, version: int) -> None:
         if version > _FORMAT_VERSION:
             raise LaunchError(
-                f"A newer Headrace wrote {self.path / _FILE} (format {version}, this one knows up "
+                f"A newer Headrace wrote {self.path / _RUN_FILE} (format {version}, this one knows up "
                 f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
             )
 
@@ -113,10 +120,10 @@ class RunFolder:
         """
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
-        wait_for_the_dead(self.path, last.launcher if last is not None else {})
-        leader = None if last is None else living_pid(last.launcher)
-        if is_held(self.path) or leader not in (None, launcher or os.getpid()):
-            raise _running(self.path, last)
+        wait_for_killed_launcher(self.path, last.launcher if last is not None else {})
+        leader = None if last is None else running_pid(last.launcher)
+        if is_run_locked(self.path) or leader not in (None, launcher or os.getpid()):
+            raise _already_running(self.path, last)
 
     def start_attempt(
         self,
@@ -155,8 +162,8 @@ class RunFolder:
         versions = _versions()
         with self._alone():
             before = self.attempts()
-            if not hold(self.path):  # another one began at the same moment
-                raise _running(self.path, before[-1] if before else None)
+            if not lock_run(self.path):  # another one began at the same moment
+                raise _already_running(self.path, before[-1] if before else None)
             attempt = Attempt(
                 number=len(before) + 1,
                 command=redact(command),
@@ -164,8 +171,8 @@ class RunFolder:
                 world_size=world_size,
                 started_s=time.time(),
                 versions=versions,
-                asked=take_asked(),
-                launcher=identity_of(launcher),
+                asked=take_job_request(),
+                launcher=process_identity(launcher),
                 folder=_current_folder(),
                 hides_secrets=redact(command) != tuple(command),
             )
@@ -195,7 +202,7 @@ class RunFolder:
         """Write down why an attempt is ended early; raises as `end_attempt` does."""
         self._change(number, lambda attempt: replace(attempt, reason=reason))
 
-    def note_asked(self, number: int, more: Mapping[str, Any]) -> None:
+    def note_job_request(self, number: int, more: Mapping[str, Any]) -> None:
         """Write down what was asked for while it ran; raises as `end_attempt` does."""
         self._change(number, lambda attempt: replace(attempt, asked={**attempt.asked, **more}))
 
@@ -212,7 +219,7 @@ class RunFolder:
     def _alone(self) -> Iterator[None]:
         """Keep others from run.json meanwhile: an attempt that begins while another ends, say."""
         # A file of its own: network disks lock those for all hosts, and no folders.
-        lock = self.path / f"{_FILE}.lock"
+        lock = self.path / f"{_RUN_FILE}.lock"
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             with suppress(OSError):  # a disk without locks
@@ -227,7 +234,7 @@ class RunFolder:
             "name": self.path.name,
             "attempts": [asdict(attempt) for attempt in attempts],
         }
-        write_whole(self.path / _FILE, json.dumps(run, indent=2) + "\n")
+        write_text_atomically(self.path / _RUN_FILE, json.dumps(run, indent=2) + "\n")
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:
@@ -266,9 +273,9 @@ def open_run_folder(
         path.mkdir(parents=True, exist_ok=True)
         # One that begins at this moment has a draft there.
         others = [
-            each for each in path.iterdir() if not each.name.startswith((_FILE, LAUNCHER_LOG))
+            each for each in path.iterdir() if not each.name.startswith((_RUN_FILE, LAUNCHER_LOG))
         ]
-        if others and not (path / _FILE).exists():
+        if others and not (path / _RUN_FILE).exists():
             raise UsageError(
                 f"{path} holds files but no run.json, so it is no run's folder. "
                 "Give an empty or a new one."
@@ -293,11 +300,11 @@ def _new_folder(script: str, runs: Path) -> Path:
     raise UsageError(f"{runs / stem} and 999 more exist. Name this run with --name.")
 
 
-def _running(path: Path, last: Attempt | None) -> UsageError:
+def _already_running(path: Path, last: Attempt | None) -> UsageError:
     told, stop = "", "stop it"
     # One that only begins is not written down yet, and the last one is over then.
-    is_it = last is not None and (last.ended_s is None or living_pid(last.launcher) is not None)
-    if last is not None and is_it and not is_dead_here(last.launcher) and last.launcher:
+    is_it = last is not None and (last.ended_s is None or running_pid(last.launcher) is not None)
+    if last is not None and is_it and not has_ended_on_this_host(last.launcher) and last.launcher:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started_s))
         host, pid = last.launcher["host"], last.launcher["pid"]
         told = f" since {since}, led by process {pid} on {host} (attempt {last.number})"

@@ -1,11 +1,11 @@
-"""What is recorded of a run: every table and every field, its unit in its name.
+"""The registry of what is recorded: every table and every field, its unit in its name.
 
-This is the one registry. The probe packs frames by it, the collector makes its tables from it,
-`open_run` returns its columns, and docs/records.md is written from it.
+The probe packs frames by it, the collector makes its tables from it, `open_run` returns its
+columns, and docs/records.md is written from it.
 
-Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC), the same for all processes
-of a host; the table `hosts` says how far it is from 1970. Text is stored once a process and named
-by number in frames (see `ring.py`).
+Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC), the same for all processes of
+a host; the table `hosts` says how far it is from 1970. Text is stored once a process and named by
+number in frames (see `ring.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["int", "float", "text"]
-Joining = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
+Aggregation = Literal["", "sum", "known-sum", "mean", "whole-mean", "first", "last"]
 _CODES: dict[Kind, str] = {"int": "q", "float": "d", "text": "q"}
 
 
@@ -35,7 +35,7 @@ class Field:
     name: str
     meaning: str
     kind: Kind = "int"
-    joining: Joining = ""
+    joining: Aggregation = ""
 
 
 @dataclass(frozen=True)
@@ -319,18 +319,18 @@ DEVICE_STEPS = Table(
 )
 
 _HOST = Field("host", "name of the auxiliary host", "text")
-_AWAY = "; times are those of the host of the rank"
+_RANK_CLOCK_NOTE = "; times are those of the host of the rank"
 AUXILIARY_BATCHES = Table(
     12,
     "auxiliary_batches",
-    f"a batch made by a worker on an auxiliary host, as in `batches`{_AWAY}",
+    f"a batch made by a worker on an auxiliary host, as in `batches`{_RANK_CLOCK_NOTE}",
     (*BATCHES.fields, _HOST),
     later=True,
 )
 AUXILIARY_TRANSFORMS = Table(
     13,
     "auxiliary_transforms",
-    f"what a transform took on an auxiliary host, as in `transforms`{_AWAY}",
+    f"what a transform took on an auxiliary host, as in `transforms`{_RANK_CLOCK_NOTE}",
     (*TRANSFORMS.fields, _HOST),
     later=True,
 )
@@ -372,9 +372,9 @@ TABLES = (
 )
 """All tables but `system`, which has its own columns, those of the host: see system.py."""
 
-BY_NUMBER = {table.number: table for table in TABLES}
-BY_NAME = {table.name: table for table in TABLES}
-LATER = frozenset(table.name for table in TABLES if table.later)
+TABLES_BY_NUMBER = {table.number: table for table in TABLES}
+TABLES_BY_NAME = {table.name: table for table in TABLES}
+OPTIONAL_TABLES = frozenset(table.name for table in TABLES if table.later)
 """Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
 """The phases of a step, in their order; the column of each is its name and `_ns`."""

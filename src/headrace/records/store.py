@@ -1,8 +1,8 @@
 """The records of a host while its job runs: one SQLite file that outlives a killed process.
 
-Rows, the readers' places in the rings and the texts they have seen change in one transaction. Texts
-are stored once, under a number. Rows of a long run are added up (`rolling.py`) or moved out
-(`parts.py`).
+Rows, the readers' positions in the rings and the texts they have seen change in one transaction.
+Texts are stored once, under a number. Rows of a long run are added up or moved out
+(`compaction.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
-from headrace.records import parts, rolling, system
-from headrace.records.schema import BY_NAME, FORMAT_VERSION, TABLES, Table
+from headrace.records import compaction, system_table
+from headrace.records.schema import FORMAT_VERSION, TABLES, TABLES_BY_NAME, Table
 
-TABLE_NAMES = (*BY_NAME, system.NAME)
+TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
 _REMEMBERED_TEXTS = 20_000  # a text met again after these is stored again, which does no harm
 _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
 _INSERTS = {
@@ -37,14 +37,14 @@ _OWN_TABLES = (
         name TEXT, made_ns INTEGER, number INTEGER, text INTEGER,
         PRIMARY KEY (name, made_ns, number)
     ) WITHOUT ROWID""",
-    f"CREATE TABLE IF NOT EXISTS {system.NAME} ({system.MOMENT} INTEGER)",
-    rolling.STATE,
-    parts.STATE,
+    f"CREATE TABLE IF NOT EXISTS {system_table.NAME} ({system_table.TIME_COLUMN} INTEGER)",
+    compaction.ROLLUP_STATE,
+    compaction.PARTS_STATE,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingPlace:
+class RingPosition:
     """How far a ring was read.
 
     Attributes:
@@ -77,9 +77,9 @@ class RecordStore:
         self.connection = sqlite3.connect(path, isolation_level=None)
         self._texts: dict[str, int] = {}
         self._rolled = {
-            name: rolling.RollUp(self.connection, name) for name in rolling.rolled_tables()
+            name: compaction.RollUp(self.connection, name) for name in compaction.rollup_tables()
         }
-        self._parts = parts.Parts(self.connection, path)
+        self._parts = compaction.ParquetParts(self.connection, path)
         check_format(self.connection, path)
         for statement in (
             "PRAGMA journal_mode = WAL",
@@ -130,20 +130,20 @@ class RecordStore:
 
     def declare_system(self, columns: Sequence[str]) -> None:
         """Say which columns the rows of `system` have from now on."""
-        present = system.columns_in(self.connection)
+        present = system_table.stored_columns(self.connection)
         for name in columns:
             if name not in present:
-                kind = "INTEGER" if system.described(name).whole else "REAL"
-                self.connection.execute(f"ALTER TABLE {system.NAME} ADD COLUMN {name} {kind}")
+                kind = "INTEGER" if system_table.column_description(name).whole else "REAL"
+                self.connection.execute(f"ALTER TABLE {system_table.NAME} ADD COLUMN {name} {kind}")
 
     def add_system(self, columns: Sequence[str], values: Sequence[float | None]) -> None:
         """Add one row of `system`, its values in the order of the given columns."""
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         self.connection.execute(
-            f"INSERT INTO {system.NAME} ({names}) VALUES ({marks})",  # noqa: S608
+            f"INSERT INTO {system_table.NAME} ({names}) VALUES ({marks})",  # noqa: S608
             values,
         )
-        self._rolled[system.NAME].added(1)
+        self._rolled[system_table.NAME].added(1)
 
     def roll_up(self) -> None:
         """Add up the rows of tables that hold too many; a reader sees all of it or nothing.
@@ -170,9 +170,9 @@ class RecordStore:
             with self.transaction():
                 self._parts.take_out(name, number, last)
 
-    def place(self, name: str, made_ns: int) -> RingPlace:
+    def place(self, name: str, made_ns: int) -> RingPosition:
         """Return how far a ring was read."""
-        return ring_place(self.connection, name, made_ns)
+        return ring_position(self.connection, name, made_ns)
 
     def move(  # all of a place
         self,
@@ -228,7 +228,7 @@ class RecordStore:
         return number
 
 
-def open_to_read(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
     """Open a store that another process may be writing; nothing of it is changed.
 
     Raises:
@@ -253,10 +253,10 @@ def has_tables(connection: sqlite3.Connection) -> bool:
 def check_format(connection: sqlite3.Connection, path: Path) -> None:
     """Raise RecordsError where a newer version wrote the file."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    refuse_newer(version, path)
+    check_version(version, path)
 
 
-def refuse_newer(version: int, path: Path) -> None:
+def check_version(version: int, path: Path) -> None:
     """Raise RecordsError where a format's version is newer than this one."""
     if version > FORMAT_VERSION:
         raise RecordsError(
@@ -265,17 +265,17 @@ def refuse_newer(version: int, path: Path) -> None:
         )
 
 
-def ring_place(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPlace:
+def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:
     """Return how far a ring was read, as the store has it."""
     key = (name, made_ns)
     found = connection.execute(
         "SELECT read, dropped FROM rings WHERE name = ? AND made_ns = ?", key
     ).fetchone()
     if found is None:
-        return RingPlace()
+        return RingPosition()
     texts = connection.execute(
         "SELECT number, texts.text FROM ring_texts JOIN texts ON texts.id = ring_texts.text"
         " WHERE name = ? AND made_ns = ?",
         key,
     ).fetchall()
-    return RingPlace(read=found[0], dropped=found[1], texts=dict(texts))
+    return RingPosition(read=found[0], dropped=found[1], texts=dict(texts))

@@ -1,1 +1,1 @@
-"""One page about a run: self-contained HTML made of parts, and its charts for notebooks."""
+"""One page about a run: self-contained HTML made of sections, and its charts for notebooks."""

@@ -1,10 +1,14 @@
-"""HTML that is safe by construction: text is escaped unless it is HTML already."""
+"""HTML that is safe by construction, and the page's sections and charts made of it.
+
+Text is escaped unless it is HTML already.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 
 class Html(str):
@@ -14,7 +18,7 @@ class Html(str):
 
 
 Child: TypeAlias = "str | Html | None"
-_EMPTY = frozenset({"br", "img", "meta"})
+_VOID_ELEMENTS = frozenset({"br", "img", "meta"})
 
 
 def escape(text: object) -> Html:
@@ -34,12 +38,12 @@ def element(name: str, /, *children: Child, **attributes: str) -> Html:
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
     )
-    if name in _EMPTY:
+    if name in _VOID_ELEMENTS:
         return Html(f"<{name}{told}>")
-    return Html(f"<{name}{told}>{joined(children)}</{name}>")
+    return Html(f"<{name}{told}>{join_html(children)}</{name}>")
 
 
-def joined(parts: Iterable[Child]) -> Html:
+def join_html(parts: Iterable[Child]) -> Html:
     """Return parts one after the other; plain text is escaped, None left out."""
     return Html("".join(escape(part) for part in parts if part is not None))
 
@@ -56,11 +60,76 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
 
     def cells(kind: str, row: Iterable[Child]) -> Html:
         first = len(titles) - numbers
-        return joined(
+        return join_html(
             element(kind, cell, **({"class_": "number"} if place >= first else {}))
             for place, cell in enumerate(row)
         )
 
-    body = joined(element("tr", cells("td", row)) for row in rows)
-    inside = joined((element("thead", element("tr", cells("th", titles))), element("tbody", body)))
+    body = join_html(element("tr", cells("td", row)) for row in rows)
+    inside = join_html(
+        (element("thead", element("tr", cells("th", titles))), element("tbody", body))
+    )
     return element("div", element("table", inside), class_="wide")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A section.
+
+    Attributes:
+        id: Unique on the page; the link to it.
+        title: Its heading.
+        body: What is in it.
+    """
+
+    id: str
+    title: str
+    body: Html
+
+    @property
+    def html(self) -> Html:
+        """The section as it stands on the page."""
+        return element("section", element("h2", self.title), self.body, id=self.id)
+
+
+def section(name: str, title: str, *parts: Child) -> Section:
+    """Return a section.
+
+    Args:
+        name: Its id.
+        title: Its heading.
+        parts: What is in it, one after the other; plain text is escaped, None left out.
+    """
+    return Section(id=name, title=title, body=join_html(parts))
+
+
+def explanation(*parts: Child) -> Html:
+    """Return the paragraph that says how to read what follows."""
+    return element("p", *parts, class_="explained")
+
+
+def note(*parts: Child) -> Html:
+    """Return a paragraph that says why something is missing or not to be relied on."""
+    return element("p", *parts, class_="note")
+
+
+def chart(name: str, figure: Any, told: str) -> Html:
+    """Return the place of a chart and its data.
+
+    Args:
+        name: Unique on the page.
+        figure: The Plotly figure; its place on the page is as high as its layout says.
+        told: What it shows, for who cannot see it.
+    """
+    place = element(
+        "div",
+        class_="chart",
+        id=f"chart-{name}",
+        role="img",
+        aria_label=told,
+        style=f"height:{figure.layout.height}px",
+        data_figure=f"data-{name}",
+    )
+    # "<" in a script element could end it: in JSON it may be written as its number instead.
+    data = Html(figure.to_json().replace("<", "\\u003c"))
+    return join_html((place, element("script", data, type="application/json", id=f"data-{name}")))

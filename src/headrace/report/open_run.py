@@ -7,20 +7,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.observe.whatif.tables import ReadOnce, Tables
-from headrace.records import open_run as records
-from headrace.report.figures.drawing import empty
+from headrace.observe.whatif.tables import CachedTables, Tables
+from headrace.records import data_frames as records
+from headrace.report.figures.base import empty_figure
+from headrace.report.figures.data_waits import data_waits
 from headrace.report.figures.flame import flame
 from headrace.report.figures.heatmap import heatmap
-from headrace.report.figures.phases import phases
-from headrace.report.figures.timeline import timeline
-from headrace.report.figures.waits import data_waits
+from headrace.report.figures.step_phases import phase_bars, timeline
 
 if TYPE_CHECKING:
     from headrace.report.phase_table import PhaseTable
 
 
-class Run(records.Run):
+class ChartedRun(records.RunFrames):
     """What was recorded of a run: its tables, and its charts as Plotly figures.
 
     A chart of what was not recorded says so.
@@ -43,7 +42,7 @@ class Run(records.Run):
         from headrace.report.phase_table import PhaseTable
 
         missing = "No training step was recorded."
-        return PhaseTable.of(super().phases, lambda: self._drawn(phases, missing))
+        return PhaseTable.of(super().phases, lambda: self._drawn(phase_bars, missing))
 
     def data_waits(self) -> Any:
         """Return a figure: how many waits for a batch were how long."""
@@ -52,18 +51,18 @@ class Run(records.Run):
     def flame(self) -> Any:
         """Return a figure: the code that ran in the workers, or in the ranks without any."""
         drawn = flame(self._tables, "workers") or flame(self._tables, "ranks")
-        return drawn or empty("No code was sampled.")
+        return drawn or empty_figure("No code was sampled.")
 
     @cached_property
     def _tables(self) -> Tables:
-        return ReadOnce(self._records)
+        return CachedTables(self._records)
 
     def _drawn(self, draw: Callable[[Tables], Any | None], missing: str) -> Any:
         figure = draw(self._tables)
-        return empty(missing) if figure is None else figure
+        return empty_figure(missing) if figure is None else figure
 
 
-def open_run(path: str | Path, attempt: int | None = None) -> Run:
+def open_run(path: str | Path, attempt: int | None = None) -> ChartedRun:
     """Open a run, live or ended, to look at its records as data frames and charts.
 
     Args:
@@ -77,4 +76,4 @@ def open_run(path: str | Path, attempt: int | None = None) -> Run:
     Example:
         open_run("runs/base").timeline().show()
     """
-    return Run(path, attempt)
+    return ChartedRun(path, attempt)

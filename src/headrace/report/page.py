@@ -1,4 +1,4 @@
-"""The page: one self-contained HTML document, made of sections."""
+"""The page: one self-contained HTML document made of sections, and its file."""
 
 from __future__ import annotations
 
@@ -6,40 +6,46 @@ import base64
 import hashlib
 from collections.abc import Callable
 from importlib.resources import files
+from pathlib import Path
 
-from headrace.report.markup import Html, element, joined
-from headrace.report.material import Material
-from headrace.report.section import Section
-from headrace.report.sections.auxiliary import auxiliary
-from headrace.report.sections.facts import facts
-from headrace.report.sections.findings import findings
-from headrace.report.sections.flame import flame_section
-from headrace.report.sections.heatmap import heatmap_section
-from headrace.report.sections.timeline import timeline_section
-from headrace.report.sections.transforms import transforms
-from headrace.report.sections.verdict import verdict
-from headrace.report.sections.waits import waits_section
-from headrace.report.sections.words import words
-from headrace.report.sections.workers import workers
-from headrace.report.telling import moment
+from headrace.core.errors import UsageError
+from headrace.core.files import write_text_atomically
+from headrace.records.reader import open_records
+from headrace.report.formatting import format_time
+from headrace.report.markup import Html, Section, element, join_html
+from headrace.report.page_data import PageData, read_page_data
+from headrace.report.sections.charts import (
+    flame_section,
+    heatmap_section,
+    timeline_section,
+    waits_section,
+)
+from headrace.report.sections.facts import facts_section, glossary_section
+from headrace.report.sections.findings import findings_section
+from headrace.report.sections.verdict import verdict_section
+from headrace.report.sections.worker_tables import (
+    auxiliary_section,
+    transforms_section,
+    workers_section,
+)
 
-SECTIONS: tuple[Callable[[Material], Section | None], ...] = (
-    verdict,
-    findings,
+SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
+    verdict_section,
+    findings_section,
     timeline_section,
     heatmap_section,
     waits_section,
-    transforms,
-    workers,
-    auxiliary,
+    transforms_section,
+    workers_section,
+    auxiliary_section,
     flame_section,
-    facts,
-    words,
+    facts_section,
+    glossary_section,
 )
 """The page's sections, in the order in which they are read."""
 
 
-def page_of(material: Material) -> str:
+def page_of(material: PageData) -> str:
     """Return the page about a run, as HTML.
 
     It loads nothing: what it needs is in it, and its policy forbids the browser to fetch or to
@@ -50,7 +56,7 @@ def page_of(material: Material) -> str:
     """
     sections = [made for make in SECTIONS if (made := make(material)) is not None]
     scripts = (_plotly(), _asset("page.js"))
-    head = joined(
+    head = join_html(
         (
             element("meta", charset="utf-8"),
             Html(f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">'),
@@ -60,7 +66,7 @@ def page_of(material: Material) -> str:
             element("style", Html(_asset("page.css"))),
         )
     )
-    body = joined(
+    body = join_html(
         (
             _header(material, sections),
             element("main", *(each.html for each in sections)),
@@ -72,10 +78,10 @@ def page_of(material: Material) -> str:
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
-def _header(material: Material, sections: list[Section]) -> Html:
+def _header(material: PageData, sections: list[Section]) -> Html:
     links = (element("a", each.title, href=f"#{each.id}") for each in sections)
-    attempt = material.told
-    began = f"began {moment(attempt.started_s)}" if attempt is not None else ""
+    attempt = material.attempt_entry
+    began = f"began {format_time(attempt.started_s)}" if attempt is not None else ""
     state = "going on" if material.live else "ended"
     if not material.live and attempt is not None and attempt.exit_code is None:
         state = "end not recorded"
@@ -113,3 +119,48 @@ def _asset(name: str) -> str:
 def _plotly() -> str:
     source = files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
     return source.replace("\r\n", "\n")  # as the browser reads it, or its hash would differ
+
+
+REPORT_FILE = "report.html"
+
+
+def write_report(
+    run: str | Path, attempt: int | None = None, output: str | Path | None = None
+) -> Path:
+    """Write the page about a run and return where it is.
+
+    Args:
+        run: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+        output: The file; None: report.html in the run's folder.
+
+    Raises:
+        UsageError: There is no such run, or the file cannot be written.
+        RecordsError: It has no records, or a newer version wrote them.
+    """
+    material = read_page_data(open_records(run, attempt))
+    return write_page(material, output if output is not None else material.path / REPORT_FILE)
+
+
+def write_page(material: PageData, output: str | Path) -> Path:
+    """Write the page about what is known of a run and return where it is.
+
+    Args:
+        material: What is known.
+        output: The file, or a folder for it.
+
+    Raises:
+        UsageError: The file cannot be written.
+    """
+    page = page_of(material)
+    path = Path(output).expanduser()
+    if path.is_dir():
+        path /= REPORT_FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(path, page)  # a browser may be reading it
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error}. Give another file with --output."
+        ) from error
+    return path.resolve()

@@ -8,69 +8,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.core.lazy import importer
+from headrace.core.lazy import lazy_importer
 
 if TYPE_CHECKING:
-    from headrace.launch.estimator import rule_configs as rule_configs
-    from headrace.launch.estimator.debugger import CollectionConfig as CollectionConfig
-    from headrace.launch.estimator.debugger import DebuggerHookConfig as DebuggerHookConfig
-    from headrace.launch.estimator.debugger import ProfilerRule as ProfilerRule
-    from headrace.launch.estimator.debugger import Rule as Rule
-    from headrace.launch.estimator.debugger import (
-        TensorBoardOutputConfig as TensorBoardOutputConfig,
-    )
-    from headrace.launch.estimator.estimator import PyTorch as PyTorch
-    from headrace.launch.estimator.framework_profile import (
+    from headrace.jobs.estimator import PyTorch as PyTorch
+    from headrace.jobs.sagemaker_sdk import rule_configs as rule_configs
+    from headrace.jobs.sagemaker_sdk.config import (
         DataloaderProfilingConfig as DataloaderProfilingConfig,
     )
-    from headrace.launch.estimator.framework_profile import (
+    from headrace.jobs.sagemaker_sdk.config import (
         DetailedProfilingConfig as DetailedProfilingConfig,
     )
-    from headrace.launch.estimator.framework_profile import FrameworkProfile as FrameworkProfile
-    from headrace.launch.estimator.framework_profile import (
-        HorovodProfilingConfig as HorovodProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import PythonProfiler as PythonProfiler
-    from headrace.launch.estimator.framework_profile import (
-        PythonProfilingConfig as PythonProfilingConfig,
-    )
-    from headrace.launch.estimator.framework_profile import (
+    from headrace.jobs.sagemaker_sdk.config import FrameworkProfile as FrameworkProfile
+    from headrace.jobs.sagemaker_sdk.config import HorovodProfilingConfig as HorovodProfilingConfig
+    from headrace.jobs.sagemaker_sdk.config import InstanceGroup as InstanceGroup
+    from headrace.jobs.sagemaker_sdk.config import ProfilerConfig as ProfilerConfig
+    from headrace.jobs.sagemaker_sdk.config import PythonProfiler as PythonProfiler
+    from headrace.jobs.sagemaker_sdk.config import PythonProfilingConfig as PythonProfilingConfig
+    from headrace.jobs.sagemaker_sdk.config import (
         SMDataParallelProfilingConfig as SMDataParallelProfilingConfig,
     )
-    from headrace.launch.estimator.framework_profile import cProfileTimer as cProfileTimer
-    from headrace.launch.estimator.job_parts import InstanceGroup as InstanceGroup
-    from headrace.launch.estimator.job_parts import ProfilerConfig as ProfilerConfig
-    from headrace.launch.estimator.training_inputs import FileSystemInput as FileSystemInput
-    from headrace.launch.estimator.training_inputs import ShuffleConfig as ShuffleConfig
-    from headrace.launch.estimator.training_inputs import TrainingInput as TrainingInput
+    from headrace.jobs.sagemaker_sdk.config import cProfileTimer as cProfileTimer
+    from headrace.jobs.sagemaker_sdk.debugger import CollectionConfig as CollectionConfig
+    from headrace.jobs.sagemaker_sdk.debugger import DebuggerHookConfig as DebuggerHookConfig
+    from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule as ProfilerRule
+    from headrace.jobs.sagemaker_sdk.debugger import Rule as Rule
+    from headrace.jobs.sagemaker_sdk.debugger import (
+        TensorBoardOutputConfig as TensorBoardOutputConfig,
+    )
+    from headrace.jobs.sagemaker_sdk.inputs import FileSystemInput as FileSystemInput
+    from headrace.jobs.sagemaker_sdk.inputs import ShuffleConfig as ShuffleConfig
+    from headrace.jobs.sagemaker_sdk.inputs import TrainingInput as TrainingInput
 
 _HOMES = {
-    "CollectionConfig": "headrace.launch.estimator.debugger",
-    "DataloaderProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "DebuggerHookConfig": "headrace.launch.estimator.debugger",
-    "DetailedProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "FileSystemInput": "headrace.launch.estimator.training_inputs",
-    "FrameworkProfile": "headrace.launch.estimator.framework_profile",
-    "HorovodProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "InstanceGroup": "headrace.launch.estimator.job_parts",
-    "ProfilerConfig": "headrace.launch.estimator.job_parts",
-    "ProfilerRule": "headrace.launch.estimator.debugger",
-    "PyTorch": "headrace.launch.estimator.estimator",
-    "PythonProfiler": "headrace.launch.estimator.framework_profile",
-    "PythonProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "Rule": "headrace.launch.estimator.debugger",
-    "SMDataParallelProfilingConfig": "headrace.launch.estimator.framework_profile",
-    "ShuffleConfig": "headrace.launch.estimator.training_inputs",
-    "TensorBoardOutputConfig": "headrace.launch.estimator.debugger",
-    "TrainingInput": "headrace.launch.estimator.training_inputs",
-    "cProfileTimer": "headrace.launch.estimator.framework_profile",
-    "rule_configs": "headrace.launch.estimator.debugger",
+    "CollectionConfig": "headrace.jobs.sagemaker_sdk.debugger",
+    "DataloaderProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
+    "DebuggerHookConfig": "headrace.jobs.sagemaker_sdk.debugger",
+    "DetailedProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
+    "FileSystemInput": "headrace.jobs.sagemaker_sdk.inputs",
+    "FrameworkProfile": "headrace.jobs.sagemaker_sdk.config",
+    "HorovodProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
+    "InstanceGroup": "headrace.jobs.sagemaker_sdk.config",
+    "ProfilerConfig": "headrace.jobs.sagemaker_sdk.config",
+    "ProfilerRule": "headrace.jobs.sagemaker_sdk.debugger",
+    "PyTorch": "headrace.jobs.estimator",
+    "PythonProfiler": "headrace.jobs.sagemaker_sdk.config",
+    "PythonProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
+    "Rule": "headrace.jobs.sagemaker_sdk.debugger",
+    "SMDataParallelProfilingConfig": "headrace.jobs.sagemaker_sdk.config",
+    "ShuffleConfig": "headrace.jobs.sagemaker_sdk.inputs",
+    "TensorBoardOutputConfig": "headrace.jobs.sagemaker_sdk.debugger",
+    "TrainingInput": "headrace.jobs.sagemaker_sdk.inputs",
+    "cProfileTimer": "headrace.jobs.sagemaker_sdk.config",
+    "rule_configs": "headrace.jobs.sagemaker_sdk.debugger",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - the names are strings, and a test lists them
 
 
-__getattr__ = importer(__name__, _HOMES)
+__getattr__ = lazy_importer(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.sagemaker import (
-    FileSystemInput,
-    ShuffleConfig,
-    TrainingInput,
-)
+from headrace.sagemaker import FileSystemInput, ShuffleConfig, TrainingInput
 
 __all__ = ["FileSystemInput", "ShuffleConfig", "TrainingInput"]

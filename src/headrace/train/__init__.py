@@ -1,9 +1,10 @@
 """What a training script may call: `prepare` and `Checkpointer`."""
 
+from __future__ import annotations
+
 from headrace.train.checkpointer import Checkpointer, Restored
-from headrace.train.default_group import let_go_of_the_default_group
-from headrace.train.strategies import prepare
+from headrace.train.strategies import prepare, release_default_group
 
 __all__ = ["Checkpointer", "Restored", "prepare"]
 
-let_go_of_the_default_group()
+release_default_group()

@@ -1,4 +1,7 @@
-"""Checkpoints that exist whole or not at all."""
+"""Checkpoints of model, optimizer and loader that exist whole or not at all, saved by all ranks.
+
+What ranks do collectively is done such that all of them learn of any one's failure.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import json
 import time
 import uuid
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save as write_states
@@ -23,13 +27,109 @@ from headrace.core.errors import CheckpointError, UsageError
 from headrace.core.world import current_world
 from headrace.data.storage import StorageConfig, open_store
 from headrace.data.storage.urls import parse_url
-from headrace.train.catalog import Catalog
-from headrace.train.commit import Commit, SavedFile, step_folder
-from headrace.train.files import describe, fetch, own_files, upload
-from headrace.train.ranks import gathered, on_rank_0, this_rank, together
-from headrace.train.reader import SafeLoadPlanner, SafeReader, SafeSavePlanner
-from headrace.train.scratch import scratch_folder
-from headrace.train.states import States, apply_states, collect_states, fit_states
+from headrace.train.checkpoint_store import (
+    CheckpointCatalog,
+    Commit,
+    SavedFile,
+    describe_file,
+    fetch_file,
+    rank_files,
+    scratch_folder,
+    step_folder,
+    upload_files,
+)
+from headrace.train.state_dicts import (
+    SafeCheckpointReader,
+    SafeLoadPlanner,
+    SafeSavePlanner,
+    TrainingState,
+    apply_state,
+    check_state_fits,
+    collect_state,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What an action of one rank came to: its value, or what went wrong."""
+
+    value: Any = None
+    error: str | None = None
+
+
+def this_rank() -> int:
+    """Return this process's rank; 0 without a process group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def on_all_ranks(action: Callable[[], T]) -> T:
+    """Do `action` on every rank and return this rank's value once all have done it.
+
+    Raises:
+        CheckpointError: On every rank, where it failed on any of them.
+    """
+    outcome, error = _run_action(action)
+    _gather_outcomes(_Outcome(error=outcome.error), error)
+    value: T = outcome.value
+    return value
+
+
+def gather_values(action: Callable[[], T]) -> list[T]:
+    """Do `action` on every rank and return every rank's value; raises as `together`."""
+    return [each.value for each in _gather_outcomes(*_run_action(action))]
+
+
+def on_rank_0(action: Callable[[], T]) -> T:
+    """Do `action` on rank 0 and return its value on every rank; raises as `together`."""
+    outcome, error = _run_action(action) if this_rank() == 0 else (None, None)
+    if dist.is_initialized():
+        outcomes: list[Any] = [outcome]
+        dist.broadcast_object_list(outcomes, src=0)
+        outcome = outcomes[0]
+    assert outcome is not None
+    if outcome.error is not None:
+        raise CheckpointError(outcome.error) from error
+    value: T = outcome.value
+    return value
+
+
+def _gather_outcomes(outcome: _Outcome, error: BaseException | None) -> list[_Outcome]:
+    outcomes: list[Any] = [outcome]
+    if dist.is_initialized():
+        outcomes = [None] * dist.get_world_size()
+        dist.all_gather_object(outcomes, outcome)
+    failed = {rank: each.error for rank, each in enumerate(outcomes) if each.error is not None}
+    if failed:
+        raise CheckpointError(_describe_failures(failed, len(outcomes))) from error
+    return outcomes
+
+
+def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | None]:
+    # Whatever goes wrong must reach the other ranks: they would wait for this one until the
+    # process group's deadline. It is raised again once they know.
+    try:
+        return _Outcome(value=action()), None
+    except CheckpointException as error:
+        return _Outcome(error=_first_cause(error)), error
+    except CheckpointError as error:
+        return _Outcome(error=str(error)), error
+    except Exception as error:  # noqa: BLE001
+        return _Outcome(error=f"{type(error).__name__}: {error}"), error
+
+
+def _first_cause(error: CheckpointException) -> str:
+    rank, (cause, _) = next(iter(error.failures.items()))
+    told = str(cause) if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
+    return f"rank {rank}: {told}"
+
+
+def _describe_failures(failed: dict[int, str | None], size: int) -> str:
+    messages = set(failed.values())
+    if len(messages) == 1 and len(failed) == size:
+        return str(messages.pop())
+    return " ".join(f"rank {rank}: {message}" for rank, message in failed.items())
 
 
 class Stateful(Protocol):
@@ -57,7 +157,7 @@ class Restored:
     extra: Any
 
 
-_TRIES = 5  # to restore, while a job that trains beside removes what is being read
+_RESTORE_TRIES = 5  # to restore, while a job that trains beside removes what is being read
 
 
 class Checkpointer:
@@ -83,7 +183,7 @@ class Checkpointer:
         location = parse_url(url)
         self._local = Path(location.prefix) if location.kind == "local" else None
         self._store = open_store(url, config=storage)
-        self._catalog = Catalog(self._store, self._local)
+        self._catalog = CheckpointCatalog(self._store, self._local)
         self._keep = keep
 
     def latest(self) -> int | None:
@@ -118,15 +218,15 @@ class Checkpointer:
                 kept, or the ranks' loaders have different seeds. The checkpoints before it are
                 untouched.
         """
-        loaders = gathered(lambda: None if loader is None else _as_json(loader.state_dict()))
+        loaders = gather_values(lambda: None if loader is None else _as_json(loader.state_dict()))
         _check_one_seed(loaders)
-        kept_extra = together(lambda: _as_json(extra))
+        kept_extra = on_all_ranks(lambda: _as_json(extra))
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
-        with self._place_to_write(folder) as place:
-            states = together(lambda: collect_states(model, optimizer, to_load=False))
-            together(lambda: _write(states, place))
-            files = gathered(lambda: self._hand_over(place, folder))
+        with self._write_folder(folder) as place:
+            states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=False))
+            on_all_ranks(lambda: _write_states(states, place))
+            files = gather_values(lambda: self._hand_over(place, folder))
         same = all(state == loaders[0] for state in loaders)
         commit = Commit(
             step=step,
@@ -164,14 +264,18 @@ class Checkpointer:
             if fetched is None:
                 return None
             commit, place = fetched
-            reader = SafeReader(place, [file.name for file in commit.files])
-            states = together(lambda: collect_states(model, optimizer, to_load=True))
-            before = together(lambda: None if loader is None else loader.state_dict())
+            reader = SafeCheckpointReader(place, [file.name for file in commit.files])
+            states = on_all_ranks(lambda: collect_state(model, optimizer, to_load=True))
+            before = on_all_ranks(lambda: None if loader is None else loader.state_dict())
             try:
-                together(lambda: fit_states(states, reader.read_metadata(), self._url_of(commit)))
-                together(lambda: _give(commit, loader))  # before the model: it may refuse
-                together(lambda: _read(states, reader))
-                together(lambda: apply_states(states))
+                on_all_ranks(
+                    lambda: check_state_fits(states, reader.read_metadata(), self._url_of(commit))
+                )
+                on_all_ranks(
+                    lambda: _restore_loader(commit, loader)
+                )  # before the model: it may refuse
+                on_all_ranks(lambda: _read_states(states, reader))
+                on_all_ranks(lambda: apply_state(states))
             except CheckpointError:
                 states.abandon()
                 if loader is not None and before is not None:
@@ -187,11 +291,11 @@ class Checkpointer:
         A job that trains beside may remove the one that is being fetched: then the newer one is.
         """
         commit = on_rank_0(self._catalog.newest)
-        for tries_left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_RESTORE_TRIES)):
             if commit is None:
                 return None
             tried: Commit = commit
-            together(lambda: self._check_loader(tried, loader))  # noqa: B023 - called at once
+            on_all_ranks(lambda: self._check_loader(tried, loader))  # noqa: B023 - called at once
             try:
                 return tried, stack.enter_context(self._fetched(tried))
             except CheckpointError:
@@ -213,7 +317,7 @@ class Checkpointer:
         return uuid.uuid4().hex[:12]
 
     @contextmanager
-    def _place_to_write(self, folder: str) -> Iterator[Path]:
+    def _write_folder(self, folder: str) -> Iterator[Path]:
         """Give the folder for torch's files: the final one on disk, or a temporary one."""
         if self._local is not None:
             yield self._local / folder
@@ -222,10 +326,10 @@ class Checkpointer:
                 yield scratch / "files"
 
     def _hand_over(self, place: Path, folder: str) -> list[SavedFile]:
-        files = own_files(place, this_rank())
-        described = [describe(file) for file in files]
+        files = rank_files(place, this_rank())
+        described = [describe_file(file) for file in files]
         if self._local is None:
-            upload(files, self._store, folder)
+            upload_files(files, self._store, folder)
         return described
 
     @contextmanager
@@ -233,22 +337,22 @@ class Checkpointer:
         """Give the folder with a checkpoint's files, verified; the ranks of a host share that."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
         if self._local is not None:
-            here = _ranks_here()
+            here = _ranks_of_host()
             share = commit.files[here.index(this_rank()) :: len(here)]
-            together(lambda: self._fetch(share, folder, None))
+            on_all_ranks(lambda: self._fetch(share, folder, None))
             yield self._local / folder
             return
         with scratch_folder() as scratch:
-            here = _ranks_here()
-            shared = Path(gathered(lambda: str(scratch))[here[0]])
+            here = _ranks_of_host()
+            shared = Path(gather_values(lambda: str(scratch))[here[0]])
             share = commit.files[here.index(this_rank()) :: len(here)]
-            together(lambda: self._fetch(share, folder, shared))
+            on_all_ranks(lambda: self._fetch(share, folder, shared))
             yield shared
-            together(lambda: None)  # the folder goes once nobody reads it any more
+            on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more
 
     def _fetch(self, files: Sequence[SavedFile], folder: str, destination: Path | None) -> None:
         for file in files:
-            fetch(file, self._store, folder, destination)
+            fetch_file(file, self._store, folder, destination)
 
     def _check_loader(self, commit: Commit, loader: Stateful | None) -> None:
         if loader is None:
@@ -270,11 +374,11 @@ class Checkpointer:
         return f"{self._store.url}/{step_folder(commit.step)}"
 
 
-def _ranks_here() -> list[int]:
+def _ranks_of_host() -> list[int]:
     """Return the ranks of this host, where the launcher tells (LOCAL_RANK); else this one."""
     world = current_world()
     first = world.rank - world.local_rank
-    return [rank for rank, other in enumerate(gathered(lambda: first)) if other == first]
+    return [rank for rank, other in enumerate(gather_values(lambda: first)) if other == first]
 
 
 def _check_one_seed(states: Sequence[Any]) -> None:
@@ -295,7 +399,7 @@ def _check_one_seed(states: Sequence[Any]) -> None:
         )
 
 
-def _give(commit: Commit, loader: Stateful | None) -> None:
+def _restore_loader(commit: Commit, loader: Stateful | None) -> None:
     """Give a loader the state that it had, or that of all ranks."""
     if loader is not None and commit.loader is not None:
         of_rank = 0 if len(commit.loader) == 1 else this_rank()
@@ -312,13 +416,13 @@ def _as_json(state: Any) -> Any:
         ) from error
 
 
-def _write(states: States, place: Path) -> None:
+def _write_states(states: TrainingState, place: Path) -> None:
     with _without_single_process_warning():
         writer = FileSystemWriter(place)
         write_states(states.values, storage_writer=writer, planner=SafeSavePlanner())
 
 
-def _read(states: States, reader: SafeReader) -> None:
+def _read_states(states: TrainingState, reader: SafeCheckpointReader) -> None:
     with _without_single_process_warning():
         load(states.values, storage_reader=reader, planner=SafeLoadPlanner())
 

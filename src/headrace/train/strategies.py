@@ -1,24 +1,195 @@
-"""How a model is spread over ranks and devices."""
+"""Training strategies: device, process group, and DDP, FSDP or DataParallel around a model.
+
+A process group that is destroyed ends, and no import of torch's keeps it:
+`torch.distributed.nn.functional` takes what `group.WORLD` is as it is imported for the default of
+its arguments, and whatever of torch saves and shards models imports it. Where the group exists by
+then, those defaults keep it for good: `destroy_process_group` ends none of gloo's threads, and one
+that lets go of a tensor while the interpreter ends takes the process with it ("terminate called
+without an active exception", SIGABRT; measured with torch 2.13 in one of eight exits). Imported
+earlier, the defaults are None, which stands for the same group.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
+import time
+import types
 import warnings
+from collections import Counter
 from collections.abc import Iterable
-from typing import Literal, get_args
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.nn import functional
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from headrace.core import env
 from headrace.core.errors import UsageError
 from headrace.core.world import current_world
-from headrace.train.blocks import repeated_blocks
-from headrace.train.devices import choose_device, join_process_group
+
+
+def repeated_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the outermost modules that stand in a list or sequence beside others of their class.
+
+    Only modules made of others, with parameters: a row of convolutions is no row of blocks. Lists
+    in lists are looked through, so the layers of each stage of a staged model are found.
+    """
+    found: list[nn.Module] = []
+    _collect_blocks(model, found)
+    return found
+
+
+def _collect_blocks(parent: nn.Module, found: list[nn.Module]) -> None:
+    is_row = isinstance(parent, (nn.ModuleList, nn.Sequential))
+    kinds = Counter(type(child) for child in parent.children()) if is_row else Counter()
+    for child in parent.children():
+        if kinds[type(child)] > 1 and _is_block(child):
+            found.append(child)
+        else:
+            _collect_blocks(child, found)
+
+
+def _is_block(module: nn.Module) -> bool:
+    if isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)):
+        return False
+    return any(True for _ in module.children()) and any(True for _ in module.parameters())
+
+
+_GLOO_THREAD = "pt_gloo_runloop"
+_FINISH_WITHIN_S = 1.0
+_POLL_S = 0.003
+_QUIET_POLLS = 3
+
+
+def choose_device(device: torch.device | str | None = None) -> torch.device:
+    """Return the device of this rank, and make it the current one.
+
+    Args:
+        device: Taken as it is; without a number (`"cuda"`) the local rank's. None: the local
+            rank's accelerator, or the CPU where there is none.
+
+    Raises:
+        UsageError: There are fewer devices than ranks on this host.
+    """
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        chosen = accelerator if accelerator is not None else torch.device("cpu")
+    else:
+        chosen = torch.device(device)
+    if chosen.type == "cpu":
+        return chosen
+    number: Any = chosen.index  # None where the device was named without; torch's types differ
+    if number is None:
+        chosen = torch.device(chosen.type, env.LOCAL_RANK.get_int(0) or 0)
+    module = torch.get_device_module(chosen)
+    count = int(module.device_count())
+    if chosen.index >= count:
+        raise UsageError(
+            f"{chosen} does not exist: this host has {count} device(s) of type {chosen.type}. "
+            "Start one rank on each: headrace run --nproc-per-node auto ..."
+        )
+    if hasattr(module, "set_device"):
+        module.set_device(chosen)
+    return chosen
+
+
+def join_process_group(device: torch.device) -> None:
+    """Initialise torch's process group unless it is there already.
+
+    With RANK set, of all ranks, as torchrun tells; otherwise of this process alone, without
+    network. nccl (or the device's own backend) carries tensors on the device, gloo those on the
+    CPU. A script that ends well leaves the group at its exit, if it did not itself.
+
+    Raises:
+        UsageError: RANK is set, but not what else torchrun sets.
+    """
+    if dist.is_initialized():
+        return
+    atexit.register(_destroy_process_group, os.getpid())
+    backend = dist.get_default_backend_for_device(device)
+    if device.type != "cpu":
+        backend = f"cpu:gloo,{device.type}:{backend}"
+    if env.RANK.get() is None:
+        dist.init_process_group(backend, store=_private_store(), rank=0, world_size=1)
+        return
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:
+        raise UsageError(
+            f"RANK is set, but the ranks cannot meet: {error}. Start the script with headrace run "
+            "or torchrun, or unset RANK to run it alone."
+        ) from error
+
+
+def _private_store() -> Any:
+    return dist.HashStore()  # type: ignore[attr-defined]  # torch's types lack it
+
+
+def _destroy_process_group(owner: int) -> None:
+    """Destroy the process group of a rank that ends well, while Python is still whole.
+
+    gloo's threads may free the tensors of their last collective late. While the interpreter
+    shuts down, that aborts the process (pytorch issue 190489): a finished training would end in
+    SIGABRT. After an error the group is left alone: the others may be in a collective that this
+    rank never joins, and some backends would wait for it.
+    """
+    forked = os.getpid() != owner
+    failed = getattr(sys, "last_type", None) is not None
+    if forked or failed:
+        return
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _wait_for_gloo_threads()
+
+
+def _wait_for_gloo_threads() -> None:
+    """Wait until gloo's threads sleep, a second at most.
+
+    Destroying a group ends its threads only where nothing else holds it, and the mesh of an FSDP
+    model and the reducer of DDP do. To free a tensor such a thread needs the interpreter, which
+    is its own while this one sleeps. Once it has slept in several looks it has freed all.
+    """
+    deadline_s = time.monotonic() + _FINISH_WITHIN_S
+    quiet_looks = 0
+    while quiet_looks < _QUIET_POLLS and time.monotonic() < deadline_s:
+        states = _thread_states(_GLOO_THREAD)
+        if not states:
+            return
+        quiet_looks = quiet_looks + 1 if states == {"S"} else 0
+        time.sleep(_POLL_S)
+
+
+def _thread_states(name: str) -> set[str]:
+    """Return what Linux tells of this process's threads of a name, as "R" or "S"."""
+    states = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # it has ended meanwhile
+            identity, _, rest = (task / "stat").read_text().rpartition(") ")
+            if identity.partition(" (")[2] == name:
+                states.add(rest[0])
+    return states
+
+
+def release_default_group() -> None:
+    """Have those defaults be what they are where the module is imported first."""
+    world = dist.group.WORLD
+    if world is None:
+        return
+    for function in vars(functional).values():
+        if isinstance(function, types.FunctionType) and function.__defaults__:
+            function.__defaults__ = tuple(
+                None if default is world else default for default in function.__defaults__
+            )
+
 
 Strategy = Literal["ddp", "fsdp", "dp", "none"]
 
@@ -59,13 +230,13 @@ def prepare(
     if strategy in {"ddp", "fsdp"} or env.RANK.get() is not None:
         join_process_group(place)
     if strategy in {"ddp", "fsdp"}:
-        _tell_of_idle_devices(place)
-    return _spread(model, strategy, place)
+        _warn_of_idle_devices(place)
+    return _wrap_model(model, strategy, place)
 
 
-def _spread(model: nn.Module, strategy: Strategy, place: torch.device) -> nn.Module:
+def _wrap_model(model: nn.Module, strategy: Strategy, place: torch.device) -> nn.Module:
     if strategy == "fsdp":
-        return _shard(model, place)
+        return _shard_model(model, place)
     model = model.to(place)
     if strategy == "dp":
         return nn.DataParallel(model)
@@ -76,7 +247,7 @@ def _spread(model: nn.Module, strategy: Strategy, place: torch.device) -> nn.Mod
     return DistributedDataParallel(model, device_ids=None if place.type == "cpu" else [place])
 
 
-def _shard(model: nn.Module, place: torch.device) -> nn.Module:
+def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
     mesh = init_device_mesh(place.type, (dist.get_world_size(),))
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
@@ -86,18 +257,18 @@ def _shard(model: nn.Module, place: torch.device) -> nn.Module:
             for tensor in (*part.parameters(), *part.buffers())
             if not isinstance(tensor, DTensor)
         ]
-        _take_from_rank_0(whole)
+        _broadcast_from_rank_0(whole)
         fully_shard(part, mesh=mesh)
     return model
 
 
-def _take_from_rank_0(tensors: Iterable[torch.Tensor]) -> None:
+def _broadcast_from_rank_0(tensors: Iterable[torch.Tensor]) -> None:
     if dist.get_world_size() > 1:
         for tensor in tensors:
             dist.broadcast(tensor.detach(), src=0)
 
 
-def _tell_of_idle_devices(place: torch.device) -> None:
+def _warn_of_idle_devices(place: torch.device) -> None:
     if place.type == "cpu" or env.RANK.get() is not None:
         return
     count = int(torch.get_device_module(place).device_count())

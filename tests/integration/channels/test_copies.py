@@ -18,7 +18,7 @@ from s3_server import S3Server
 from slow_proxy import Faults, slow_proxy
 
 from headrace.core.errors import HeadraceError
-from headrace.data.copies.request import END, CopyAnswer, CopyRequest, Wanted
+from headrace.data.channels.messages import END, ChannelRequest, ChannelsAnswer, ChannelsRequest
 from headrace.data.storage import open_store
 from jobs import alive, eventually
 from services.object_servers import GoogleHandler, StoredObject, object_server
@@ -40,24 +40,36 @@ class Copier:
     """A copying process, as the launcher starts it."""
 
     def __init__(
-        self, wanted: list[Wanted], limit_bytes: int | None = None, stderr: int = subprocess.PIPE
+        self,
+        wanted: list[ChannelRequest],
+        limit_bytes: int | None = None,
+        stderr: int = subprocess.PIPE,
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.data.copies.process", "--parent", str(os.getpid())],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "headrace.data.channels.copy.process",
+                "--parent",
+                str(os.getpid()),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
         assert self.process.stdin is not None
-        request = CopyRequest(channels=tuple(wanted), limit_bytes=limit_bytes)
+        request = ChannelsRequest(channels=tuple(wanted), limit_bytes=limit_bytes)
         self.process.stdin.write(f"{request.to_json()}\n")
         self.process.stdin.flush()
 
-    def answer(self) -> CopyAnswer:
+    def answer(self) -> ChannelsAnswer:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             assert self.process.stderr is not None
             raise AssertionError(self.process.stderr.read())
-        return CopyAnswer.from_json(line)
+        return ChannelsAnswer.from_json(line)
 
     def folder(self, name: str = "train") -> Path:
         answer = self.answer()
@@ -82,7 +94,7 @@ class Copier:
 
 @contextmanager
 def copying(
-    wanted: list[Wanted], limit_bytes: int | None = None, stderr: int = subprocess.PIPE
+    wanted: list[ChannelRequest], limit_bytes: int | None = None, stderr: int = subprocess.PIPE
 ) -> Iterator[Copier]:
     copier = Copier(wanted, limit_bytes, stderr)
     try:
@@ -99,7 +111,9 @@ def stop_amid(copier: Copier, folder: Path) -> None:
 
 
 def copied(url: str, folder: Path, number: int = 0, of: int = 1) -> Path:
-    with copying([Wanted(name="train", url=url, folder=str(folder), number=number, of=of)]) as one:
+    with copying(
+        [ChannelRequest(name="train", url=url, folder=str(folder), number=number, of=of)]
+    ) as one:
         return one.folder()
 
 
@@ -193,7 +207,7 @@ def test_what_is_whole_survives_a_kill_and_the_rest_is_fetched(
     share: float, s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = fill(s3_url, some(600) | {"large.tar": os.urandom(LARGE_BYTES)})
-    wanted = [Wanted(name="train", url=s3_url, folder=str(tmp_path))]
+    wanted = [ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]
     with slow_proxy(s3_server.endpoint, latency_ms=60, rate_mb=1) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         copier = Copier(wanted)
@@ -218,7 +232,7 @@ def test_the_parts_of_a_large_object_that_were_written_are_kept_after_a_kill(
     ]
     with slow_proxy(s3_server.endpoint, rate_mb=3) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        copier = Copier([Wanted(name="train", url=s3_url, folder=str(tmp_path))])
+        copier = Copier([ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))])
         eventually(lambda: any(filter(None, notes())), "a part")
         copier.kill()
     kept = {json.loads(line)[0] for line in filter(None, notes())}
@@ -238,7 +252,7 @@ def test_two_copies_at_once_fetch_each_object_once_and_who_waits_says_for_whom(
     s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = fill(s3_url, some(300))
-    wanted = [Wanted(name="train", url=s3_url, folder=str(tmp_path))]
+    wanted = [ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]
     with slow_proxy(s3_server.endpoint, latency_ms=400) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with copying(wanted) as one:
@@ -257,7 +271,7 @@ def test_whoever_waits_goes_on_where_a_killed_process_was(
     s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = fill(s3_url, some(300))
-    wanted = [Wanted(name="train", url=s3_url, folder=str(tmp_path))]
+    wanted = [ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]
     with slow_proxy(s3_server.endpoint, latency_ms=400) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         one = Copier(wanted)
@@ -271,10 +285,10 @@ def test_whoever_waits_goes_on_where_a_killed_process_was(
 REPLACED_MEANWHILE = """
 import sys
 from pathlib import Path
-from headrace.data.copies.folders import CacheFolders
-from headrace.data.copies.listing import list_channel
-from headrace.data.copies.request import Wanted
-from headrace.data.copies.trees import Trees
+from headrace.data.channels.copy.cache_dir import CacheFolders
+from headrace.data.channels.listing import list_channel
+from headrace.data.channels.messages import Wanted
+from headrace.data.channels.copy.trees import Trees
 from headrace.data.storage import StorageConfig, declare_leaf, open_store
 
 declare_leaf()
@@ -337,7 +351,7 @@ def test_a_tree_that_a_job_holds_is_never_evicted(s3_url: str, tmp_path: Path) -
     fill(f"{s3_url}/held", held)
     fill(f"{s3_url}/newer", newer)
     wanted = {
-        name: [Wanted(name="train", url=f"{s3_url}/{name}", folder=str(tmp_path))]
+        name: [ChannelRequest(name="train", url=f"{s3_url}/{name}", folder=str(tmp_path))]
         for name in ("held", "newer")
     }
     with copying(wanted["held"], 600_000) as one:
@@ -361,7 +375,7 @@ def test_trees_used_longest_ago_make_way_first(s3_url: str, tmp_path: Path) -> N
         fill(f"{s3_url}/{name}", objects[name])
     fill(f"{s3_url}/d", objects["d"])
     for name in "abcad":
-        wanted = [Wanted(name="train", url=f"{s3_url}/{name}", folder=str(tmp_path))]
+        wanted = [ChannelRequest(name="train", url=f"{s3_url}/{name}", folder=str(tmp_path))]
         with copying(wanted, 1_000_000) as one:
             folders[name] = one.folder()
             one.end()
@@ -375,7 +389,7 @@ def test_a_file_that_someone_wrote_to_is_fetched_anew(s3_url: str, tmp_path: Pat
     (folder / "a").chmod(0o644)
     (folder / "a").write_bytes(b"something__")
     assert files_of(copied(s3_url, tmp_path)) == objects
-    with copying([Wanted(name="train", url=s3_url, folder=str(tmp_path))]) as running:
+    with copying([ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]) as running:
         folder = running.folder()
         (folder / "a").chmod(0o644)
         (folder / "a").write_bytes(b"something__")
@@ -413,10 +427,14 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
     s3_url: str, tmp_path: Path
 ) -> None:
     fill(s3_url, {"large.tar": os.urandom(LARGE_BYTES)})
-    request = CopyRequest(channels=(Wanted(name="t", url=s3_url, folder=f"{tmp_path}/disk/c"),))
+    request = ChannelsRequest(
+        channels=(ChannelRequest(name="t", url=s3_url, folder=f"{tmp_path}/disk/c"),)
+    )
     (tmp_path / "disk").mkdir()
-    ended = run_beside("headrace.data.copies.process", tmp_path / "disk", "8m", request.to_json())
-    answer = CopyAnswer.from_json(ended.stdout)
+    ended = run_beside(
+        "headrace.data.channels.copy.process", tmp_path / "disk", "8m", request.to_json()
+    )
+    answer = ChannelsAnswer.from_json(ended.stdout)
     assert answer.kind == "NoSpaceError", ended.stderr
     assert "20 MiB are to be fetched, and the disk of" in answer.message
     assert "MiB free. Make room, or name another folder" in answer.message
@@ -424,7 +442,7 @@ def test_a_channel_larger_than_the_disk_is_refused_with_the_numbers(
 
 def test_what_changed_while_it_was_held_is_named(s3_url: str, tmp_path: Path) -> None:
     fill(s3_url, {f"{number}": b"before" for number in range(9)})
-    with copying([Wanted(name="train", url=s3_url, folder=str(tmp_path))]) as one:
+    with copying([ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]) as one:
         folder = one.folder()
         fill(s3_url, {f"{number}": b"after it" for number in range(6)} | {"new": b"x"})
         open_store(s3_url).delete("8")
@@ -436,7 +454,7 @@ def test_what_changed_while_it_was_held_is_named(s3_url: str, tmp_path: Path) ->
 
 def test_nothing_is_said_where_nothing_changed(s3_url: str, tmp_path: Path) -> None:
     fill(s3_url, {"a": b"a"})
-    with copying([Wanted(name="train", url=s3_url, folder=str(tmp_path))]) as one:
+    with copying([ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))]) as one:
         one.folder()
         said = one.end(END)
     assert said.count("\n") == 1
@@ -467,17 +485,17 @@ def test_wrong_credentials_are_told_and_not_shown(
 
 def test_the_process_ends_with_whoever_started_it(s3_url: str, tmp_path: Path) -> None:
     fill(s3_url, {"a": b"a"})
-    wanted = Wanted(name="train", url=s3_url, folder=str(tmp_path))
+    wanted = ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))
     launcher = (
         "import sys, time\n"
-        "from headrace.data.copies.request import CopyRequest\n"
-        "from headrace.launch.channels import copies, holding\n"
+        "from headrace.data.channels.messages import CopyRequest\n"
+        "from headrace.data.channels import copies, holding\n"
         "made = copies.Copies(CopyRequest.from_json(sys.argv[1]))\n"
         "made.make()\n"
         "print(*holding.holders(), flush=True)\n"
         "time.sleep(600)\n"
     )
-    request = CopyRequest(channels=(wanted,)).to_json()
+    request = ChannelsRequest(channels=(wanted,)).to_json()
     with subprocess.Popen(
         [sys.executable, "-c", launcher, request], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -496,7 +514,7 @@ def test_a_terminal_sees_one_line_that_tells_rate_and_time_left(
     with slow_proxy(s3_server.endpoint, rate_mb=2) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with copying(
-            [Wanted(name="train", url=s3_url, folder=str(tmp_path))], stderr=theirs
+            [ChannelRequest(name="train", url=s3_url, folder=str(tmp_path))], stderr=theirs
         ) as one:
             os.close(theirs)
             one.folder()

@@ -14,8 +14,8 @@ import pytest
 from s3_server import S3Server
 from slow_proxy import slow_proxy
 
-from headrace.data.copies.request import CopyAnswer
-from headrace.data.copies.sharing import Share, share_out
+from headrace.data.channels.copy.parallel_fetch import FetchShare, split_objects
+from headrace.data.channels.messages import ChannelsAnswer
 from headrace.data.storage import ObjectInfo, open_store
 from jobs import alive, descendants, eventually
 from small_disks import run_beside
@@ -26,10 +26,10 @@ COPY = """
 import os, sys
 from pathlib import Path
 from headrace.core.errors import HeadraceError
-from headrace.data.copies.folders import CacheFolders
-from headrace.data.copies.listing import list_channel
-from headrace.data.copies.request import Wanted
-from headrace.data.copies.trees import Trees
+from headrace.data.channels.copy.cache_dir import CacheFolders
+from headrace.data.channels.listing import list_channel
+from headrace.data.channels.messages import Wanted
+from headrace.data.channels.copy.trees import Trees
 from headrace.data.storage import StorageConfig, declare_leaf
 
 declare_leaf()
@@ -100,13 +100,13 @@ def test_shares_are_all_objects_once_and_large_ones_are_the_first_ones() -> None
         ObjectInfo(path=str(number), size_bytes=size, etag="", modified_s=0.0)
         for number, size in enumerate(sizes)
     ]
-    shares = share_out(infos, 4)
+    shares = split_objects(infos, 4)
     assert len(shares) == 4
     assert sorted(int(info.path) for share in shares for info in share) == list(range(len(sizes)))
     assert all(info.size_bytes <= MIB for share in shares[1:] for info in share)
-    assert len(share_out(infos[:1500], 4)) == 1
-    assert len(share_out(infos, 1)) == 1
-    assert share_out([], 4) == [[]]
+    assert len(split_objects(infos[:1500], 4)) == 1
+    assert len(split_objects(infos, 1)) == 1
+    assert split_objects([], 4) == [[]]
 
 
 def test_what_several_processes_fetch_is_the_channel(
@@ -174,15 +174,20 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
     objects: dict[str, bytes], s3_server: S3Server, s3_url: str, tmp_path: Path
 ) -> None:
     url, disk = f"s3://{s3_server.bucket}/shared", tmp_path / "disk"
-    share = Share(
+    share = FetchShare(
         base=url, tree=f"{disk}/tree", cache=f"{disk}/cache",
         objects=tuple(info for info in open_store(url).list() if info.size_bytes <= MIB),
     )  # fmt: skip
     disk.mkdir()
     ended = run_beside(
-        "headrace.data.copies.share_process", disk, "64k", share.to_json(), "tree/0", "tree/1",
+        "headrace.data.channels.copy.parallel_fetch",
+        disk,
+        "64k",
+        share.to_json(),
+        "tree/0",
+        "tree/1",
         "tree/2",
-    )  # fmt: skip
-    answer = CopyAnswer.from_json(ended.stdout.splitlines()[-1])
+    )
+    answer = ChannelsAnswer.from_json(ended.stdout.splitlines()[-1])
     assert answer.kind == "NoSpaceError", ended.stderr
     assert "no space is left on the disk" in answer.message

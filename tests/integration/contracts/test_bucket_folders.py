@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.placed import may_place
-from headrace.data.mounts.programs import is_mounted
+from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.data.channels.mount.mount_program import is_mounted
 from jobs import run
 from services.object_servers import GoogleHandler, ObjectServer, StoredObject, object_server
 
 pytestmark = pytest.mark.skipif(
     shutil.which("fusermount3") is None
     or not Path("/dev/fuse").exists()
-    or not may_place("/opt/ml"),
+    or not can_bind_mount("/opt/ml"),
     reason="needs FUSE, fusermount3 (package fuse3) and mount namespaces",
 )
 SCRIPT = """
@@ -82,5 +82,5 @@ def test_paths_of_other_folders_name_no_bucket(job: Path) -> None:
 
 
 def test_a_folder_of_the_root_can_be_placed() -> None:
-    assert may_place("/headrace-test/deep")
+    assert can_bind_mount("/headrace-test/deep")
     assert not Path("/headrace-test").exists()

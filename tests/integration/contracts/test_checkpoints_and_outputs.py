@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import UsageError
-from headrace.core.placed import may_place
+from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.storage import open_store
-from headrace.launch.site.checkpoint_place import make_place
-from headrace.launch.uploads.lease import Lease
+from headrace.jobs.sync.lease import Lease
+from headrace.platforms.sagemaker.folders import make_checkpoint_path
 from jobs import attempts_of, clean_environment, eventually, headrace, run, started
 
 COUNTS = """
@@ -77,7 +77,7 @@ print("found", found, sorted(path.name for path in pathlib.Path("/opt/ml/checkpo
 QUIET = ("--profile", "off")
 
 
-@pytest.mark.skipif(not may_place("/opt/ml"), reason="no mount namespaces")
+@pytest.mark.skipif(not can_bind_mount("/opt/ml"), reason="no mount namespaces")
 @pytest.mark.parametrize("below", ["", "/opt/ml/mine", "/headrace-test/deep"])
 def test_checkpoints_at_a_path_of_the_scripts_own_come_back_there(
     tmp_path: Path, below: str
@@ -104,7 +104,7 @@ def test_a_path_for_checkpoints_that_would_hide_something_is_refused(tmp_path: P
 
 def test_a_path_for_checkpoints_needs_a_view_of_files_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a process of this host may mount nothing"):
-        make_place("/mine", tmp_path, may_place=False)
+        make_checkpoint_path("/mine", tmp_path, can_bind_mount=False)
 
 
 def test_a_run_goes_on_from_its_url_where_its_folder_is_lost(tmp_path: Path, s3_url: str) -> None:
@@ -217,7 +217,7 @@ def test_a_lease_whose_process_has_ended_is_taken_over(s3_url: str) -> None:
 TAKES = """
 import os, sys
 from headrace.data.storage import declare_leaf, open_store
-from headrace.launch.uploads.lease import Lease
+from headrace.jobs.sync.lease import Lease
 declare_leaf()
 Lease(open_store(sys.argv[1]), "a").take()
 os._exit(0)

@@ -24,7 +24,7 @@ from headrace import (
     rule_configs,
 )
 from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.launch.estimator.started_run import StartedRun
+from headrace.jobs.run_handle import RunHandle
 from jobs import (
     alive,
     attempts_of,
@@ -286,7 +286,7 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     assert first is not None
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     again = Estimator.attach(first.path)
-    assert again.latest_run == StartedRun(path=first.path, number=1)
+    assert again.latest_run == RunHandle(path=first.path, number=1)
     again.fit(logs=False, job_name="second")
     assert again.latest_run is not None
     told, retold = (attempts_of(each.path)[0] for each in (first, again.latest_run))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.data.mounts.programs import is_mounted
+from headrace.data.channels.mount.mount_program import is_mounted
 from headrace.data.storage import open_store
 from jobs import alive, descendants, eventually, run, started
 

@@ -13,8 +13,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from headrace.cluster.local import LocalCluster
-from headrace.contracts.groups import Group
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.platforms.instance_groups import GroupSpec
 from jobs import headrace, run
 
 Run = Callable[..., CompletedProcess[str]]
@@ -123,9 +123,9 @@ GROUPS = ["--group", "gpu=2", "--group", "cpu=1"]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    groups = [Group(name="gpu", hosts=2, cpus=2), Group(name="cpu", hosts=1, cpus=2)]
-    cluster = LocalCluster(groups, devices=[])
+def cluster() -> Iterator[EmulatedCluster]:
+    groups = [GroupSpec(name="gpu", hosts=2, cpus=2), GroupSpec(name="cpu", hosts=1, cpus=2)]
+    cluster = EmulatedCluster(groups, devices=[])
     yield cluster
     cluster.close()
 

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.contracts.host_group import HostGroup
-from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.training_job import Channel, Machine, TrainingJob
-from headrace.contracts.vertex_variables import VertexPlaces, vertex_variables
-from headrace.launch.site.sagemaker_tree import SageMakerTree
+from headrace.platforms.instance_groups import HostGroup
+from headrace.platforms.sagemaker.folders import SageMakerTree
+from headrace.platforms.sagemaker.variables import sagemaker_v3_variables, sagemaker_variables
+from headrace.platforms.training_job import Channel, HostResources, TrainingJob
+from headrace.platforms.vertex import VertexPaths, vertex_variables
 from jobs import clean_environment, headrace, run
 
-MACHINE = Machine(cpus=2, interface="lo")
+MACHINE = HostResources(cpus=2, interface="lo")
 # Each host of these jobs is a process here; only its name has to lead somewhere.
 GPU = HostGroup(name="gpu", hosts=("127.0.0.2", "127.0.0.3"), instance_type="ml.g5.xlarge")
 CPU = HostGroup(name="cpu", hosts=("127.0.0.4",), instance_type="ml.c5.xlarge")
@@ -105,7 +105,7 @@ def test_ranks_on_a_jobs_hosts_meet_and_its_folders_are_used(tmp_path: Path, sdk
 
 
 def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
-    places = VertexPlaces(output="/gcs/bucket", data={})
+    places = VertexPaths(output="/gcs/bucket", data={})
     job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
     environments = {host: vertex_variables(job, host, places) for host in job.hosts}
     port = str(free_port())
@@ -124,7 +124,7 @@ def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contr
 ) -> None:
     environments = {host: outer(host, tmp_path) for host in GPU.hosts}
     if service == "vertex":
-        places = VertexPlaces(output="/gcs/bucket", data={})
+        places = VertexPaths(output="/gcs/bucket", data={})
         job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
         environments = {host: vertex_variables(job, host, places) for host in job.hosts}
     said = on_all_hosts(

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.contracts.host_group import HostGroup
-from headrace.contracts.sagemaker_arguments import sagemaker_arguments, sagemaker_v3_arguments
-from headrace.contracts.sagemaker_folders import SageMakerFolders
-from headrace.contracts.sagemaker_variables import sagemaker_v3_variables, sagemaker_variables
-from headrace.contracts.training_job import Channel, Distribution, Machine, TrainingJob
-from headrace.core.placed import placed_command
-from headrace.launch.site.sagemaker_tree import SageMakerTree
+from headrace.core.process.mount_namespace import namespace_command
+from headrace.platforms.instance_groups import HostGroup
+from headrace.platforms.sagemaker.folders import SageMakerFolders, SageMakerTree
+from headrace.platforms.sagemaker.variables import (
+    sagemaker_arguments,
+    sagemaker_v3_arguments,
+    sagemaker_v3_variables,
+    sagemaker_variables,
+)
+from headrace.platforms.training_job import Channel, Distribution, HostResources, TrainingJob
 from jobs import clean_environment
 
 HYPERPARAMETERS = {
@@ -76,7 +79,7 @@ JOBS = {
 HOSTS = [(told, host) for told, job in JOBS.items() for host in job.hosts]
 
 
-def laid_out(job: TrainingJob, host: str, machine: Machine, folder: Path) -> SageMakerTree:
+def laid_out(job: TrainingJob, host: str, machine: HostResources, folder: Path) -> SageMakerTree:
     tree = SageMakerTree(folder / "ml")
     places = {channel.name: folder for channel in job.channels}
     tree.lay_out(job, host, machine, code=folder, channels=places)
@@ -88,7 +91,7 @@ def test_the_toolkits_environment_is_what_the_script_is_told(
     told: str, host: str, tmp_path: Path
 ) -> None:
     job = JOBS[told]
-    machine = Machine(cpus=4, gpus=1)
+    machine = HostResources(cpus=4, gpus=1)
     tree = laid_out(job, host, machine, tmp_path)
     variables = sagemaker_variables(job, host, tree.folders, machine)
     ended = subprocess.run(
@@ -115,7 +118,7 @@ def test_the_toolkits_environment_is_what_the_script_is_told(
 def test_what_sdk_3s_container_exports_is_what_the_script_is_told(
     host: str, tmp_path: Path
 ) -> None:
-    job, machine = JOBS["two groups"], Machine(cpus=4, gpus=1, interface="lo")
+    job, machine = JOBS["two groups"], HostResources(cpus=4, gpus=1, interface="lo")
     tree = laid_out(job, host, machine, tmp_path)
     variables = sagemaker_v3_variables(job, host, SageMakerFolders(), machine)
     (own,) = [
@@ -123,7 +126,9 @@ def test_what_sdk_3s_container_exports_is_what_the_script_is_told(
         for file in metadata.files("sagemaker-train") or ()
         if str(file).endswith("scripts/environment.py")
     ]
-    command = placed_command(sys.executable, {"/opt/ml": tree.folders.base}, [sys.executable, own])
+    command = namespace_command(
+        sys.executable, {"/opt/ml": tree.folders.base}, [sys.executable, own]
+    )
     subprocess.run(
         [str(part) for part in command],
         env=clean_environment(TRAINING_JOB_NAME=job.name),

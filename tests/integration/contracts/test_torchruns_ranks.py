@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.records.reading import Records
+from headrace.records.reader import Records
 from jobs import DEADLINE_S, alive, attempts_of, clean_environment, headrace
 
 TRAIN = """

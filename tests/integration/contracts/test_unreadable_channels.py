@@ -92,7 +92,7 @@ def test_so_many_entries_are_asked_about_and_no_more(job: Path) -> None:
     # Three entries come before it: a folder's own are told before those of the folders in it.
     asked = (
         "import pathlib\n"
-        "from headrace.launch.channels.readable import first_unreadable\n"
+        "from headrace.data.channels.resolve import first_unreadable\n"
         "for most in (3, 4):\n"
         "    print(first_unreadable(pathlib.Path('images'), most=most))\n"
     )

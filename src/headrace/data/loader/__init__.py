@@ -1,1 +1,1 @@
-"""The loader: ShardDataset and DataLoader. See README.md beside this file for its life cycle."""
+"""The loader: ShardDataset and DataLoader. See README.md in this folder for its life cycle."""

@@ -1,4 +1,4 @@
-"""A loader's arguments, checked and completed."""
+"""Arguments of a loader, checked and completed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset
 
-from headrace.core.cores import usable_cores
 from headrace.core.errors import UsageError
-from headrace.core.world import World, current_world
-from headrace.data.loader.known import KnownDataset
+from headrace.core.world import World, current_world, usable_cores
+from headrace.data.loader.dataset_protocol import NativeDataset
 
 _BATCHES_AHEAD_PER_WORKER = 2  # as torch's prefetch_factor
 
@@ -66,7 +65,7 @@ def check_exclusive(
         raise UsageError("batch_size=None gives single samples: drop_last has nothing to drop.")
 
 
-def check_waiting(executor: object, timeout_s: float) -> None:
+def check_executor(executor: object, timeout_s: float) -> None:
     """Raise UsageError for an executor or a deadline that cannot be."""
     if isinstance(executor, str) and executor != "processes":
         raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
@@ -79,12 +78,12 @@ def is_iterable(dataset: Any) -> bool:
     return not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
 
 
-def drawn_seed(generator: torch.Generator) -> int:
+def draw_seed(generator: torch.Generator) -> int:
     """Return a seed drawn from a generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def check_place(made_for: World) -> None:
+def check_world_unchanged(made_for: World) -> None:
     """Raise UsageError where the ranks have met since a loader was made for fewer."""
     now = current_world()
     if now.size > 1 and (now.rank, now.size) != (made_for.rank, made_for.size):
@@ -123,6 +122,6 @@ def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
     samples = len(dataset)
     if samples < 1:
         raise UsageError(f"The dataset ({type(dataset).__name__}) is empty: nothing to load.")
-    if isinstance(dataset, KnownDataset):
+    if isinstance(dataset, NativeDataset):
         return dataset.fingerprint, samples, dataset.shard_sizes
     return f"{type(dataset).__qualname__}:{samples}", samples, None

@@ -1,9 +1,9 @@
-"""Samples to a batch, each copied straight to its place: torch's `default_collate`, without torch.
+"""torch's `default_collate` without torch: each sample is copied straight to its row.
 
 The meaning is that of `torch.utils.data.default_collate`: arrays, tensors and numbers are stacked
 to tensors, dicts and sequences are collated by member, strings and bytes become lists. Where a
 sample holds something else (a type that the user has registered with torch, say), torch's own
-function is asked.
+function is called.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.data.loader.wire import Arena, Placed, place
+from headrace.data.loader.serialization import Arena, PlacedArray, place_array
 
 
-class NotPlainError(TypeError):
+class UnsupportedTypeError(TypeError):
     """A sample holds something that this module does not collate; torch's function is asked."""
 
 
-class Column(Protocol):
+class BatchColumn(Protocol):
     """One member of the samples, gathered over the batch."""
 
     def add(self, row: int, value: Any) -> None:
@@ -53,9 +53,9 @@ def collate(samples: Iterator[Any], count: int, arena: Arena) -> Any:
 _PLAIN_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}  # torch's dtypes for them
 
 
-def column_for(example: Any, count: int, arena: Arena) -> Column:
+def column_for(example: Any, count: int, arena: Arena) -> BatchColumn:
     """Return the column that gathers values like `example`; raises NotPlainError."""
-    column: Column
+    column: BatchColumn
     torch = sys.modules.get("torch")
     match example:
         case np.ndarray():
@@ -74,16 +74,16 @@ def column_for(example: Any, count: int, arena: Arena) -> Column:
         case _ if torch is not None and isinstance(example, torch.Tensor):
             column = _tensor_column(example, count, arena, torch)
         case _:
-            raise NotPlainError(f"cannot place a {type(example).__name__}")
+            raise UnsupportedTypeError(f"cannot place a {type(example).__name__}")
     return column
 
 
 class _ArrayColumn:
     def __init__(self, example: NDArray[Any], count: int, arena: Arena) -> None:
         if example.dtype.kind not in "biufc":
-            raise NotPlainError(f"cannot place an array of {example.dtype}")
+            raise UnsupportedTypeError(f"cannot place an array of {example.dtype}")
         self._shape, self._dtype, self._row_bytes = example.shape, example.dtype, example.nbytes
-        self._placed = place(arena, "tensor", example.dtype, (count, *example.shape))
+        self._placed = place_array(arena, "tensor", example.dtype, (count, *example.shape))
         self._arena = arena
 
     def add(self, row: int, value: NDArray[Any]) -> None:
@@ -95,10 +95,10 @@ class _ArrayColumn:
             )
         if value.dtype != self._dtype:
             # torch promotes a stack of different dtypes; so the whole batch is left to it.
-            raise NotPlainError(f"dtypes {value.dtype} and {self._dtype} in one batch")
+            raise UnsupportedTypeError(f"dtypes {value.dtype} and {self._dtype} in one batch")
         self._arena.write(self._placed.offset, row * self._row_bytes, value)
 
-    def result(self) -> Placed:
+    def result(self) -> PlacedArray:
         return self._placed
 
 
@@ -107,7 +107,7 @@ class _TensorColumn(_ArrayColumn):
         super().add(row, value.numpy())
 
 
-def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> Column:
+def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> BatchColumn:
     plain = (
         type(example) is torch.Tensor
         and example.device.type == "cpu"
@@ -120,25 +120,29 @@ def _tensor_column(example: Any, count: int, arena: Arena, torch: Any) -> Column
         and "float8" not in str(example.dtype)
     )
     if not plain:
-        raise NotPlainError(f"cannot place a {example.dtype} tensor of {type(example).__name__}")
+        raise UnsupportedTypeError(
+            f"cannot place a {example.dtype} tensor of {type(example).__name__}"
+        )
     return _TensorColumn(example.numpy(), count, arena)
 
 
 class _NumberColumn:
     def __init__(self, kind: type, dtype: np.dtype[Any], count: int, arena: Arena) -> None:
         if dtype.kind not in "biufc":
-            raise NotPlainError(f"cannot place a number of {dtype}")
+            raise UnsupportedTypeError(f"cannot place a number of {dtype}")
         self._kind = kind
-        self._placed = place(arena, "tensor", dtype, (count,))
+        self._placed = place_array(arena, "tensor", dtype, (count,))
         self._arena = arena
         self._rows = np.empty(count, dtype)
 
     def add(self, row: int, value: Any) -> None:
         if type(value) is not self._kind:
-            raise NotPlainError(f"{self._kind.__name__} and {type(value).__name__} in one batch")
+            raise UnsupportedTypeError(
+                f"{self._kind.__name__} and {type(value).__name__} in one batch"
+            )
         self._rows[row] = value
 
-    def result(self) -> Placed:
+    def result(self) -> PlacedArray:
         self._arena.write(self._placed.offset, 0, self._rows)
         return self._placed
 
@@ -171,7 +175,7 @@ class _DictColumn:
         return {name: column.result() for name, column in self._columns.items()}
 
 
-def _member_column(example: Any, count: int, arena: Arena) -> Column:
+def _member_column(example: Any, count: int, arena: Arena) -> BatchColumn:
     """Return the column of a sequence's member: there, torch makes strings tuples, not lists."""
     if isinstance(example, (str, bytes)):
         return _ListColumn(count, tuple)
@@ -182,9 +186,9 @@ class _SequenceColumn:
     def __init__(self, example: Sequence[Any], count: int, arena: Arena) -> None:
         self._columns = [_member_column(value, count, arena) for value in example]
         # As torch does it: a tuple becomes a list, a named tuple stays one.
-        self._make: Callable[[list[Any]], Any] = getattr(type(example), "_make", list)
+        self._make: Callable[[list[Any]], Any] = getattr(type(example), "_evict", list)
         if self._make is list and type(example) not in {tuple, list}:
-            raise NotPlainError(f"cannot place a {type(example).__name__}")
+            raise UnsupportedTypeError(f"cannot place a {type(example).__name__}")
 
     def add(self, row: int, value: Sequence[Any]) -> None:
         if len(value) != len(self._columns):

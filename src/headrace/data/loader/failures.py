@@ -1,4 +1,4 @@
-"""An exception in a worker, brought to the caller with its sample and its traceback."""
+"""Exceptions of a worker, brought to the caller with their sample and traceback."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import HeadraceError, WorkerError
-from headrace.data.loader.known import KnownDataset
+from headrace.data.loader.dataset_protocol import NativeDataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class BatchFailure:
     """What went wrong while a batch was made.
 
     Attributes:
@@ -29,12 +29,14 @@ class Failure:
     error: bytes | None
 
     @classmethod
-    def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> Failure:
+    def of(cls, error: Exception, traceback: str, dataset: Any, index: Any) -> BatchFailure:
         """Describe `error`, raised while sample `index` of `dataset` was made."""
         try:
-            from headrace.data.loader.home import pickled_for_home  # here: most workers never fail
+            from headrace.data.loader.serialization import (
+                pickle_for_script,  # here: most workers never fail
+            )
 
-            pickled = pickled_for_home(error)
+            pickled = pickle_for_script(error)
             if type(error).__module__ != "__main__":  # the script's own are known there alone
                 pickle.loads(pickled)
         except Exception:  # noqa: BLE001 - an exception class may be anything; its text remains
@@ -51,7 +53,7 @@ class Failure:
         return pickle.dumps((self.summary, self.traceback, self.sample, self.error))
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> Failure:
+    def from_bytes(cls, content: bytes) -> BatchFailure:
         """Return the failure that `to_bytes` told."""
         summary, traceback, sample, error = pickle.loads(content)
         return cls(summary=summary, traceback=traceback, sample=sample, error=error)
@@ -82,11 +84,11 @@ class Failure:
 def describe_sample(dataset: Any, index: Any) -> str:
     """Return what is known of a sample: its number, and its key and shard where the dataset tells.
 
-    A `KnownDataset` tells more than its number, unless the number itself is what is wrong.
+    A `NativeDataset` tells more than its number, unless the number itself is what is wrong.
     """
     if index is None:
         return "the batch"
-    if isinstance(dataset, KnownDataset):
+    if isinstance(dataset, NativeDataset):
         with contextlib.suppress(HeadraceError, LookupError, TypeError, ValueError):
             return dataset.describe(index)
     return f"sample {index}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from headrace.data.loader.known import KnownDataset
+from headrace.data.loader.dataset_protocol import NativeDataset
 
 _MOST_OBJECTS = 2000  # that are looked at, nearest first: a dataset may hold an index of millions
 _MOST_ITEMS = 32  # of a list: one of samples is as long as the dataset
@@ -20,7 +20,7 @@ def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
     What is defined in the script itself travels to workers by value, and they import with it the
     modules that its code names. That may take seconds, so they begin as the loader is made.
     """
-    modules: set[str] = set(dataset.modules) if isinstance(dataset, KnownDataset) else set()
+    modules: set[str] = set(dataset.modules) if isinstance(dataset, NativeDataset) else set()
     seen: dict[int, Any] = {}
     parts = deque([dataset, collate_fn])
     while parts and len(seen) < _MOST_OBJECTS:

@@ -1,4 +1,4 @@
-"""Bad samples: written down by name, counted over all ranks, and a stop for all of them alike."""
+"""Bad samples: their records, their count over all ranks, and the limit where all ranks stop."""
 
 from __future__ import annotations
 

@@ -26,33 +26,41 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from headrace.core.errors import WorkerError
 from headrace.core.world import World, current_world
-from headrace.data.loader.device import DeviceFeed
-from headrace.data.loader.executor import Executor, Helper, close_all, take_turn
-from headrace.data.loader.iterated import IterableExecutor
-from headrace.data.loader.known import KnownDataset
-from headrace.data.loader.making import Recipe
+from headrace.data.loader.batch_builder import LoaderSpec
+from headrace.data.loader.batch_specs import BatchSpecs, IterableBatchSpecs, SamplerBatchSpecs
+from headrace.data.loader.dataset_protocol import NativeDataset
+from headrace.data.loader.executors.base import (
+    Executor,
+    RemoteWorkers,
+    claim_executor,
+    close_executors,
+)
+from headrace.data.loader.executors.iterable import IterableExecutor
+from headrace.data.loader.executors.process import ProcessExecutor
+from headrace.data.loader.iteration import (
+    BatchStream,
+    DeviceTransfer,
+    IterationProgress,
+    LoaderStats,
+)
 from headrace.data.loader.needed_modules import modules_of
-from headrace.data.loader.orders import IterableOrders, Orders, SamplerOrders
-from headrace.data.loader.processes import ProcessExecutor
 from headrace.data.loader.quarantine import BadSampleBudget
-from headrace.data.loader.stats import LoaderStats
-from headrace.data.loader.stream import BatchStream, Progress
-from headrace.plan.seeds import combine
+from headrace.sampling.seeds import combine
 
 _USUAL_PREFETCH = 2  # torch's, for each worker
 
 _SEEDS = 1 << 63  # torch draws base seeds below it
 
-MakeHelper = Callable[[World], Helper | None]
+MakeRemoteWorkers = Callable[[World], RemoteWorkers | None]
 _ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in order
 
 
-class _Kept:
+class _IdleExecutors:
     """The executor that a loader keeps between its epochs, ended with the loader."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.idle: list[Executor] = []
-        self._closer = weakref.finalize(loader, close_all, self.idle)
+        self._closer = weakref.finalize(loader, close_executors, self.idle)
 
     def take(self) -> Executor | None:
         """Return it, where there is one that can be used."""
@@ -72,17 +80,17 @@ class _Kept:
             self.idle.append(executor)
 
 
-_KEPT: WeakKeyDictionary[DataLoader[Any], _Kept] = WeakKeyDictionary()
+_IDLE_EXECUTORS: WeakKeyDictionary[DataLoader[Any], _IdleExecutors] = WeakKeyDictionary()
 
 
-def why_not_taken(loader: DataLoader[Any]) -> str | None:
+def unsupported_reason(loader: DataLoader[Any]) -> str | None:
     """Return why a loader stays with torch; None: its batches can be made by others."""
     if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
         return "its dataset is a data pipe, which torch's own workers know how to seed and share"
     return None
 
 
-def is_iterated(loader: DataLoader[Any]) -> bool:
+def is_iterable_loader(loader: DataLoader[Any]) -> bool:
     """Whether a loader's dataset is iterated, not indexed."""
     return isinstance(loader.dataset, IterableDataset)
 
@@ -91,53 +99,53 @@ class ExecutorIterator(_BaseDataLoaderIter):
     """Iterates over a torch DataLoader, with an executor in the place of its workers.
 
     Args:
-        loader: The loader; see `why_not_taken`.
-        make_helper: Called for each executor that is made: who helps its workers.
+        loader: The loader; see `unsupported_reason`.
+        make_remote_workers: Called for each executor that is made: who helps its workers.
 
     Raises:
         LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to processes.
     """
 
-    def __init__(self, loader: DataLoader[Any], make_helper: MakeHelper) -> None:
+    def __init__(self, loader: DataLoader[Any], make_remote_workers: MakeRemoteWorkers) -> None:
         super().__init__(loader)  # asks the sampler and draws the base seed, as torch's own do
         self._loader = loader
-        self._make_helper = make_helper
+        self._make_remote_workers = make_remote_workers
         self._epochs = 0
         self._begin()
 
     def _begin(self) -> None:
         loader, world, began_ns = self._loader, current_world(), time.monotonic_ns()
-        if loader not in _KEPT:
-            _KEPT[loader] = _Kept(loader)
-        kept = _KEPT[loader]
+        if loader not in _IDLE_EXECUTORS:
+            _IDLE_EXECUTORS[loader] = _IdleExecutors(loader)
+        kept = _IDLE_EXECUTORS[loader]
         executor = kept.take() or self._new_executor(world)
         try:
-            executor.start(_recipe_of(loader, world, self._worker_seed()))
+            executor.start(_loader_spec_of(loader, world, self._worker_seed()))
         except BaseException:
             executor.close()
             raise
-        orders = self._orders(world)
-        known = isinstance(loader.dataset, KnownDataset)
+        orders = self._batch_specs(world)
+        known = isinstance(loader.dataset, NativeDataset)
         rate = loader.dataset.max_bad_rate if known else None  # type: ignore[attr-defined]
         self._stream = BatchStream(
-            Progress(orders),
+            IterationProgress(orders),
             executor,
             seed=0,
-            feed=DeviceFeed(None, None, pin_memory=self._pin_memory),
+            feed=DeviceTransfer(None, None, pin_memory=self._pin_memory),
             budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, rate),
             stats=LoaderStats(),
             timeout_s=self._timeout or float("inf"),
             on_end=lambda: kept.give_back(executor),
-            is_taken=take_turn(executor),
+            is_taken=claim_executor(executor),
             began_ns=began_ns,
             survives_errors=True,
         )
 
-    def _orders(self, world: World) -> Orders:
+    def _batch_specs(self, world: World) -> BatchSpecs:
         epoch = combine(int(self._base_seed), self._epochs)
-        if is_iterated(self._loader):
-            return IterableOrders(epoch=epoch, rank=world.rank, world=world.size)
-        return SamplerOrders(
+        if is_iterable_loader(self._loader):
+            return IterableBatchSpecs(epoch=epoch, rank=world.rank, world=world.size)
+        return SamplerBatchSpecs(
             batches=self._sampler_iter,
             epoch=epoch,
             single=not self._auto_collation,
@@ -157,13 +165,13 @@ class ExecutorIterator(_BaseDataLoaderIter):
     def _new_executor(self, world: World) -> Executor:
         loader = self._loader
         workers = max(loader.num_workers, 1)
-        kind = IterableExecutor if is_iterated(loader) else ProcessExecutor
+        kind = IterableExecutor if is_iterable_loader(loader) else ProcessExecutor
         return kind(
             workers,
             workers * (loader.prefetch_factor or _USUAL_PREFETCH),
             rank=world.rank,
             modules=modules_of(loader.dataset, loader.collate_fn),
-            helper=self._make_helper(world),
+            helper=self._make_remote_workers(world),
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
@@ -185,17 +193,17 @@ class ExecutorIterator(_BaseDataLoaderIter):
 
     def __reduce__(self) -> Any:
         """Leave it behind where a loader is pickled, as its dataset or functions may hold that."""
-        return _nothing, ()
+        return _none, ()
 
 
-def _nothing() -> None:
+def _none() -> None:
     return None
 
 
-def _recipe_of(loader: DataLoader[Any], world: World, seed: int) -> Recipe:
+def _loader_spec_of(loader: DataLoader[Any], world: World, seed: int) -> LoaderSpec:
     usual = default_collate if loader.batch_sampler is not None else default_convert
-    iterated = is_iterated(loader)
-    return Recipe(
+    iterated = is_iterable_loader(loader)
+    return LoaderSpec(
         dataset=loader.dataset,
         collate_fn=None if loader.collate_fn is usual else loader.collate_fn,
         iterable=iterated,

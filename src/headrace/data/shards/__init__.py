@@ -8,10 +8,12 @@ A dataset is a folder, local or remote, written in this order:
 
 Tars or loose objects that are there already get an index and a manifest, and stay as they are.
 
-    pack, in_place   make a dataset; `packing` is what they are made of, `sources` what they read
-    index            sample number -> byte ranges and checksums; `rows` is how the index is kept
-    lint             every checksum of every member; `linting` compares it with what lies there
-    tar              headers, a writer that streams, a reader that names every fault
+    pack, in_place_index   make a dataset from what `sources` list; shard_packer, shard_records,
+                           packing_plan and task_pool are their parts
+    shard_index            sample number -> byte ranges and checksums; index_rows, index_batches
+                           and index_writer are how the index is stored
+    lint                   every checksum of every member, compared with the index
+    tar                    headers, a streaming writer, a reader that names every fault
 
 Nothing is imported here, so that a worker that only locates samples loads no packing code.
 """

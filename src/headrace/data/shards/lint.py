@@ -1,20 +1,167 @@
-"""Check every byte of a dataset against its index and manifest, and name each fault."""
+"""The check of every byte of a dataset against its index and manifest."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import google_crc32c
 
-from headrace.core.errors import DatasetError, NotFoundError
-from headrace.data.shards.faults import Fault
-from headrace.data.shards.index import ShardIndex, open_index, read_manifest_bytes
-from headrace.data.shards.linting.objects import lint_objects
-from headrace.data.shards.linting.tars import lint_tars
-from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, Manifest
-from headrace.data.shards.progress import Progress, Tally
-from headrace.data.shards.rows.blocks import WholeBlocks, kinds_of
+from headrace.core.errors import CorruptError, DatasetError, DeniedError, NotFoundError
+from headrace.data.shards.in_place_index import CONCURRENT_TARS
+from headrace.data.shards.index_batches import InMemoryBatches, kinds_of
+from headrace.data.shards.index_writer import digest_of
+from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
+from headrace.data.shards.members import Member, checksum
+from headrace.data.shards.reports import Fault, ProgressCallback, ProgressTally
+from headrace.data.shards.shard_index import ShardIndex, open_index, read_manifest_bytes
+from headrace.data.shards.tar import TarIndex, index_tar
+from headrace.data.shards.task_pool import map_in_order
 from headrace.data.storage import Store, open_store
+from headrace.data.storage.urls import parse_url
+
+_CONCURRENT_OBJECTS = 16
+
+
+def lint_objects(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
+    """Return what is wrong with the objects of a dataset; reads all of them."""
+    faults: list[Fault] = []
+    for found, read_bytes in map_in_order(
+        lambda sample: _check_sample(store, index, sample),
+        range(index.num_samples),
+        _CONCURRENT_OBJECTS,
+    ):
+        faults.extend(found)
+        tally.add(1, read_bytes, 0)
+    return faults
+
+
+def _check_sample(store: Store, index: ShardIndex, sample: int) -> tuple[list[Fault], int]:
+    faults, read_bytes = [], 0
+    for member in index.locate(sample).members:
+        if member.data is not None:
+            continue
+        try:
+            data = bytes(store.get(member.path))
+        except NotFoundError:
+            faults.append(Fault("missing", member.path, "the object does not exist."))
+            continue
+        except (DeniedError, CorruptError) as error:
+            faults.append(Fault("unreadable", member.path, str(error)))
+            continue
+        read_bytes += len(data)
+        fault = _object_difference(member, data)
+        if fault is not None:
+            faults.append(fault)
+    return faults, read_bytes
+
+
+def _object_difference(member: Member, data: bytes) -> Fault | None:
+    if len(data) != member.size_bytes:
+        message = f"{len(data)} bytes, the index says {member.size_bytes}."
+        return Fault("size", member.path, message)
+    if checksum(data) != member.crc32c:
+        return Fault("checksum", member.path, "checksum differs from the index.")
+    return None
+
+
+_Place = tuple[int, ...]  # offset, size in bytes, CRC-32C
+
+
+def lint_tars(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
+    """Return what is wrong with the shards of a dataset; reads all of them."""
+    faults = _extra_tars(store, index)
+    numbers = range(len(index.manifest.shards))
+    for found in map_in_order(lambda n: _check_tar(store, index, n), numbers, CONCURRENT_TARS):
+        faults.extend(found.faults)
+        tally.add(len(found.rows), found.size_bytes, 0)
+    return faults
+
+
+def _check_tar(store: Store, index: ShardIndex, number: int) -> TarIndex:
+    shard = index.manifest.shards[number]
+    try:
+        size_bytes = store.head(shard.name).size_bytes
+        found = index_tar(store, shard.name, size_bytes)
+    except NotFoundError:
+        return _unreadable_tar(shard.name, "missing", "the shard does not exist.")
+    except (DeniedError, CorruptError) as error:
+        return _unreadable_tar(shard.name, "unreadable", str(error))
+    if size_bytes != shard.size_bytes:
+        message = f"{size_bytes} bytes, the manifest says {shard.size_bytes}."
+        found.faults.append(Fault("size", shard.name, message))
+    if found.faults or digest_of(found.rows.batch(), found.rows.kinds()) != shard.digest:
+        found.faults.extend(_differences(index, number, found))
+    return found
+
+
+def _unreadable_tar(name: str, kind: Literal["missing", "unreadable"], message: str) -> TarIndex:
+    return TarIndex(path=name, size_bytes=0, faults=[Fault(kind, name, message)])
+
+
+def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
+    """Compare a tar's members with the index's, name by name."""
+    there = {
+        f"{key}.{extension}": place
+        for key, members in found.rows.items()
+        for extension, place in members.items()
+    }
+    wanted = _indexed_members(index, number)
+    faults = [
+        fault
+        for name, place in wanted.items()
+        if name in there and (fault := _member_difference(found.path, name, place, there[name]))
+    ]
+    faults += _summary_fault(
+        "missing", found.path, "are not there", [n for n in wanted if n not in there]
+    )
+    faults += _summary_fault(
+        "extra", found.path, "are not in the index", [n for n in there if n not in wanted]
+    )
+    return faults
+
+
+def _indexed_members(index: ShardIndex, number: int) -> dict[str, _Place]:
+    assert index.shard_sizes is not None
+    first = int(index.shard_sizes[:number].sum())
+    locations = (index.locate(first + row) for row in range(int(index.shard_sizes[number])))
+    return {
+        f"{location.key}.{member.extension}": (member.offset, member.size_bytes, member.crc32c)
+        for location in locations
+        for member in location.members
+    }
+
+
+def _member_difference(path: str, name: str, wanted: _Place, there: _Place) -> Fault | None:
+    if wanted == there:
+        return None
+    offset, size_bytes, _ = there
+    where = f"{name} (bytes {offset}-{offset + size_bytes - 1})"
+    if wanted[1] != size_bytes:
+        return Fault("size", path, f"{where}: {size_bytes} bytes, the index says {wanted[1]}.")
+    if wanted[2] != there[2]:
+        return Fault("checksum", path, f"{where}: checksum differs from the index.")
+    return Fault("index", path, f"{where}: the index says it begins at byte {wanted[0]}.")
+
+
+def _summary_fault(
+    kind: Literal["missing", "extra"], path: str, what: str, names: Sequence[str]
+) -> list[Fault]:
+    if not names:
+        return []
+    return [Fault(kind, path, f"{len(names)} members {what}, such as {names[0]}.")]
+
+
+def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
+    if parse_url(store.url).kind == "http":  # which cannot be listed
+        return []
+    known = {shard.name for shard in index.manifest.shards}
+    return [
+        Fault("extra", info.path, "the tar is not in the index.")
+        for info in store.list()
+        if info.path.endswith(".tar") and info.path not in known
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +185,7 @@ class LintReport:
     faults: tuple[Fault, ...]
 
 
-def lint(url: str, *, progress: Progress | None = None) -> LintReport:
+def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
     """Check a dataset: manifest, index, every shard, every member's checksum.
 
     Raises:
@@ -48,24 +195,26 @@ def lint(url: str, *, progress: Progress | None = None) -> LintReport:
     store = open_store(url)
     data = read_manifest_bytes(store)
     try:
-        manifest = Manifest.from_json(data, store.url)
+        manifest = DatasetManifest.from_json(data, store.url)
     except DatasetError as error:
         return _report(store.url, None, [Fault("manifest", MANIFEST_NAME, str(error))])
     faults: list[Fault] = []
     index = _checked_index(store, manifest, faults)
     if index is None:
         return _report(store.url, manifest, faults)
-    tally = Tally(progress or (lambda _: None), "checking", of_samples=manifest.num_samples)
+    tally = ProgressTally(progress or (lambda _: None), "checking", of_samples=manifest.num_samples)
     check = lint_tars if manifest.layout == "tar" else lint_objects
     faults.extend(check(open_store(index.data_url), index, tally))
     return _report(store.url, manifest, faults, tally.read_bytes)
 
 
-def _checked_index(store: Store, manifest: Manifest, faults: list[Fault]) -> ShardIndex | None:
+def _checked_index(
+    store: Store, manifest: DatasetManifest, faults: list[Fault]
+) -> ShardIndex | None:
     """Return the index, or None, with a fault, where members cannot be compared with it."""
     try:
         data = bytes(store.get(INDEX_NAME))
-        blocks = WholeBlocks(memoryview(data), manifest, f"{store.url}/{INDEX_NAME}")
+        blocks = InMemoryBatches(memoryview(data), manifest, f"{store.url}/{INDEX_NAME}")
     except (NotFoundError, DatasetError) as error:
         faults.append(Fault("index", INDEX_NAME, f"{error} No member could be checked."))
         return None
@@ -90,7 +239,7 @@ def _checked_index(store: Store, manifest: Manifest, faults: list[Fault]) -> Sha
 
 
 def _report(
-    url: str, manifest: Manifest | None, faults: list[Fault], read_bytes: int = 0
+    url: str, manifest: DatasetManifest | None, faults: list[Fault], read_bytes: int = 0
 ) -> LintReport:
     loose = manifest is not None and manifest.layout == "objects"
     samples = 0 if manifest is None else manifest.num_samples

@@ -1,4 +1,7 @@
-"""manifest.json: what a dataset is. Written last, so that a dataset exists whole or not at all."""
+"""manifest.json: the description of a dataset.
+
+It is written last, so that a dataset exists whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
 from headrace.core.errors import DatasetError
-from headrace.core.hashes import sha256
-from headrace.data.shards.faults import BadFile
-from headrace.data.shards.rows.columns import MemberKind
+from headrace.core.lazy import sha256
+from headrace.data.shards.index_rows import MemberKind
+from headrace.data.shards.reports import BadFile
 
 MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.arrow"
@@ -43,7 +46,7 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
+class MemberExtension:
     """One kind of member.
 
     Attributes:
@@ -58,7 +61,7 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DatasetSource:
     """What a dataset was made of.
 
     Attributes:
@@ -81,7 +84,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class DatasetManifest:
     """A dataset.
 
     Attributes:
@@ -107,12 +110,12 @@ class Manifest:
     num_samples: int
     num_members: int
     size_bytes: int
-    extensions: tuple[Extension, ...]
+    extensions: tuple[MemberExtension, ...]
     classes: tuple[str, ...] = ()
     data_url: str = ""
     index_bytes: int
     index_crc32c: int
-    source: Source
+    source: DatasetSource
     options: Mapping[str, Any] = field(default_factory=dict)
     num_recoded: int = 0
     bad: tuple[BadFile, ...] = ()
@@ -160,7 +163,7 @@ class Manifest:
         try:
             manifest = cls(**_typed(content))
             if not checked:
-                _check(manifest)
+                _check_manifest(manifest)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
             raise DatasetError(
                 f"{where} is damaged ({error}). Restore it, or pack the dataset again."
@@ -185,20 +188,20 @@ def _plain(value: Any) -> Any:
 
 def _typed(content: dict[str, Any]) -> dict[str, Any]:
     extensions = [
-        Extension(**(each | {"templates": tuple(each["templates"])}))
+        MemberExtension(**(each | {"templates": tuple(each["templates"])}))
         for each in content["extensions"]
     ]
     source = content["source"]
     return content | {
         "extensions": tuple(extensions),
         "classes": tuple(content["classes"]),
-        "source": Source(**(source | {"ignored": tuple(source["ignored"])})),
+        "source": DatasetSource(**(source | {"ignored": tuple(source["ignored"])})),
         "bad": tuple(BadFile(**bad) for bad in content["bad"]),
         "shards": tuple(ShardEntry(**shard) for shard in content["shards"]),
     }
 
 
-def _check(manifest: Manifest) -> None:
+def _check_manifest(manifest: DatasetManifest) -> None:
     if manifest.layout not in get_args(Layout):
         raise ValueError(f"layout {manifest.layout!r}")
     if any(extension.kind not in get_args(MemberKind) for extension in manifest.extensions):

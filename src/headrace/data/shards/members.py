@@ -1,12 +1,166 @@
-"""Where the bytes of a sample lie, and whether they are the ones that were indexed."""
+"""Members of samples: their names, patterns of their paths, their byte ranges and checksums.
+
+In a pattern `*` stands for one or more characters within one path component, `**` for one or more
+of any. What the wildcards match, joined by "/", is the stem: the part that an image and its mask
+share.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
 import google_crc32c
 
-from headrace.core.errors import CorruptError
+from headrace.core.errors import CorruptError, UsageError
+
+# webdataset/tariterators.py, base_plus_ext: the extension begins at the first dot of the last
+# path component, so that "a/x.mask.png" is the member "mask.png" of the sample "a/x".
+_KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
+
+# tariterators.py, tar_file_iterator: such members describe the tar, they are no samples.
+_META = re.compile(r"__[^/]*__($|/)")
+
+# Formats that run code when they are decoded.
+_REFUSED_EXTENSIONS = frozenset({"pkl", "pth", "pyd"})
+
+# What would end a key early, break a line of a listing, or not encode as UTF-8.
+_ESCAPED = re.compile("[%\x00-\x1f\x7f\ud800-\udfff]")
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return a member's key and extension (lower case), or None where it belongs to no sample."""
+    if _META.match(name):
+        return None
+    match = _KEY_AND_EXTENSION.fullmatch(name)
+    if match is None or not match[2]:
+        return None
+    return match[1], match[2].lower()
+
+
+def refusal(name: str) -> str | None:
+    """Return why a member of this name is refused, or None where it is accepted."""
+    parts = name.split("/")
+    if name.startswith("/"):
+        return "an absolute path"
+    if ".." in parts:
+        return "a path with '..'"
+    if "\0" in name:
+        return "a name with a zero byte"
+    refused = _REFUSED_EXTENSIONS.intersection(parts[-1].lower().split(".")[1:])
+    if refused:
+        return f".{min(refused)}, a format that can run code when it is decoded"
+    return None
+
+
+def key_of(stem: str) -> str:
+    """Return the key for a file's path without its extension.
+
+    Dots of the last component would begin the extension, and two leading underscores mark what
+    WebDataset skips, so they are written as %2E and %5F; "%" itself as %25. Different stems give
+    different keys.
+    """
+    folder, slash, last = stem.rpartition("/")
+    key = folder.replace("%", "%25") + slash + last.replace("%", "%25").replace(".", "%2E")
+    key = _ESCAPED.sub(lambda match: match[0] if match[0] == "%" else _percent(match[0]), key)
+    return f"%5F{key[1:]}" if key.startswith("__") else key
+
+
+def extension_of(path: str) -> str:
+    """Return what follows the last dot of a file's name, lower case, "jpg" for "jpeg"; "" if none.
+
+    Samples of one dataset should share their extensions however their files spell them.
+    """
+    stem, dot, extension = path.rpartition("/")[2].rpartition(".")
+    if not (dot and stem):
+        return ""
+    extension = extension.lower()
+    return "jpg" if extension == "jpeg" else extension
+
+
+def stem_of(path: str) -> str:
+    """Return a file's path without its extension."""
+    folder, slash, name = path.rpartition("/")
+    stem, dot, _ = name.rpartition(".")
+    return folder + slash + (stem if dot and stem else name)
+
+
+def path_of_url(url: str) -> str:
+    """Return the path within a URL's bucket or server, without a query; a plain path as it is."""
+    path = urlsplit(url).path if "://" in url else url
+    return path.lstrip("/").removeprefix("./")
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogateescape"))
+
+
+_WILDCARD = re.compile(r"(\*+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathPattern:
+    """One pattern.
+
+    Attributes:
+        pattern: As written.
+        literals: The text around the wildcards, one more than there are wildcards.
+        wildcards: "*" or "**", in order; "**" at most once.
+        regex: What a whole path must match; one group a wildcard.
+    """
+
+    pattern: str
+    literals: tuple[str, ...]
+    wildcards: tuple[str, ...]
+    regex: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, pattern: str) -> Self:
+        """Read a pattern; raises UsageError where it has no wildcard, or "**" twice."""
+        pieces = _WILDCARD.split(pattern.removeprefix("./"))
+        literals, wildcards = tuple(pieces[::2]), tuple(pieces[1::2])
+        if not wildcards or any(len(wildcard) > 2 for wildcard in wildcards):
+            raise UsageError(
+                f"pattern {pattern!r}: use '*' for part of a name and '**' for several folders, as "
+                "in 'images/*.jpg'."
+            )
+        if wildcards.count("**") > 1:
+            raise UsageError(f"pattern {pattern!r}: '**' may stand there once.")
+        if any(left == "" for left in literals[1:-1]):
+            raise UsageError(f"pattern {pattern!r}: wildcards need text between them.")
+        groups = ["(.+)" if wildcard == "**" else "([^/]+)" for wildcard in wildcards]
+        text = re.escape(literals[0]) + "".join(
+            group + re.escape(literal) for group, literal in zip(groups, literals[1:], strict=True)
+        )
+        regex = re.compile(text, re.DOTALL)
+        return cls(pattern=pattern, literals=literals, wildcards=wildcards, regex=regex)
+
+    @property
+    def folder(self) -> str:
+        """The deepest folder that all matches lie in, without a slash at its end; "" for all."""
+        return self.literals[0].rpartition("/")[0]
+
+    def match(self, path: str) -> str | None:
+        """Return the stem of a path, or None where the path does not match."""
+        match = self.regex.fullmatch(path)
+        return "/".join(match.groups()) if match else None
+
+    def expand(self, stem: str) -> str:
+        """Return the path with this stem: the inverse of `match`."""
+        parts = self._split(stem)
+        return self.literals[0] + "".join(
+            part + literal for part, literal in zip(parts, self.literals[1:], strict=True)
+        )
+
+    def _split(self, stem: str) -> list[str]:
+        parts = stem.split("/")
+        if "**" not in self.wildcards:
+            return parts
+        left = self.wildcards.index("**")
+        right = len(parts) - (len(self.wildcards) - left - 1)
+        return [*parts[:left], "/".join(parts[left:right]), *parts[right:]]
 
 
 class Member(NamedTuple):

@@ -1,4 +1,4 @@
-"""Pack a source into shards, an index and a manifest."""
+"""Packing of a source into shards, an index and a manifest."""
 
 from __future__ import annotations
 
@@ -8,42 +8,48 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import (
-    DatasetError,
-    NoSpaceError,
-    StorageError,
-    TooManyBadSamplesError,
-)
-from headrace.data.shards.manifest import DECODED, Manifest
-from headrace.data.shards.options import Check, PackOptions, Recode
-from headrace.data.shards.packing.assemble import About, assemble, summarise
-from headrace.data.shards.packing.budget import check_budget
-from headrace.data.shards.packing.cut import cut, shuffled, tar_bytes
-from headrace.data.shards.packing.part import Part
-from headrace.data.shards.packing.scale import measure_scale
-from headrace.data.shards.packing.shard import PackJob, ShardTask, part_name
-from headrace.data.shards.packing.state import (
+from headrace.core.errors import DatasetError, NoSpaceError, StorageError, TooManyBadSamplesError
+from headrace.data.shards.manifest import DECODED, DatasetManifest
+from headrace.data.shards.packing_plan import (
     PackingPlan,
-    claim,
+    claim_destination,
     finished_manifest,
     finished_shards,
     forget_shards,
+    measure_scale,
     packing_key,
-    refuse_foreign_parts,
+    refuse_foreign_records,
     refuse_overlap,
     remove_state,
     resume_plan,
+    shard_bounds,
+    shuffled_rows,
+    tar_bytes,
 )
-from headrace.data.shards.packing.workers import WorkerPool
-from headrace.data.shards.progress import PackProgress, Progress, Tally, listing
-from headrace.data.shards.sources.detect import list_source
-from headrace.data.shards.sources.samples import SampleTable, samples_of
-from headrace.data.shards.window import windowed
+from headrace.data.shards.reports import (
+    PackProgress,
+    ProgressCallback,
+    ProgressTally,
+    check_bad_files,
+    report_listing,
+)
+from headrace.data.shards.shard_packer import (
+    CheckFunction,
+    PackOptions,
+    RecodeFunction,
+    ShardPacker,
+    ShardTask,
+    record_name,
+)
+from headrace.data.shards.shard_records import DatasetDescription, ShardRecord, assemble, summarise
+from headrace.data.shards.sources.sample_table import SampleTable, samples_of
+from headrace.data.shards.sources.source_kinds import list_source
+from headrace.data.shards.task_pool import TaskPool, map_in_order
 from headrace.data.storage import Store, open_store
 
 # Past the budget packing goes on, so that all bad files are listed at once; but not for ever.
 _BEYOND_BUDGET = 1000
-_PARTS_AT_ONCE = 8
+_CONCURRENT_RECORDS = 8
 _AFTER_BAD = (
     "The same command reads them anew; finished shards without such files are kept. A folder or "
     "table that was changed is another source, which needs an empty destination."
@@ -61,7 +67,7 @@ class PackReport:
     """
 
     url: str
-    manifest: Manifest
+    manifest: DatasetManifest
     already: bool = False
 
 
@@ -70,9 +76,9 @@ def pack(
     destination: str,
     options: PackOptions,
     *,
-    recode: Recode | None = None,
-    check: Check | None = None,
-    progress: Progress | None = None,
+    recode: RecodeFunction | None = None,
+    check: CheckFunction | None = None,
+    progress: ProgressCallback | None = None,
 ) -> PackReport:
     """Pack a source; a packing that was interrupted goes on where it stopped.
 
@@ -95,40 +101,42 @@ def pack(
     tell = progress or (lambda _: None)
     store = open_store(destination)
     refuse_overlap(open_store(source).url, store.url)
-    table = list_source(source, options.source, listing(tell))
+    table = list_source(source, options.source, report_listing(tell))
     described = options.described() | ({DECODED: True} if check is not None else {})
     manifest = finished_manifest(store, described, table.source.listing)
     if manifest is not None:
         remove_state(store)
         return PackReport(url=store.url, manifest=manifest, already=True)
     if not options.keep_order:
-        table = table.take(shuffled(len(table), options.seed))
+        table = table.take(shuffled_rows(len(table), options.seed))
     plan = _plan(store, table, packing_key(table.source.listing, described), recode)
     files = 1 if table.masks is None else 2
     packed = plan.scale.packed_bytes(table.known_bytes())
-    bounds = cut(tar_bytes(packed, files), options.shard_bytes)
-    job = PackJob(
+    bounds = shard_bounds(tar_bytes(packed, files), options.shard_bytes)
+    job = ShardPacker(
         source_url=table.url, destination_url=destination, recode=recode, check=check, key=plan.key
     )
     complete = _pack_shards(store, table, bounds, job, options, tell)
     tell(PackProgress(stage="indexing"))
     finished = _finished(store, len(bounds) - 1, complete=complete)
-    summary = summarise(refuse_foreign_parts(_parts(store, finished), plan.key, store.url))
+    summary = summarise(refuse_foreign_records(_parts(store, finished), plan.key, store.url))
     try:
-        check_budget(summary.bad, options.max_bad, table.url, complete=complete)
+        check_bad_files(summary.bad, options.max_bad, table.url, complete=complete)
     except TooManyBadSamplesError as error:
-        raise _forgotten(error, store, finished) from None
-    about = About(layout="tar", source=table.source, classes=table.classes, options=described)
+        raise _forget_bad_shards(error, store, finished) from None
+    about = DatasetDescription(
+        layout="tar", source=table.source, classes=table.classes, options=described
+    )
     manifest = assemble(store, summary, lambda: _parts(store, finished), about)
     remove_state(store)
     return PackReport(url=store.url, manifest=manifest)
 
 
-def _plan(store: Store, table: SampleTable, key: str, recode: Recode | None) -> PackingPlan:
+def _plan(store: Store, table: SampleTable, key: str, recode: RecodeFunction | None) -> PackingPlan:
     plan = resume_plan(store, key)
     if plan is None:
         plan = PackingPlan(key=key, source_url=table.url, scale=measure_scale(table, recode))
-        plan = claim(store, plan)
+        plan = claim_destination(store, plan)
     return plan
 
 
@@ -136,17 +144,17 @@ def _pack_shards(
     store: Store,
     table: SampleTable,
     bounds: NDArray[np.int64],
-    job: PackJob,
+    job: ShardPacker,
     options: PackOptions,
-    tell: Progress,
+    tell: ProgressCallback,
 ) -> bool:
     """Pack what is not there yet; return whether all is now, or so much is bad that it stopped."""
     done = finished_shards(store, len(bounds) - 1)
     tasks = [number for number in range(len(bounds) - 1) if number not in done]
     resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
-    tally = Tally(tell, "packing", of_samples=len(table), resumed=resumed)
+    tally = ProgressTally(tell, "packing", of_samples=len(table), resumed=resumed)
     tally.add(0, 0, 0)
-    with WorkerPool(job, min(options.workers, max(len(tasks), 1))) as pool:
+    with TaskPool(job, min(options.workers, max(len(tasks), 1))) as pool:
         try:
             for _ in pool.run((_task(table, bounds, number) for number in tasks), tally.add):
                 if tally.bad > options.max_bad + _BEYOND_BUDGET:
@@ -179,7 +187,7 @@ def _explained(error: StorageError, url: str) -> StorageError:
     return type(error)(f"{error} {advice} ({url})")
 
 
-def _forgotten(
+def _forget_bad_shards(
     error: TooManyBadSamplesError, store: Store, finished: Sequence[int]
 ) -> TooManyBadSamplesError:
     """Remove the records of shards that lack files; return the error with what to do about it."""
@@ -187,9 +195,9 @@ def _forgotten(
     return TooManyBadSamplesError(f"{error} {_AFTER_BAD}")
 
 
-def _parts(store: Store, numbers: Sequence[int]) -> Iterator[Part]:
+def _parts(store: Store, numbers: Sequence[int]) -> Iterator[ShardRecord]:
     """Yield the records of finished shards in order."""
-    for name, data in windowed(
-        lambda name: (name, store.get(name)), map(part_name, numbers), _PARTS_AT_ONCE
+    for name, data in map_in_order(
+        lambda name: (name, store.get(name)), map(record_name, numbers), _CONCURRENT_RECORDS
     ):
-        yield Part.from_bytes(data, f"{store.url}/{name}")
+        yield ShardRecord.from_bytes(data, f"{store.url}/{name}")

@@ -1,16 +1,25 @@
-"""URL -> object store: local, s3, gs, az, http, memory; retries, deadlines, disk cache."""
+"""Object stores by URL: local, s3, gs, az, http, memory; retries, deadlines, disk cache."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from headrace.core.lazy import importer
-from headrace.data.storage.config import RetryPolicy, StorageConfig
-from headrace.data.storage.opener import open_store
-from headrace.data.storage.process import declare_leaf
-from headrace.data.storage.store import Buffer, ObjectInfo, PutData, Store
-from headrace.data.storage.urls import join_url, safe_url, split_url
+from typing import TYPE_CHECKING, Literal
+
+from headrace.core.lazy import lazy_importer
+from headrace.data.storage.local_stores import LocalStore, MemoryStore
+from headrace.data.storage.remote_store import RemoteStore, declare_leaf
+from headrace.data.storage.store import (
+    Buffer,
+    CacheableStore,
+    ObjectInfo,
+    PutData,
+    RetryPolicy,
+    StorageConfig,
+    Store,
+)
+from headrace.data.storage.urls import join_url, parse_url, safe_url, split_url
 
 if TYPE_CHECKING:
-    from headrace.data.storage.cached import CachedStore as CachedStore
+    from headrace.data.storage.cache.cached_store import CachedStore as CachedStore
 
 __all__ = [
     "Buffer",
@@ -28,4 +37,33 @@ __all__ = [
 ]
 
 # The disk cache is imported at its first use: most workers have none.
-__getattr__ = importer(__name__, {"CachedStore": "headrace.data.storage.cached"})
+__getattr__ = lazy_importer(__name__, {"CachedStore": "headrace.data.storage.cache.cached_store"})
+
+
+def open_store(
+    url: str,
+    *,
+    config: StorageConfig | None = None,
+    client: Literal["auto", "direct"] = "auto",
+) -> CacheableStore:
+    """Return the store at `url`; nothing is sent before its first use.
+
+    Credentials, endpoint and region come from where each cloud's own tools find them: AWS
+    variables and profiles, GOOGLE_APPLICATION_CREDENTIALS, AZURE variables; without any, requests
+    are anonymous.
+
+    Args:
+        url: A plain path, file://, s3://, gs://, az://, http(s):// or memory://.
+        config: Retries, hedging, connections; the defaults where None.
+        client: "auto": in a process that may fork, a helper process makes the requests; in a leaf
+            (see `declare_leaf`) this one does. "direct": this one does, and must not fork after.
+
+    Raises:
+        UsageError: The URL names no store.
+    """
+    location = parse_url(url)
+    if location.kind == "local":
+        return LocalStore(location)
+    if location.kind == "memory":
+        return MemoryStore(location)
+    return RemoteStore(location, config or StorageConfig(), client)

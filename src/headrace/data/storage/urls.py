@@ -1,13 +1,15 @@
-"""URLs of stores: what they name, and how they are written where others can read them."""
+"""URLs of stores: what they name, their form for messages, and the URLs of streamed channels."""
 
 from __future__ import annotations
 
+import json
 import os.path
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from headrace.core import env
 from headrace.core.errors import UsageError
 
 Kind = Literal["local", "memory", "s3", "gs", "az", "http"]
@@ -141,3 +143,21 @@ def check_path(path: str) -> None:
             f"{path!r} is no path of an object: it is relative to the store's URL, with names "
             "between single slashes, and without '.' and '..'."
         )
+
+
+def streamed_url(url: str) -> str:
+    """Return where the data of a streamed channel are, if that is what is named; else the same.
+
+    In modes Pipe and Stream no folder is there: `HEADRACE_STREAMED` says what would lie in it.
+
+    Args:
+        url: A URL, or a path: a channel's folder, or one below it.
+    """
+    told = env.PIPE_CHANNELS.get()
+    if told is None or "://" in url:
+        return url
+    path = os.path.abspath(url)  # noqa: PTH100  (links are not followed: the place is none)
+    for folder, data in json.loads(told).items():
+        if path == folder or path.startswith(f"{folder}/"):
+            return f"{data.rstrip('/')}{path[len(folder) :]}"
+    return url

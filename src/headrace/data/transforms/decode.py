@@ -1,4 +1,4 @@
-"""Bytes of one member in, its value out: images to uint8[H, W, C], labels, JSON, text.
+"""Decoders of members: images to uint8[H, W, C], labels, JSON, text.
 
 Images go through a chain: simplejpeg (JPEG only, the fastest), then OpenCV, then Pillow. The next
 decoder is asked only about files that are odd but whole. Damage is an error at once, because the

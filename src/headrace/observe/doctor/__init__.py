@@ -1,1 +1,1 @@
-"""From records to findings, causes, remedies and one sentence."""
+"""The doctor: from records to findings, causes, remedies and one sentence."""

@@ -1,21 +1,21 @@
-"""Remedies on the accelerator's side: pinned copies, copies beside the step, bigger batches."""
+"""Remedies on the accelerator's side: pinned copies, overlapped copies, bigger batches."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Remedy
-from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.whatif.batch_cost import fixed_cost_ns
-from headrace.observe.whatif.prediction import Change, Prediction
+from headrace.observe.doctor.findings import Remedy
+from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.whatif.prediction import PipelineChange, Prediction
+from headrace.observe.whatif.train_steps import fixed_cost_ns
 
 _PINNED_SAVES = (1 / 3, 0.8)
 """What a copy from pinned memory saves of one from pageable memory, at least and at most.
 
 Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the link alone does 5 (PCIe
 2) to 50 (PCIe 5)."""
-_BESIDE_SAVES = (0.5, 1.0)
+_OVERLAP_SAVES = (0.5, 1.0)
 """What a copy beside the step saves of one in line with it: it shares the device's memory."""
 _TWICE = 2.0
 
@@ -36,28 +36,28 @@ def faster_copies(
         remedies.append(_pinning(evidence, at))
     if blocking:
         remedies.append(
-            predicted(
+            predicted_remedy(
                 "asynchronous-copies",
                 "asynchronous copies" if pinned else "pinned, asynchronous copies",
                 # At most the rank goes on at once, and the copy is done by the time it is needed.
-                _less_copying(evidence, (0.0 if pinned else _PINNED_SAVES[0], 1.0)),
+                _predict_less_copying(evidence, (0.0 if pinned else _PINNED_SAVES[0], 1.0)),
                 f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
             )
         )
     return tuple(remedies)
 
 
-def copies_beside(evidence: Evidence, at: str) -> Remedy:
+def overlapped_copies(evidence: Evidence, at: str) -> Remedy:
     """Return what it would give to copy the next batch while the device is at this one.
 
     Args:
         evidence: What is known.
         at: Where the script copies, as " at train.py:40"; or nothing.
     """
-    return predicted(
+    return predicted_remedy(
         "copies-beside",
         "copies beside the step",
-        _less_copying(evidence, _BESIDE_SAVES),
+        _predict_less_copying(evidence, _OVERLAP_SAVES),
         f"Copy the next batch{at} on a stream of its own while the device is at this one, as "
         "headrace.DataLoader(device=...) does. Half to all of the copy is taken to be hidden.",
     )
@@ -71,16 +71,16 @@ def _pinning(evidence: Evidence, at: str) -> Remedy:
         how = f"Give the DataLoader{loader.place} pin_memory=True."
     else:
         how = f"Copy from page-locked memory{at}: .pin_memory() beforehand, in another thread."
-    return predicted(
+    return predicted_remedy(
         "pinning",
         "pinned memory",
-        _less_copying(evidence, _PINNED_SAVES),
+        _predict_less_copying(evidence, _PINNED_SAVES),
         f"{how} A copy from pinned memory is taken to last 1/5 to 2/3 as long.",
         loader.overridden("pin_memory", 1) if loader is not None else (),
     )
 
 
-def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
+def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
     """Return what twice the batch would give.
 
     What a step costs whatever its batch is told by steps of different sizes, if there are some;
@@ -98,17 +98,17 @@ def bigger_batch(evidence: Evidence, idle_share: float) -> Remedy:
         idle = float((own / batches).mean()) * idle_share
         fixed = (idle / 2, idle)
         told = "half to all of the time in which the device is idle"
-    return predicted(
+    return predicted_remedy(
         "bigger-batch",
         "twice the batch size",
-        twice_the_batch(evidence, fixed),
+        predict_twice_the_batch(evidence, fixed),
         "Raise batch_size while memory allows it, or use torch.compile or CUDA graphs. What a step "
         f"costs whatever its batch is taken to be {fixed[0] / 1e6:.1f} to {fixed[1] / 1e6:.1f} ms, "
         f"{told}.",
     )
 
 
-def twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
+def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
     """Return what twice the batch would give.
 
     Args:
@@ -119,18 +119,18 @@ def twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Predic
         batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
         # Of two batches in one the fixed cost is paid once.
         least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
-        return without(evidence, least, most)
+        return predict_without(evidence, least, most)
     least_change, most_change = (
-        Change(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
+        PipelineChange(batch_factor=_TWICE, fixed_consume_ns=fixed) for fixed in fixed_ns
     )
     return evidence.simulator.predict_between(least_change, most_change)
 
 
-def _less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
+def _predict_less_copying(evidence: Evidence, saved: tuple[float, float]) -> Prediction:
     copy = evidence.steps.copy_ns
     if evidence.simulator is None:
-        return without(evidence, copy * saved[0], copy * saved[1])
+        return predict_without(evidence, copy * saved[0], copy * saved[1])
     batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
     copy_ns = float((copy / batches).mean())
-    least, most = (Change(consume_saved_ns=copy_ns * share) for share in saved)
+    least, most = (PipelineChange(consume_saved_ns=copy_ns * share) for share in saved)
     return evidence.simulator.predict_between(least, most)

@@ -1,4 +1,4 @@
-"""Writes docs/rules.md from the rules: python -m headrace.observe.doctor.documentation."""
+"""The text of docs/rules.md, from the rules: python -m headrace.observe.doctor.documentation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from headrace.observe.doctor.evidence import CRITICAL, FEWEST_STEPS, SERIOUS, WARNING
 from headrace.observe.doctor.rules import RULES
 
-_HEAD = f"""\
+_INTRODUCTION = f"""\
 # The doctor's rules
 
 Written from `headrace.observe.doctor.rules`, a file each, by
@@ -26,7 +26,7 @@ names and thresholds: docs/diagnosis.md.
 
 def documentation() -> str:
     """Return docs/rules.md."""
-    return "\n".join([_HEAD, *(_section(rule) for rule in sorted(RULES))])
+    return "\n".join([_INTRODUCTION, *(_section(rule) for rule in sorted(RULES))])
 
 
 def _section(rule: str) -> str:

@@ -1,7 +1,15 @@
-"""What the rules look at: derived from the tables once."""
+"""The evidence that rules look at, derived once: loader, steps, cores, GPUs, stacks.
+
+How many threads of the job want a core is estimated from its own processes: `/proc/loadavg` counts,
+in a container, the threads of all jobs on the machine.
+
+Which GPU of a host is whose is not recorded. Where no more of them are in use than the run has
+ranks on the host, the busiest are the run's, one for each rank; else it is not known.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,28 +17,86 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.cores import (
-    is_full,
-    most_threads,
-    wanted_by_ranks,
-    wanted_by_workers,
+from headrace.observe.doctor.findings import Severity
+from headrace.observe.doctor.stack_activity import recording_start_s
+from headrace.observe.doctor.stack_samples import StackSample, end_ns_of, read_stack_samples
+from headrace.observe.doctor.transform_shares import TransformShare, transform_shares
+from headrace.observe.whatif.host_usage import (
+    HostUsage,
+    OffloadStats,
+    read_host_usage,
+    read_offload_stats,
 )
-from headrace.observe.doctor.model import Severity
-from headrace.observe.doctor.sources import ran_since
-from headrace.observe.doctor.stacks import Sighting, end_ns_of, read_sightings
-from headrace.observe.doctor.transforms import TransformShare, rank_transforms
-from headrace.observe.whatif.away import Away, read_away
-from headrace.observe.whatif.host import Host, read_host
-from headrace.observe.whatif.measured import (
-    Work,
+from headrace.observe.whatif.measured_pipeline import (
+    BatchWork,
     loader_rows,
     main_loader,
-    measured_from,
-    read_work,
+    measure_from,
+    read_batch_work,
 )
 from headrace.observe.whatif.prediction import Prediction, Simulator
-from headrace.observe.whatif.steps import TrainSteps, read_steps
-from headrace.observe.whatif.tables import Columns, Flags, Tables, chosen, columns, length
+from headrace.observe.whatif.simulation import FULL
+from headrace.observe.whatif.tables import Columns, Flags, Tables, columns, row_count, select_rows
+from headrace.observe.whatif.train_steps import TrainSteps, read_steps
+
+
+def are_cores_full(host: HostUsage) -> bool:
+    """Whether a host has no core to spare, whoever uses them."""
+    return host.busy_share is not None and host.busy_share >= FULL
+
+
+def worker_thread_demand(
+    work: BatchWork, workers: int, host: HostUsage, most_threads: float
+) -> float:
+    """Return how many threads of the host's workers ran or waited for a core, on average.
+
+    At work the main thread of a worker waits for a core where they are full, and each of its
+    threads gets as much of one as it does; where some are free, who wants one has it.
+
+    Args:
+        work: The batches made.
+        workers: Workers of a rank.
+        host: Their host.
+        most_threads: Threads that a worker has.
+    """
+    if not work.cpu_measured:
+        return 0.0
+    threads = min(work.threads, most_threads) * (1.0 if are_cores_full(host) else work.cpu_share)
+    return host.ranks * workers * (1.0 - work.idle_share) * threads
+
+
+def rank_thread_demand(
+    seen: tuple[StackSample, ...], wait_share: float, host: HostUsage, most_threads: float
+) -> float:
+    """Return how many threads of the host's ranks ran or waited for a core; 0 where not known.
+
+    As with workers: on full cores the main thread's share of one tells what each of them gets. It
+    wants one whenever the rank does not wait for data.
+
+    Args:
+        seen: Where the ranks' main threads were seen.
+        wait_share: The share of their time in which they wait for workers, 0 to 1.
+        host: Their host.
+        most_threads: Threads that a rank has.
+    """
+    if host.rank_cores is None:
+        return 0.0
+    wall_ns = sum(sighting.wall_ns for sighting in seen)
+    main_share = sum(sighting.cpu_ns for sighting in seen) / max(wall_ns, 1.0)
+    if not are_cores_full(host) or main_share <= 0:
+        return host.rank_cores
+    threads = min(host.rank_cores / host.ranks / main_share, most_threads)
+    return max(host.rank_cores, host.ranks * threads * (1.0 - wait_share))
+
+
+def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
+    """Return how many threads a process of a role has, on average; infinite where not recorded."""
+    if row_count(usage) == 0 or row_count(processes) == 0:
+        return float("inf")
+    pids = processes["pid"][processes["role"].astype(str) == role]
+    threads = usage["threads"][np.isin(usage["pid"], pids)]
+    return float(threads[threads > 0].mean()) if (threads > 0).any() else float("inf")
+
 
 FEWEST_STEPS = 10
 """With fewer steps than this after the warm-up nothing is said."""
@@ -38,18 +104,18 @@ WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
 """Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
 critical)."""
 
-_OWN_LOADER_HAS = frozenset({"num_workers", "prefetch_factor"})
+_HEADRACE_LOADER_ARGUMENTS = frozenset({"num_workers", "prefetch_factor"})
 """Arguments of Headrace's loader that mean what they do in torch's."""
-_OTHERS = 0.5
+_OTHERS_SHARE = 0.5
 """Where others of the host use this share of its cores, they are what fills them."""
-_SOME, _MOST_OF_SYSTEM = 0.05, 0.5
+_SYSTEM_SHARE, _SYSTEM_CORES = 0.05, 0.5
 """Less than this share of the cores, or so many, is what the system takes, and is not spoken of."""
 MOSTLY_BUSY = 0.35
 """Workers of a starved rank that are idle for longer than this are not what it waits for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loader:
+class TrainingLoader:
     """The loader that feeds training, as in the table `loaders`.
 
     Attributes:
@@ -88,7 +154,7 @@ class Loader:
         # A stream of torch's is iterated by each worker; Headrace's loader shares it out itself.
         known = {
             "torch": self.style == "map" or name != "num_workers",
-            "headrace": name in _OWN_LOADER_HAS,
+            "headrace": name in _HEADRACE_LOADER_ARGUMENTS,
         }
         if not known.get(self.kind, False) or not self.place:
             return ()
@@ -118,14 +184,14 @@ class Evidence:
     """
 
     steps: TrainSteps
-    loader: Loader | None
-    work: Work | None
+    loader: TrainingLoader | None
+    work: BatchWork | None
     simulator: Simulator | None
-    host: Host
-    away: Away | None
+    host: HostUsage
+    away: OffloadStats | None
     wanted_threads: float
-    making: tuple[Sighting, ...]
-    rank_seen: tuple[Sighting, ...]
+    making: tuple[StackSample, ...]
+    rank_seen: tuple[StackSample, ...]
     transforms: tuple[TransformShare, ...]
     processes: Columns
     fetches: Columns
@@ -153,7 +219,7 @@ class Evidence:
         return {"script_data_wait_share": self.steps.share("data_wait")} if known else {}
 
     @property
-    def flowing(self) -> TrainSteps:
+    def steady_steps(self) -> TrainSteps:
         """The steps that say how the loader keeps up: without its starts, if enough are left."""
         steady = self.steps.steady
         return steady if len(steady) >= FEWEST_STEPS else self.steps
@@ -161,12 +227,12 @@ class Evidence:
     @property
     def flow_wait_seconds(self) -> float:
         """Seconds that a rank's accelerator waited for data, other than for loaders to start."""
-        return self.flowing.data_wait_seconds
+        return self.steady_steps.data_wait_seconds
 
     @property
     def starved(self) -> bool:
         """Whether the loader does not keep up: data wait is above the lowest threshold."""
-        return self.enough and self.flowing.data_wait_share >= WARNING
+        return self.enough and self.steady_steps.data_wait_share >= WARNING
 
     @property
     def workers_busy(self) -> bool:
@@ -178,12 +244,12 @@ class Evidence:
     @property
     def cores_short(self) -> bool:
         """Whether the host has no core to spare, whoever uses them: workers wait for one too."""
-        return is_full(self.host)
+        return are_cores_full(self.host)
 
     @property
     def cores_full(self) -> bool:
         """Whether the host has no core to spare, and the run itself uses most of them."""
-        return self.cores_short and self.host.foreign_cores < _OTHERS * self.host.cores
+        return self.cores_short and self.host.foreign_cores < _OTHERS_SHARE * self.host.cores
 
     @property
     def others_fill_cores(self) -> bool:
@@ -197,7 +263,7 @@ class Evidence:
         Whoever sleeps and wakes often then finds no core at times, and waits for a time slice.
         """
         idle = self.host.idle_cores
-        least = min(_SOME * self.host.cores, _MOST_OF_SYSTEM)
+        least = min(_SYSTEM_SHARE * self.host.cores, _SYSTEM_CORES)
         return idle is not None and idle < 1.0 and self.host.foreign_cores > max(idle, least)
 
     @property
@@ -224,7 +290,7 @@ class Evidence:
     def making_wait_seconds(self) -> float:
         """Seconds that a rank waited for data because making it takes so long, by simulation."""
         simulated = self.simulator.wait_share() if self.simulator is not None else 1.0
-        return self.flowing.total_seconds * min(simulated, self.flowing.data_wait_share)
+        return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
 
 
 def severity_of(share: float) -> Severity:
@@ -236,7 +302,7 @@ def severity_of(share: float) -> Severity:
     return "warning" if share >= WARNING else "info"
 
 
-def gather(tables: Tables) -> Evidence:
+def gather_evidence(tables: Tables) -> Evidence:
     """Return what is known of a run.
 
     Args:
@@ -244,26 +310,26 @@ def gather(tables: Tables) -> Evidence:
     """
     steps = read_steps(tables)
     number = main_loader(steps)
-    fetches, stacks = columns(tables, "fetches"), _while_stepping(tables, steps)
-    away = read_away(tables, number, steps.span_ns)
+    fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
+    away = read_offload_stats(tables, number, steps.span_ns)
     made = loader_rows(columns(tables, "loaders"), number, away)
-    work = read_work(tables, number) if made is not None else None
+    work = read_batch_work(tables, number) if made is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
-    host = read_host(tables, steps.span_ns)
-    measured = measured_from(
+    host = read_host_usage(tables, steps.span_ns)
+    measured = measure_from(
         steps=steps, loader=made, work=work, fetches=fetches, host=host, away=away
     )
-    loader = _loader(made) if made is not None else None
-    since_s = ran_since(columns(tables, "hosts"), processes)
-    in_ranks = stacks["worker"] < 0 if length(stacks) else np.zeros(0, dtype=np.bool_)
-    rank_seen = read_sightings(stacks, in_ranks, since_s)
+    loader = _training_loader(made) if made is not None else None
+    since_s = recording_start_s(columns(tables, "hosts"), processes)
+    in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
+    rank_seen = read_stack_samples(stacks, in_ranks, since_s)
     workers = loader.workers if loader is not None else 0
     waits = steps.share("data_wait") if workers else 0.0
-    wanted = wanted_by_ranks(rank_seen, waits, host, most_threads(usage, processes, "rank"))
+    wanted = rank_thread_demand(rank_seen, waits, host, mean_threads(usage, processes, "rank"))
     if work is not None and workers:
-        most = most_threads(usage, processes, "worker")
-        wanted += wanted_by_workers(work, workers, host, most)
+        most = mean_threads(usage, processes, "worker")
+        wanted += worker_thread_demand(work, workers, host, most)
     return Evidence(
         steps=steps,
         loader=loader,
@@ -272,9 +338,9 @@ def gather(tables: Tables) -> Evidence:
         host=host,
         away=away,
         wanted_threads=wanted,
-        making=read_sightings(stacks, _making(stacks, loader), since_s),
+        making=read_stack_samples(stacks, _making_rows(stacks, loader), since_s),
         rank_seen=rank_seen,
-        transforms=rank_transforms(columns(tables, "transforms"), number),
+        transforms=transform_shares(columns(tables, "transforms"), number),
         processes=processes,
         fetches=fetches,
         events=columns(tables, "events"),
@@ -283,17 +349,17 @@ def gather(tables: Tables) -> Evidence:
     )
 
 
-def _while_stepping(tables: Tables, steps: TrainSteps) -> Columns:
+def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
     """Return the table `stacks` without what was seen before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
-    if span is None or length(stacks) == 0:
+    if span is None or row_count(stacks) == 0:
         return stacks
-    return chosen(stacks, (end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
+    return select_rows(stacks, (end_ns_of(stacks) >= span[0]) & (stacks["start_ns"] <= span[1]))
 
 
-def _making(stacks: Columns, loader: Loader | None) -> Flags:
-    if loader is None or length(stacks) == 0:
-        return np.zeros(length(stacks), dtype=np.bool_)
+def _making_rows(stacks: Columns, loader: TrainingLoader | None) -> Flags:
+    if loader is None or row_count(stacks) == 0:
+        return np.zeros(row_count(stacks), dtype=np.bool_)
     if loader.workers == 0:  # the rank makes its batches while it waits for them
         inline: Flags = (stacks["worker"] < 0) & np.isin(
             stacks["phase"].astype(str), ("wait", "data_wait", "work")
@@ -305,8 +371,8 @@ def _making(stacks: Columns, loader: Loader | None) -> Flags:
     return busy
 
 
-def _loader(rows: Columns) -> Loader:
-    return Loader(
+def _training_loader(rows: Columns) -> TrainingLoader:
+    return TrainingLoader(
         number=int(rows["loader"][0]),
         kind=str(rows["kind"][0]),
         style=str(rows["style"][0]),
@@ -317,5 +383,42 @@ def _loader(rows: Columns) -> Loader:
         persistent=bool(rows["persistent"][0] > 0),
         file=str(rows["file"][0]),
         line=int(rows["line"][0]),
-        constructed=length(rows),
+        constructed=row_count(rows),
     )
+
+
+_UTILISATION = re.compile(r"gpu_(\d+)_utilisation_percent")
+_IN_USE = 0.05
+
+
+def gpu_utilisation(evidence: Evidence) -> float | None:
+    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None: not known."""
+    means = _mean_utilisation(evidence)
+    ours = gpus_of_run(evidence)
+    used = [means[gpu] for gpu in ours or () if gpu in means]
+    return float(np.mean(used)) if used else None
+
+
+def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
+    """Return the numbers of the run's GPUs, as in the table `system`; None: that is not known."""
+    means, ranks = _mean_utilisation(evidence), evidence.host.ranks
+    if sum(mean >= _IN_USE for mean in means.values()) > ranks:
+        return None
+    return tuple(sorted(means, key=lambda gpu: -means[gpu])[:ranks])
+
+
+def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
+    """Return the mean utilisation of each GPU of the host while steps ran, where recorded."""
+    system, span = evidence.system, evidence.steps.span_ns
+    if row_count(system) == 0 or span is None:
+        return {}
+    inside = (system["t_ns"] >= span[0]) & (system["t_ns"] <= span[1])
+    found = {}
+    for name in system:
+        match = _UTILISATION.fullmatch(name)
+        if match:
+            values = system[name][inside].astype(np.float64)
+            known = values[np.isfinite(values) & (values >= 0)]
+            if len(known):
+                found[int(match[1])] = float(known.mean()) / 100.0
+    return found

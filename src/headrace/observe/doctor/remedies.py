@@ -7,37 +7,36 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.core.overrides import Override
-from headrace.observe.doctor.activity import is_lock
-from headrace.observe.doctor.evidence import CRITICAL, Evidence, Loader
-from headrace.observe.doctor.model import Cause, Remedy
-from headrace.observe.doctor.stacks import Sighting, hottest, waiting_ns
-from headrace.observe.doctor.transforms import transform_at
-from headrace.observe.whatif.measured import Measured
+from headrace.observe.doctor.evidence import CRITICAL, Evidence, TrainingLoader
+from headrace.observe.doctor.findings import Cause, Remedy
+from headrace.observe.doctor.stack_activity import is_lock
+from headrace.observe.doctor.stack_samples import StackSample, find_hotspot, off_cpu_ns
+from headrace.observe.doctor.transform_shares import transform_at
+from headrace.observe.whatif.measured_pipeline import MeasuredPipeline, shard_reading_ns
 from headrace.observe.whatif.prediction import (
-    Change,
+    PipelineChange,
     Prediction,
     Simulator,
     enough_workers,
-    spread_of,
+    interval_width,
 )
-from headrace.observe.whatif.reading import reading_left_ns
 from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import Floats
 
 WORTH_IT = 1.05
 """A remedy that promises less is not proposed."""
-_MOST_WORKERS = 32
+_MAX_WORKERS = 32
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
-COLLATE = "collate_fn"
+COLLATE_NAME = "collate_fn"
 """What the transforms' table calls the putting together of samples."""
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
 """A device does a transform in the CPU time of one core divided by this, at least and at most."""
-_MOST_DRAWN = 10_000
+_MAX_DRAWN = 10_000
 """More steps than this are drawn in groups of neighbours, or a day of them would not fit."""
 
 
-def predicted(
+def predicted_remedy(
     name: str,
     change: str,
     prediction: Prediction,
@@ -56,7 +55,7 @@ def predicted(
     )
 
 
-def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
+def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     """Return the fewest workers that give nearly the most, where more give anything."""
     simulator, loader = evidence.simulator, evidence.loader
     if simulator is None or loader is None:
@@ -66,7 +65,7 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
     cores = simulator.measured.pipeline.cores
     # Workers that wait may outnumber the cores; those that compute only take them from each other.
-    most = _MOST_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MOST_WORKERS)
+    most = _MAX_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MAX_WORKERS)
     counts = [count for count in _COUNTS if loader.workers < count <= most]
     found = enough_workers(simulator, counts)
     if found is None or found[1].speedup < WORTH_IT or found[1].low <= 1.0:
@@ -75,18 +74,18 @@ def more_workers(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
     before = f" instead of {loader.workers}" if loader.workers else " instead of none"
     plural = "s" if count > 1 else ""
     return (
-        predicted(
+        predicted_remedy(
             "workers",
             f"{count} worker{plural}{before}",
             prediction,
-            f"Give the DataLoader{loader.place} num_workers={count}.{_sharing_out(loader, count)}",
+            f"Give the DataLoader{loader.place} num_workers={count}.{_stream_split_advice(loader, count)}",
             loader.overridden("num_workers", count),
         ),
         prediction,
     )
 
 
-def _sharing_out(loader: Loader, workers: int) -> str:
+def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
     """Return what several workers ask of a stream, which torch gives to each of them whole."""
     if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
         return ""
@@ -97,7 +96,7 @@ def _sharing_out(loader: Loader, workers: int) -> str:
     )
 
 
-def first_loader(evidence: Evidence, share: float, cpu_share: float) -> tuple[Remedy, ...]:
+def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) -> tuple[Remedy, ...]:
     """Return what a loader with workers would give a script that makes its data itself.
 
     Args:
@@ -108,7 +107,7 @@ def first_loader(evidence: Evidence, share: float, cpu_share: float) -> tuple[Re
     wall, host = evidence.steps.wall_ns, evidence.host
     making = wall * min(share, 0.99)
     used = (host.rank_cores or 0.0) / host.ranks * float(wall.mean())
-    measured = Measured(
+    measured = MeasuredPipeline(
         pipeline=Pipeline(workers=0, cores=host.cores / host.ranks),
         service_ns=making,
         service_cpu_ns=making * min(cpu_share, 1.0),
@@ -124,7 +123,7 @@ def first_loader(evidence: Evidence, share: float, cpu_share: float) -> tuple[Re
         return ()
     count, prediction = found
     return (
-        predicted(
+        predicted_remedy(
             "loader",
             f"a DataLoader with {count} worker{'s' if count > 1 else ''}",
             prediction,
@@ -134,7 +133,7 @@ def first_loader(evidence: Evidence, share: float, cpu_share: float) -> tuple[Re
     )
 
 
-def taking_locks(evidence: Evidence) -> tuple[Sighting, ...]:
+def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
     """Return where the making of batches takes a lock."""
     return tuple(sighting for sighting in evidence.making if is_lock(sighting))
 
@@ -142,37 +141,37 @@ def taking_locks(evidence: Evidence) -> tuple[Sighting, ...]:
 def lock_wait_share(evidence: Evidence) -> float:
     """Return the share of the time of making batches that waits for locks, 0 to 1."""
     total = sum(sighting.wall_ns for sighting in evidence.making)
-    return waiting_ns(taking_locks(evidence)) / max(total, 1.0)
+    return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
 
 
-def faster(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
+def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
     """Return what a faster piece of the workers' code would give, its absence, and a device."""
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
     left = max(1.0 - cause.share, 0.01)
-    half = evidence.simulator.predict(Change(service_factor=1.0 - cause.share / 2))
-    none = evidence.simulator.predict(Change(service_factor=left))
+    half = evidence.simulator.predict(PipelineChange(service_factor=1.0 - cause.share / 2))
+    none = evidence.simulator.predict(PipelineChange(service_factor=left))
     remedies = [
-        predicted(
+        predicted_remedy(
             "faster-code",
             f"{name} twice as fast",
             half,
             f"Look for a cheaper way to do the same{where}, or do it on smaller data.",
         ),
-        predicted(
+        predicted_remedy(
             "move-code",
             f"no {name} in the workers",
             none,
             f"Do it once before training, or leave it out{where}.",
         ),
     ]
-    if cause.transform and cause.transform != COLLATE:
+    if cause.transform and cause.transform != COLLATE_NAME:
         remedies.append(
-            predicted(
+            predicted_remedy(
                 "device-transform",
                 f"{name} on the accelerator",
-                _on_device(evidence.simulator, cause.share),
+                _predict_on_device(evidence.simulator, cause.share),
                 f"Do it on whole batches after the copy{where}: "
                 "headrace.DataLoader(device_transform=...), or in the training loop. The device "
                 "is taken to need 1/100 to 1/20 of its CPU time.",
@@ -181,17 +180,17 @@ def faster(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
     return tuple(remedy for remedy in remedies if (remedy.predicted_speedup or 0.0) >= WORTH_IT)
 
 
-def _on_device(simulator: Simulator, share: float) -> Prediction:
+def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
     """Return what it gives to do a share of the workers' code on the device, within its step."""
     cpu_ns = float(simulator.load.demand_ns.mean()) * share
     slow, fast = (
-        Change(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
+        PipelineChange(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
         for faster_by in _DEVICE_FASTER
     )
     return simulator.predict_between(slow, fast)
 
 
-def less_waiting(evidence: Evidence, share: float) -> Prediction | None:
+def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     """Return what it would give if workers waited only for 10 to 50 % of a share of their time."""
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
@@ -199,23 +198,25 @@ def less_waiting(evidence: Evidence, share: float) -> Prediction | None:
     all_waiting = max(1.0 - work.cpu_share, 0.01)
     part = min(share / all_waiting, 1.0)
     return simulator.predict_between(
-        Change(wait_factor=1.0 - 0.5 * part), Change(wait_factor=1.0 - 0.9 * part)
+        PipelineChange(wait_factor=1.0 - 0.5 * part), PipelineChange(wait_factor=1.0 - 0.9 * part)
     )
 
 
-def less_reading(evidence: Evidence, share: float) -> Prediction | None:
+def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
     """Return what a cache or shards would give for a share of the workers' time spent in reads."""
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
         return None
     part = min(share / max(1.0 - work.cpu_share, 0.01), 1.0)
     least, most = (
-        Change(capped_share=part, capped_ns=left) for left in reading_left_ns(work, share)
+        PipelineChange(capped_share=part, capped_ns=left) for left in shard_reading_ns(work, share)
     )
     return simulator.predict_between(least, most)
 
 
-def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None) -> Prediction:
+def predict_without(
+    evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None
+) -> Prediction:
     """Return what it would give if each step took so much less; the steps drawn again.
 
     Args:
@@ -224,7 +225,7 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
         most_ns: The most.
     """
     steps = evidence.steps.wall_ns
-    begins = np.arange(min(len(steps), _MOST_DRAWN)) * len(steps) // min(len(steps), _MOST_DRAWN)
+    begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
     wall, saved_ns = np.add.reduceat(steps, begins), np.add.reduceat(saved_ns, begins)
     bounds = [saved_ns]
     if most_ns is not None:
@@ -240,27 +241,27 @@ def without(evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None)
     left = evidence.steps.data_wait_ns.sum() / max(float((wall - saved_ns).sum()), 1.0)
     return Prediction(
         speedup=float(middle),
-        low=max(float(low) - spread_of(float(low)), 0.0),
-        high=float(high) + spread_of(float(high)),
+        low=max(float(low) - interval_width(float(low)), 0.0),
+        high=float(high) + interval_width(float(high)),
         wait_share=min(float(left), 1.0),
     )
 
 
 def making_cause(
-    evidence: Evidence, sightings: tuple[Sighting, ...], *, weigh_waiting: bool = False
+    evidence: Evidence, sightings: tuple[StackSample, ...], *, off_cpu_only: bool = False
 ) -> Cause | None:
     """Return the code in which the making of batches, or its waiting, spends most time.
 
     Args:
         evidence: What is known.
         sightings: Those of `evidence.making` that are in question; shares are of all of them.
-        weigh_waiting: Count time off the CPU alone.
+        off_cpu_only: Count time off the CPU alone.
     """
     total = sum(sighting.wall_ns for sighting in evidence.making)
-    place = hottest(sightings, total, weigh_waiting=weigh_waiting)
+    place = find_hotspot(sightings, total, off_cpu_only=off_cpu_only)
     if place is not None:
         transform = transform_at(place, evidence.transforms)
-        if transform is None or weigh_waiting:
+        if transform is None or off_cpu_only:
             return place.cause(transform.name if transform else "")
         # It is the whole transform that is named, so the share is not that of one of its lines.
         return replace(place.cause(transform.name), share=max(place.share, transform.share))

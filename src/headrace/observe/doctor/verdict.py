@@ -1,13 +1,191 @@
-"""One true sentence about where the time went."""
+"""The verdict: the order of the findings, and one true sentence about where the time went.
+
+Findings come by seconds lost, but a cause before what it explains. Three kinds have no seconds that
+could be held against those of the others':
+
+- Memory that grows costs nothing until it ends the run. It counts as what is serious.
+- What is paid before the first step does not grow with the run. It never counts as serious.
+- Waits that other jobs on the host cause are nobody's fault here. They come after what is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
-from headrace.observe.doctor.evidence import FEWEST_STEPS, WARNING, Evidence
-from headrace.observe.doctor.model import Bound, Finding, Remedy, Verdict
-from headrace.observe.doctor.ranking import DATA_RULES
+from headrace.observe.doctor.evidence import FEWEST_STEPS, SERIOUS, WARNING, Evidence
+from headrace.observe.doctor.findings import Bound, Finding, Remedy, Verdict
+
+DATA_RULES = frozenset(
+    {
+        "cpu-bound-worker",
+        "slow-storage",
+        "small-files",
+        "lock-contention",
+        "too-few-workers",
+        "oversubscribed-threads",
+        "workers-restarted",
+        "shallow-prefetch",
+        "slow-collate",
+        "slow-transfer",
+        "cpu-starved-by-ranks",
+    }
+)
+"""Rules that say why data is late: `data-wait` says no more than they do."""
+_DOMINATES = 0.5
+"""A piece of code with this share of the workers' time is the cause rather than their number."""
+_EXPLAINS = 0.6
+"""What takes this share of the seconds that another finding counts explains it."""
+_SOLVES = 0.8
+"""What takes this share of the wait for data away solves it."""
+_LITTLE = 0.01
+"""What explains less of step time than this is not told."""
+
+_SPECIFIC_FIRST = (
+    ("cpu-starved-by-ranks", "cpu-bound-worker"),
+    ("cpu-starved-by-ranks", "too-few-workers"),
+    ("cpu-starved-by-ranks", "oversubscribed-threads"),  # they did no harm to one rank alone
+    ("oversubscribed-threads", "cpu-bound-worker"),
+    ("slow-storage", "too-few-workers"),
+    ("small-files", "too-few-workers"),
+    ("slow-collate", "too-few-workers"),
+    ("lock-contention", "too-few-workers"),
+    ("lock-contention", "slow-storage"),
+    ("lock-contention", "small-files"),
+    ("shallow-prefetch", "too-few-workers"),
+    ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
+    ("slow-rank", "cpu-bound-worker"),
+    ("device-sync", "step-outliers"),
+    # A GPU is used little while the script waits, whatever for; `small-batch` counts all of that.
+    ("device-sync", "small-batch"),
+    ("blocking-copy", "small-batch"),
+    ("sync-bound", "small-batch"),
+    ("slow-rank", "small-batch"),
+    ("step-outliers", "small-batch"),
+)
+"""Pairs: where both are found, the first explains the second."""
+
+
+def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the findings worth telling, worst first.
+
+    Args:
+        findings: What the rules found, in any order.
+        evidence: What they found it in.
+    """
+    told = [
+        finding
+        for finding in findings
+        if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
+    ]
+    rules = {finding.rule for finding in told if not finding.foretold}
+    kept = [
+        finding
+        for finding in told
+        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(told)))
+        and not (finding.rule == "slow-storage" and "small-files" in rules)
+        and not (finding.rule == "compute-bound" and _has_warning(told))
+    ]
+    kept.sort(
+        key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
+    )
+    pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(kept, evidence))
+    for _ in kept:  # a move may undo another pair's order, so go on until all hold
+        for first, second in pairs:
+            _move_before(kept, first, second)
+    return tuple(kept)
+
+
+def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
+    """Return the seconds that a finding counts for in the order."""
+    serious = SERIOUS * evidence.steps.total_seconds
+    if finding.rule == "memory-growth":
+        return serious
+    if finding.rule == "slow-start":
+        return min(finding.seconds_lost, serious)
+    return finding.seconds_lost
+
+
+def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
+    """Whether the rank waits because others of the host fill its cores."""
+    idle = evidence.work is not None and not evidence.workers_busy
+    return finding.rule == "data-wait" and idle and evidence.others_fill_cores
+
+
+def _is_little(finding: Finding, evidence: Evidence) -> bool:
+    if finding.foretold:
+        return False
+    return finding.seconds_lost < _LITTLE * evidence.steps.total_seconds
+
+
+def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
+    """Whether one rank's wait for data is told already."""
+    return any(
+        finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
+        for finding in findings
+    )
+
+
+def _has_warning(findings: Sequence[Finding]) -> bool:
+    """Whether anything but the time before training is worth a warning."""
+    return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
+
+
+def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
+    """Return the pairs that depend on what was found: the first explains the second."""
+    by_rule = {finding.rule: finding for finding in findings}
+    worker, few = by_rule.get("cpu-bound-worker"), by_rule.get("too-few-workers")
+    transfer, collate = by_rule.get("slow-transfer"), by_rule.get("slow-collate")
+    slow, sync = by_rule.get("slow-rank"), by_rule.get("sync-bound")
+    pairs: list[tuple[str, str]] = []
+    # Sync counts as the rank has it that waits least; so what is much more is the network's.
+    if slow and sync and slow.seconds_lost >= _EXPLAINS * sync.seconds_lost:
+        pairs.append(("slow-rank", "sync-bound"))
+    if worker is not None and few is not None:
+        if _wants_workers_first(worker, few, evidence):
+            pairs.append(("too-few-workers", "cpu-bound-worker"))
+        else:
+            pairs.append(("cpu-bound-worker", "too-few-workers"))
+    if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
+        pairs.append(("slow-transfer", "too-few-workers"))  # else they are late all the same
+    if evidence.work is not None and evidence.work.has_slow_handoff:
+        pairs.append(("slow-transfer", "cpu-bound-worker"))
+        pairs.append(("slow-transfer", "shallow-prefetch"))  # those ahead run out on their way
+    if worker is not None and collate is not None and _is_collating(worker, collate):
+        pairs.append(("slow-collate", "cpu-bound-worker"))
+    return pairs
+
+
+def _wants_workers_first(worker: Finding, few: Finding, evidence: Evidence) -> bool:
+    """Whether it is their number that is wrong first, rather than what they do."""
+    if evidence.cores_full:
+        return False
+    if worker.cause is None or worker.cause.share < _DOMINATES:
+        return True
+    # Where nobody helps the rank yet and a helper solves it, that comes before any code.
+    alone = evidence.loader is not None and evidence.loader.workers <= 1
+    return alone and few.seconds_lost >= _SOLVES * evidence.flow_wait_seconds
+
+
+def _is_collating(worker: Finding, collate: Finding) -> bool:
+    """Whether what keeps the workers busy is their collating, or less than that."""
+    cause, share = worker.cause, collate.evidence["collate_share"]
+    if cause is None:
+        return True
+    here = cause.place != "" and cause.place == _place_of(collate)
+    larger = isinstance(share, float) and share >= cause.share
+    return here or larger or "collate" in cause.function.lower()
+
+
+def _place_of(finding: Finding) -> str:
+    return finding.cause.place if finding.cause is not None else ""
+
+
+def _move_before(findings: list[Finding], first: str, second: str) -> None:
+    places = {finding.rule: place for place, finding in enumerate(findings)}
+    if first in places and second in places and places[first] > places[second]:
+        findings.insert(places[second], findings.pop(places[first]))
+
 
 _BOUNDS: dict[str, Bound] = {
     "sync-bound": "sync",
@@ -21,7 +199,7 @@ _EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outl
 """Remedies that a sentence names first: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)
 """Remedies that it names last: they cost money."""
-_WORTH_SAYING = 1.1
+_LEAST_NAMED_SPEEDUP = 1.1
 _PHASES = {
     "data_wait": "waiting for data",
     "copy": "copying to the device",
@@ -34,7 +212,7 @@ _PHASES = {
 """What a phase is, to be read after "60% is"."""
 
 
-def decide(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
+def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict.
 
     Args:
@@ -42,7 +220,7 @@ def decide(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
         findings: What the rules found, worst first.
     """
     steps = evidence.steps
-    sentence, bound = _say(evidence, findings)
+    sentence, bound = _sentence(evidence, findings)
     return Verdict(
         sentence=sentence,
         bound=bound,
@@ -61,7 +239,7 @@ def device_shares(evidence: Evidence) -> Mapping[str, float]:
     return device.shares if device is not None else {}
 
 
-def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+def _sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
     recorded = evidence.steps.recorded
     if recorded == 0:
         return "No training step was recorded, so there is nothing to tell.", "unknown"
@@ -70,11 +248,11 @@ def _say(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
         return f"{few}: at least {FEWEST_STEPS} are needed after the warm-up.", "unknown"
     wrong = [finding for finding in findings if finding.severity != "info"]
     if wrong:
-        return _say_wrong(evidence, wrong[0])
-    return _say_fine(evidence, findings)
+        return _faulty_sentence(evidence, wrong[0])
+    return _healthy_sentence(evidence, findings)
 
 
-def _say_fine(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
+def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bound]:
     share = evidence.data_wait_share
     waits = f"{share:.1%} of step time waits for data"
     if any(finding.rule == "compute-bound" for finding in findings):
@@ -89,19 +267,19 @@ def _say_fine(evidence: Evidence, findings: Sequence[Finding]) -> tuple[str, Bou
     return f"Nothing wrong was found: {waits}, {part:.0%} is {_PHASES[phase]}.", "other"
 
 
-def _say_wrong(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
+def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
-    told = _capital(worst.title)
+    told = _capitalized(worst.title)
     if bound == "data" and evidence.loader is not None:
         told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
     felt = evidence.others_fill_cores or evidence.others_crowd
     if bound == "data" and felt and evidence.others_use not in told:
         others = f"; {evidence.others_use}"
-    return f"{told}{_what_helps(worst)}{others}.", bound
+    return f"{told}{_remedy_clause(worst)}{others}.", bound
 
 
-def what_helps_most(findings: Sequence[Finding]) -> Remedy | None:
+def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
     """Return the remedy that the sentence names; None where nothing is wrong, or none helps much.
 
     Args:
@@ -116,21 +294,21 @@ def _best_remedy(finding: Finding) -> Remedy | None:
     worth = [
         remedy
         for remedy in finding.remedies
-        if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _WORTH_SAYING
+        if remedy.predicted_speedup is not None and remedy.predicted_speedup >= _LEAST_NAMED_SPEEDUP
     ]
     return max(worth, key=_preference, default=None)
 
 
-def _what_helps(finding: Finding) -> str:
+def _remedy_clause(finding: Finding) -> str:
     """Return what the best remedy would give."""
     best = _best_remedy(finding)
     if best is None:
         return ""
     faster = f"{best.predicted_speedup:.1f} times as fast{best.interval}"
-    return f"; {given(best)} the run would be {faster}"
+    return f"; {change_phrase(best)} the run would be {faster}"
 
 
-def given(remedy: Remedy) -> str:
+def change_phrase(remedy: Remedy) -> str:
     """Return what is changed, to be read on its own: with 4 workers, without the blur."""
     change = remedy.change.strip(",")
     return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
@@ -141,5 +319,5 @@ def _preference(remedy: Remedy) -> tuple[bool, bool, float]:
     return easy, free, remedy.predicted_speedup or 0.0
 
 
-def _capital(text: str) -> str:
+def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]

@@ -1,1 +1,31 @@
-"""What records a running job: hooks in ranks and workers, and one process a host."""
+"""The probe: import hooks that record a job in its ranks, its workers and one process a host.
+
+This file holds its entry alone: hooks that wait for imports. All else is imported by these, as this
+file is read early in every process of a job.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from headrace.core.import_hooks import after_import
+
+
+def install_hooks() -> None:
+    """Prepare to record, should this process turn out to train or to load data."""
+    after_import("torch", _on_torch)
+    after_import("headrace.data.loader.batch_builder", _on_batch_builder)
+
+
+def _on_torch(_module: ModuleType) -> None:
+    from headrace.observe.probe.rank_hooks import hook_rank
+    from headrace.observe.probe.torch_worker_hooks import hook_workers
+
+    hook_rank()
+    hook_workers()
+
+
+def _on_batch_builder(module: ModuleType) -> None:
+    from headrace.observe.probe.headrace_worker_hooks import hook_batch_builder
+
+    hook_batch_builder(module)

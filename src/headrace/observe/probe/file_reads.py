@@ -1,9 +1,8 @@
-"""Reads of files while a batch is made, timed: what Python opens by itself, and `os.read`.
+"""Timed reads of files while a batch is made: what Python opens by itself, and `os.read`.
 
-A file that is opened to be read gets a raw file that times its reads below the usual buffer, for
-as long as it is open. It behaves as any other, but a line of text takes 0.05 us longer.
-Files that were opened while no batch was being made, and those that native code opens, are not
-timed.
+A file that is opened to be read gets a raw file that times its reads below the usual buffer, for as
+long as it is open. It behaves as any other, but a line of text takes 0.05 us longer. Files that
+were opened while no batch was being made, and those that native code opens, are not timed.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from headrace.core.after_import import after_import
+from headrace.core.import_hooks import after_import
 
-_READING = {"r", "rt", "tr", "rb", "br"}
-_BY_SYSTEM = ("read", "pread", "readv", "preadv")
-_OWN_NAMES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"))
+_READ_MODES = {"r", "rt", "tr", "rb", "br"}
+_OS_READS = ("read", "pread", "readv", "preadv")
+_OPEN_ALIASES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"))
 """Modules that keep `open` by another name."""
 _LARGEST_BUFFER = 8 << 20
 _Text = tuple[str | None, str | None, str | None]  # encoding, errors, newline
-Timed = Callable[..., Any]
+TimedCall = Callable[..., Any]
 """Calls what it is handed, with the rest of its arguments, and times that while a batch is made."""
 
 
@@ -46,26 +45,28 @@ class FileReads:
         opened: Files that were opened to be timed since the last batch began.
     """
 
-    def __init__(self, timed: Timed, is_at_work: Callable[[], bool]) -> None:
+    def __init__(self, timed: TimedCall, is_at_work: Callable[[], bool]) -> None:
         self._timed = timed
         self._is_at_work = is_at_work
         self.opened = 0
-        self._stands_in = False
-        self._places: list[_Place] = []
+        self._is_installed = False
+        self._places: list[_Replacement] = []
         if isinstance(io.open, BuiltinFunctionType):  # else it is somebody's own
-            opened = _Instead(io.open, _opening(io.open, _timed_raw(timed), self._takes_over))
+            opened = _StandIn(
+                io.open, _timed_open(io.open, _timed_raw_class(timed), self._is_timed_open)
+            )
             for module in (builtins, io, sys.modules["_io"]):  # each is where somebody finds it
-                self._places.append(_Place(module, "open", io.open, opened))
-            for name, own_name in _OWN_NAMES:
+                self._places.append(_Replacement(module, "open", io.open, opened))
+            for name, own_name in _OPEN_ALIASES:
                 after_import(name, functools.partial(self._add_open, own_name, opened))
-        for name in _BY_SYSTEM:
+        for name in _OS_READS:
             self._add(os, name)
         after_import("numpy", lambda numpy: self._add(numpy, "fromfile"))
 
     def begin(self) -> None:
         """A batch begins."""
         self.opened = 0
-        self._stands_in = True  # first: a signal may raise an error from here on
+        self._is_installed = True  # first: a signal may raise an error from here on
         copyreg.dispatch_table.setdefault(BuiltinFunctionType, self._reduced)
         for place in self._places:
             if getattr(place.module, place.name, None) is place.original:
@@ -73,25 +74,25 @@ class FileReads:
 
     def end(self) -> None:
         """It is made, or it failed."""
-        if not self._stands_in:
+        if not self._is_installed:
             return
         for place in self._places:
             if getattr(place.module, place.name, None) is place.ours:
                 setattr(place.module, place.name, place.original)
         if copyreg.dispatch_table.get(BuiltinFunctionType) == self._reduced:
             copyreg.dispatch_table.pop(BuiltinFunctionType, None)
-        self._stands_in = False
+        self._is_installed = False
 
-    def _takes_over(self) -> bool:
+    def _is_timed_open(self) -> bool:
         """Whether the file that is opened now is to be timed; it is counted."""
         if not self._is_at_work():
             return False
         self.opened += 1
         return True
 
-    def _add_open(self, name: str, opened: _Instead, module: ModuleType) -> None:
+    def _add_open(self, name: str, opened: _StandIn, module: ModuleType) -> None:
         if getattr(module, name, None) is opened.original:
-            self._places.append(_Place(module, name, opened.original, opened))
+            self._places.append(_Replacement(module, name, opened.original, opened))
 
     def _reduced(self, function: BuiltinFunctionType) -> str | tuple[Any, ...]:
         """Return how to pickle a built-in function, also where another stands in its place."""
@@ -104,10 +105,10 @@ class FileReads:
         if not isinstance(original, BuiltinFunctionType):
             return
         timed = functools.partial(self._timed, original)
-        self._places.append(_Place(module, name, original, _Instead(original, timed)))
+        self._places.append(_Replacement(module, name, original, _StandIn(original, timed)))
 
 
-class _Place(NamedTuple):
+class _Replacement(NamedTuple):
     """Where a function is found, and what stands there while a batch is made."""
 
     module: ModuleType
@@ -116,7 +117,7 @@ class _Place(NamedTuple):
     ours: Any
 
 
-class _Instead:
+class _StandIn:
     """Stands for a built-in function, and is no method either where a class keeps it.
 
     Args:
@@ -147,7 +148,7 @@ def _by_name(function: Callable[..., Any]) -> tuple[Any, ...]:
     return pkgutil.resolve_name, (f"{function.__module__}:{function.__name__}",)
 
 
-def _timed_raw(timed: Timed) -> type[io.FileIO]:
+def _timed_raw_class(timed: TimedCall) -> type[io.FileIO]:
     class FileIO(io.FileIO):
         """A raw file whose reads are timed."""
 
@@ -166,7 +167,7 @@ def _timed_raw(timed: Timed) -> type[io.FileIO]:
     return FileIO
 
 
-def _opening(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], bool]) -> Any:
+def _timed_open(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], bool]) -> Any:
     """Return `open` with timed files where they are to be read and a batch is being made."""
 
     def open(  # noqa: A001 - it stands for that very function
@@ -187,7 +188,7 @@ def _opening(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], 
         path = file if hasattr(type(file), "__index__") else os.fspath(file)
         raw = raw_file(path, "r", closefd, opener)
         try:
-            return _buffered(raw, mode, buffering, (encoding, errors, newline))
+            return _open_buffered(raw, mode, buffering, (encoding, errors, newline))
         except BaseException:
             raw.close()
             raise
@@ -197,14 +198,14 @@ def _opening(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], 
 
 def _is_to_be_timed(mode: str, buffering: int, text: _Text) -> bool:
     """Whether that asks for a file to be read; what is wrong the original tells best."""
-    if mode not in _READING:
+    if mode not in _READ_MODES:
         return False
     if "b" in mode:
         return text == (None, None, None) and buffering != 1
     return buffering < 0 or buffering > 1
 
 
-def _buffered(raw: io.FileIO, mode: str, buffering: int, text: _Text) -> Any:
+def _open_buffered(raw: io.FileIO, mode: str, buffering: int, text: _Text) -> Any:
     """Return a raw file as `open` hands it out."""
     if buffering == 0:
         return raw

@@ -1,31 +1,131 @@
-"""Which loaders a rank has, where they were constructed, and what their iterators belong to."""
+"""The loaders of a rank: their numbers, where they were constructed, their iterators and queues.
+
+A loader that a script makes anew, as for each epoch, keeps the number it had.
+
+A batch of tensors comes from a worker of torch's as handles: reading them, getting each from the
+worker, and mapping the memory behind it takes a rank's time however early the batch was made. What
+of it is the rank's own CPU time stays; the rest is waiting for a worker's answer, which comes late
+while it runs Python. Where a thread pins memory, that thread takes batches, and nothing is known.
+"""
 
 from __future__ import annotations
 
 import functools
 import select
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
+from time import monotonic_ns, thread_time_ns
 from types import ModuleType
 from typing import Any
 
 from headrace.core import env
-from headrace.core.places import place_in_script
-from headrace.observe.probe.loader_numbers import LoaderNumbers
-from headrace.observe.probe.session import SESSION, guarded
+from headrace.core.source_location import script_location
+from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.records.schema import LOADERS
 
-_NUMBER = "_headrace_loader"  # attribute of loaders and their iterators
-_FETCHED = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
-_ASKED = "_headrace_asked"  # of iterators: how to ask their pipe whether something is in it
+_OWN_REFERENCES = 4
+"""A data set that nobody but its loader has: the loader, its sampler, and whoever counts, twice."""
+_PLAIN = (bool, int, float, str, type(None))
 
-STARTING: ContextVar[int] = ContextVar("headrace_starting", default=-1)
+
+class LoaderNumbers:
+    """Numbers loaders in the order of their construction.
+
+    A loader takes the number of an earlier one that is not iterated any more where the very same
+    calls construct it with the same settings, and with the same data set; or with another, where
+    nobody but the earlier loader has its data set still. So one that is made in each round counts
+    as one, and those for training and evaluation, made by turns at one line, as two.
+    """
+
+    def __init__(self) -> None:
+        self._next = count()
+        self._made: dict[Hashable, list[int]] = {}  # by how: the one that was made last comes last
+        self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was made last
+        self._datasets: dict[int, Callable[[], Any]] = {}
+
+    def new(self) -> int:
+        """Return a number that no loader has."""
+        return next(self._next)
+
+    def constructed(self, arguments: Sequence[tuple[int | str, Any]]) -> int:
+        """Return the number of a loader that is being constructed.
+
+        Args:
+            arguments: By place or name; the data set is at place 0.
+        """
+        dataset = next((value for name, value in arguments if name in (0, "dataset")), None)
+        made = self._made.setdefault((_construction_stack(), _settings_of(arguments)), [])
+        over = [number for number in made if self._is_over(number)]
+        again = [number for number in over if self._datasets[number]() is dataset]
+        again += [number for number in over if self._is_dataset_gone(number)]
+        number = again[0] if again else self.new()
+        if again:
+            made.remove(number)
+            del self._iterators[number]
+        made.append(number)
+        self._datasets[number] = _weak_reference(dataset)
+        return number
+
+    def iterated(self, number: int, iterator: Any) -> None:
+        """Note an iterator of a loader."""
+        known = self._iterators.get(number, ())
+        alive = [each for each in known if each() is not None and each() is not iterator]
+        self._iterators[number] = [*alive, weakref.ref(iterator)]
+
+    def _is_over(self, number: int) -> bool:
+        """Whether a loader has been iterated since it was constructed, and is not any more."""
+        known = self._iterators.get(number)
+        return known is not None and all(each() is None for each in known)
+
+    def _is_dataset_gone(self, number: int) -> bool:
+        """Whether a loader's data set is gone, or would go with the loader."""
+        dataset = self._datasets[number]()
+        return dataset is None or sys.getrefcount(dataset) <= _OWN_REFERENCES
+
+
+def _weak_reference(dataset: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(dataset)
+    except TypeError:  # a list, say
+        return lambda: None
+
+
+def _construction_stack() -> Hashable:
+    """Return the calls that led here: file and line of each frame, from the innermost on."""
+    found, frame = [], sys._getframe(1).f_back  # noqa: SLF001 - inspect.stack reads source files
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
+    """Return the settings among arguments, and of what type all else is, by its name."""
+    return tuple(
+        (name, value if type(value) in _PLAIN else _type_name(value)) for name, value in arguments
+    )
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+_NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders and their iterators
+_FETCH_COUNT_ATTRIBUTE = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
+_QUEUE_POLL_ATTRIBUTE = (
+    "_headrace_asked"  # of iterators: how to ask their pipe whether something is in it
+)
+
+STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
 """The loader whose workers are being started, in this thread; in a worker, the one it works for."""
 
 
-class LoadersSeen:
+class LoaderRegistry:
     """The loaders of this rank, numbered as they are constructed: see LoaderNumbers.
 
     Attributes:
@@ -48,7 +148,7 @@ class LoadersSeen:
         @functools.wraps(original)
         def __init__(iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             original(iterator, loader, *args, **kwargs)
-            _mark_iterator(iterator, loader)
+            _register_iterator(iterator, loader)
 
         module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001
 
@@ -59,12 +159,12 @@ class LoadersSeen:
     @staticmethod
     def number_of_iterator(iterator: Any) -> int:
         """Return the number of the loader that an iterator belongs to; -1 where unknown."""
-        return int(getattr(iterator, _NUMBER, -1))
+        return int(getattr(iterator, _NUMBER_ATTRIBUTE, -1))
 
     @staticmethod
     def count_fetch(iterator: Any) -> tuple[int, int]:
         """Count that the iterator was asked; return (epoch, number of the batch), from 0."""
-        fetched = getattr(iterator, _FETCHED, None)
+        fetched = getattr(iterator, _FETCH_COUNT_ATTRIBUTE, None)
         if fetched is None:
             return 0, -1
         epoch, number = fetched
@@ -74,15 +174,15 @@ class LoadersSeen:
     def add(self, *described: float | str) -> int:
         """Note a loader that no hook saw constructed, as it is used first; return its number."""
         number = self._numbers.new()
-        _note_description(number, described)
+        _record_description(number, described)
         return number
 
     def mark(self, iterator: Any, number: int) -> None:
         """Tell an iterator its loader: it is the loader's next epoch."""
         epoch = self._epochs.get(number, 0)
         self._epochs[number] = epoch + 1
-        setattr(iterator, _NUMBER, number)
-        setattr(iterator, _FETCHED, [epoch, 0])
+        setattr(iterator, _NUMBER_ATTRIBUTE, number)
+        setattr(iterator, _FETCH_COUNT_ATTRIBUTE, [epoch, 0])
         self._numbers.iterated(number, iterator)
 
     @guarded
@@ -96,63 +196,66 @@ class LoadersSeen:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             number = self._constructed(*args, **kwargs)
             number = self._numbers.new() if number is None else number  # the probe's own fault
-            with _workers_belong_to(number):  # Headrace's may start right now
+            with _starting_workers_of(number):  # Headrace's may start right now
                 original_init(loader, *args, **kwargs)
-            _note_loader(loader, number, describe)
+            _record_loader(loader, number, describe)
 
         @functools.wraps(original_iter)
         def __iter__(loader: Any) -> Any:  # noqa: N807
-            number = loader.__dict__.get(_NUMBER, -1)
+            number = loader.__dict__.get(_NUMBER_ATTRIBUTE, -1)
             self.on_iterator(number, True)
             try:
-                with _workers_belong_to(number):
+                with _starting_workers_of(number):
                     iterator = original_iter(loader)
             finally:
                 self.on_iterator(number, False)
-            _mark_iterator(iterator, loader)
+            _register_iterator(iterator, loader)
             return iterator
 
         loader_class.__init__, loader_class.__iter__ = __init__, __iter__
 
 
-LOADERS_SEEN = LoadersSeen()
+LOADER_REGISTRY = LoaderRegistry()
 
 
 @contextmanager
-def _workers_belong_to(number: int) -> Iterator[None]:
+def _starting_workers_of(number: int) -> Iterator[None]:
     """Let processes that start meanwhile know whose workers they are."""
-    token = STARTING.set(number)
+    token = STARTING_LOADER.set(number)
     try:
-        with env.for_children({env.LOADER.name: str(number)}):
+        with env.child_overrides({env.LOADER.name: str(number)}):
             yield
     finally:
-        STARTING.reset(token)
+        STARTING_LOADER.reset(token)
 
 
 @guarded
-def _note_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, ...]]) -> None:
+def _record_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any, ...]]) -> None:
     if SESSION.role != "rank":
         return
-    loader.__dict__[_NUMBER] = number
-    _note_description(number, describe(loader))
+    loader.__dict__[_NUMBER_ATTRIBUTE] = number
+    _record_description(number, describe(loader))
 
 
 @guarded
-def _note_description(number: int, described: tuple[Any, ...]) -> None:
+def _record_description(number: int, described: tuple[Any, ...]) -> None:
     if (
         SESSION.is_claimed_by_another
     ):  # a program that the rank has started, with loaders of its own
         return
-    file, line = place_in_script()
+    file, line = script_location()
     SESSION.write(LOADERS, SESSION.rank, number, *described, file, line, time.monotonic_ns())
 
 
 @guarded
-def _mark_iterator(iterator: Any, loader: Any) -> None:
+def _register_iterator(iterator: Any, loader: Any) -> None:
     """Tell an iterator its loader; one that is used again is in its next epoch."""
-    if _NUMBER not in loader.__dict__ or getattr(iterator, _FETCHED, (0, 1))[1] == 0:
+    if (
+        _NUMBER_ATTRIBUTE not in loader.__dict__
+        or getattr(iterator, _FETCH_COUNT_ATTRIBUTE, (0, 1))[1] == 0
+    ):
         return
-    LOADERS_SEEN.mark(iterator, loader.__dict__[_NUMBER])
+    LOADER_REGISTRY.mark(iterator, loader.__dict__[_NUMBER_ATTRIBUTE])
 
 
 def _describe_torch(loader: Any) -> tuple[Any, ...]:
@@ -172,14 +275,14 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
         -1 if loader.batch_size is None else loader.batch_size,
         int(loader.pin_memory),
         int(loader.persistent_workers),
-        int(getattr(loader, "in_order", True)),
+        int(getattr(loader, "sorted_columns", True)),
         method,
     )
 
 
 def _describe_own(loader: Any) -> tuple[Any, ...]:
     return (
-        "ray" if loader.is_rays else "headrace",  # whose processes make its batches
+        "ray" if loader.is_ray_dataset else "headrace",  # whose processes make its batches
         type(loader.dataset).__qualname__,
         "iterable" if loader.iterable else "map",
         loader.num_workers,
@@ -200,28 +303,28 @@ def ready_batches(iterator: Any) -> int:
     cached = 0
     for task in tasks.values():
         cached += len(task) == 2
-    ask = getattr(iterator, _ASKED, None) or _way_to_ask(iterator)
-    return cached + (1 if ask(0) else 0)
+    poll = getattr(iterator, _QUEUE_POLL_ATTRIBUTE, None) or _queue_poll(iterator)
+    return cached + (1 if poll(0) else 0)
 
 
-def _way_to_ask(iterator: Any) -> Callable[[int], object]:
+def _queue_poll(iterator: Any) -> Callable[[int], object]:
     """Return what tells whether a batch is in the iterator's queue, and keep it with the iterator.
 
     The queue's own answer takes ten times as long.
     """
     queue = iterator._data_queue  # noqa: SLF001 - no public way to ask
     reader = getattr(queue, "_reader", None)
-    ask: Callable[[int], object]
+    poll: Callable[[int], object]
     if reader is None:  # the pinning thread's queue is no pipe
 
-        def ask(_: int) -> bool:
+        def poll(_: int) -> bool:
             return not queue.empty()
     else:
         poller = select.poll()
         poller.register(reader.fileno(), select.POLLIN)
-        ask = poller.poll
-    setattr(iterator, _ASKED, ask)
-    return ask
+        poll = poller.poll
+    setattr(iterator, _QUEUE_POLL_ATTRIBUTE, poll)
+    return poll
 
 
 def samples_in(batch: object) -> int:
@@ -248,3 +351,79 @@ def _samples_in(batch: object) -> int:
         else:
             return -1
     return -1
+
+
+_QUEUE_READS_ATTRIBUTE = "_headrace_receipts"  # attribute of iterators
+
+
+class _QueueReads:
+    """Of one iterator.
+
+    Attributes:
+        began_ns: When the batch that is being taken began to be read; 0: none is.
+        began_cpu_ns: The CPU time of the rank's thread then.
+        spent_ns: In taking batches, since that was asked last; -1: unknown.
+        spent_cpu_ns: Of it: CPU time; -1: unknown.
+    """
+
+    __slots__ = ("began_cpu_ns", "began_ns", "spent_cpu_ns", "spent_ns")
+
+    def __init__(self) -> None:
+        self.began_ns = self.began_cpu_ns = 0
+        self.spent_ns = self.spent_cpu_ns = -1
+
+
+def time_queue_reads(module: ModuleType) -> None:
+    """Time what torch's loader takes from its workers."""
+    kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 - there is no public way
+    original = kind._try_get_data  # noqa: SLF001 - likewise
+
+    @functools.wraps(original)
+    def _try_get_data(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not SESSION.on:
+            return original(iterator, *args, **kwargs)
+        receipts = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None) or _time_queue(iterator)
+        receipts.began_ns = 0
+        found = original(iterator, *args, **kwargs)
+        if receipts.began_ns:
+            receipts.spent_ns += monotonic_ns() - receipts.began_ns
+            receipts.spent_cpu_ns += thread_time_ns() - receipts.began_cpu_ns
+            receipts.began_ns = 0
+        return found
+
+    kind._try_get_data = _try_get_data  # noqa: SLF001 - likewise
+
+
+def queue_read_ns(iterator: Any) -> tuple[int, int]:
+    """Return what an iterator spent in taking batches since this was asked last: time, CPU time.
+
+    Both are -1 where that is unknown.
+    """
+    receipts = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None)
+    if receipts is None or receipts.spent_ns < 0:
+        return -1, -1
+    spent = receipts.spent_ns, receipts.spent_cpu_ns
+    receipts.spent_ns = receipts.spent_cpu_ns = 0
+    return spent
+
+
+def _time_queue(iterator: Any) -> _QueueReads:
+    """Note when an iterator's queue begins to be read, from now on."""
+    receipts = _QueueReads()
+    setattr(iterator, _QUEUE_READS_ATTRIBUTE, receipts)
+    try:
+        queue = iterator._data_queue  # noqa: SLF001 - likewise
+        read = getattr(queue, "_recv_bytes", None)
+        if read is None:  # a thread that pins memory takes the batches
+            return receipts
+
+        def _recv_bytes(*args: Any, **kwargs: Any) -> Any:
+            # It knows no iterator: one in a cycle would keep its workers.
+            receipts.began_ns, receipts.began_cpu_ns = monotonic_ns(), thread_time_ns()
+            return read(*args, **kwargs)
+
+        queue._recv_bytes = _recv_bytes  # noqa: SLF001 - likewise
+        receipts.spent_ns = receipts.spent_cpu_ns = 0
+    except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+        SESSION.fault("receipts", error)
+    return receipts

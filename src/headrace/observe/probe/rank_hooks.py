@@ -1,24 +1,116 @@
-"""Hooks in a training process: where torch, its loaders and others tell the recorder."""
+"""Hooks in a training process: into torch, its loaders and Ray Data, for the rank's recorder.
+
+The batches of Ray Data are made by Ray's own processes, which the probe does not look into: only
+the waits for what `iter_torch_batches` hands over are recorded.
+"""
 
 from __future__ import annotations
 
 import atexit
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
-from headrace.core.after_import import after_import
-from headrace.observe.probe.copies import COPIES_SEEN
-from headrace.observe.probe.loaders import LOADERS_SEEN
-from headrace.observe.probe.rank import RECORDER, RankRecorder
-from headrace.observe.probe.ray_data import RayIterator, hook_ray
-from headrace.observe.probe.receipts import hook_torch
-from headrace.observe.probe.sharded_sync import SHARDED
-from headrace.observe.probe.sync import SYNC
+from headrace.core.import_hooks import after_import
+from headrace.core.source_location import script_location
+from headrace.observe.probe.device_copies import COPY_OBSERVER
+from headrace.observe.probe.gradient_sync import GRADIENT_SYNC, SHARDED_SYNC
+from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
+from headrace.observe.probe.rank_recorder import RANK_RECORDER, RankRecorder
+from headrace.observe.probe.recording_session import SESSION, guarded
 
-_FIRST = 100
+_BATCH_SIZE, _PREFETCH_BATCHES = 256, 1  # what Ray takes where the script says nothing
+
+
+class RecordedRayBatches:
+    """What `iter_torch_batches` returned; each iteration of it is an epoch.
+
+    Args:
+        batches: What Ray returned.
+        loader: The loader's number.
+    """
+
+    def __init__(self, batches: Any, loader: int) -> None:
+        self._batches = batches
+        self._loader = loader
+
+    def __iter__(self) -> RecordedRayIterator:
+        return RecordedRayIterator(iter(self._batches), self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+class RecordedRayIterator:
+    """An iterator over Ray's batches, at whose `__next__` the rank waits.
+
+    Args:
+        batches: Ray's iterator.
+        loader: The loader's number.
+    """
+
+    def __init__(self, batches: Iterator[Any], loader: int) -> None:
+        self._batches = batches
+        LOADER_REGISTRY.mark(self, loader)
+
+    def __iter__(self) -> RecordedRayIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+class _LoadersByLine:
+    """The loaders by where the script asks for batches: each epoch asks anew."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    @guarded
+    def number(self, kwargs: dict[str, Any]) -> int | None:
+        """Return the number of the loader that the script asks for; None where none is recorded."""
+        if SESSION.role != "rank":
+            return None
+        place = script_location()
+        if place not in self._numbers:
+            size = kwargs.get("batch_size", _BATCH_SIZE)
+            self._numbers[place] = LOADER_REGISTRY.add(
+                "ray",
+                "Dataset",
+                "iterable",
+                0,
+                int(kwargs.get("prefetch_batches", _PREFETCH_BATCHES)),
+                -1 if size is None else int(size),
+                int(bool(kwargs.get("pin_memory", False))),
+                0,
+                1,
+                "",
+            )
+        return self._numbers[place]
+
+
+_LOADERS_BY_LINE = _LoadersByLine()
+
+
+def hook_ray_data(module: ModuleType) -> None:
+    """Watch Ray Data; `ray.data.iterator` is imported."""
+    original = module.DataIterator.iter_torch_batches
+
+    @functools.wraps(original)
+    def iter_torch_batches(*args: Any, **kwargs: Any) -> Any:
+        batches = original(*args, **kwargs)
+        number = _LOADERS_BY_LINE.number(kwargs)
+        return batches if number is None else RecordedRayBatches(batches, number)
+
+    module.DataIterator.iter_torch_batches = iter_torch_batches
+
+
+_EXIT_PRIORITY = 100
 """At a process's end: what others do then takes its time, and is no step."""
 
 
@@ -27,29 +119,35 @@ def hook_rank() -> None:
     import torch
     from torch.optim import optimizer
 
-    RECORDER.grad_is_on = torch.is_grad_enabled
-    LOADERS_SEEN.on_iterator = RECORDER.iterating
-    COPIES_SEEN.on_begin, COPIES_SEEN.on_end = RECORDER.copy_began, RECORDER.copy_ended
-    COPIES_SEEN.hook(torch)
-    SHARDED.on_host_wait, SHARDED.on_device_wait = RECORDER.host_waits, RECORDER.device_waits
-    SHARDED.prepare()
-    optimizer.register_optimizer_step_pre_hook(_outside_graphs(torch, RECORDER.optimizer_began))
-    optimizer.register_optimizer_step_post_hook(_outside_graphs(torch, RECORDER.optimizer_ended))
+    RANK_RECORDER.grad_is_on = torch.is_grad_enabled
+    LOADER_REGISTRY.on_iterator = RANK_RECORDER.iterating
+    COPY_OBSERVER.on_begin, COPY_OBSERVER.on_end = (
+        RANK_RECORDER.copy_began,
+        RANK_RECORDER.copy_ended,
+    )
+    COPY_OBSERVER.hook(torch)
+    SHARDED_SYNC.on_host_wait, SHARDED_SYNC.on_device_wait = (
+        RANK_RECORDER.host_waits,
+        RANK_RECORDER.device_waits,
+    )
+    SHARDED_SYNC.prepare()
+    optimizer.register_optimizer_step_pre_hook(_eager_hook(torch, RANK_RECORDER.optimizer_began))
+    optimizer.register_optimizer_step_post_hook(_eager_hook(torch, RANK_RECORDER.optimizer_ended))
     _hook_backward(torch)
     after_import("torch.utils.data.dataloader", _hook_torch_loader)
-    after_import("torch.nn.parallel.distributed", SYNC.hook)
-    after_import("headrace.data.loader.loader", _hook_own_loader)
+    after_import("torch.nn.parallel.distributed", GRADIENT_SYNC.hook)
+    after_import("headrace.data.loader.dataloader", _hook_own_loader)
     after_import("ray.data.iterator", _hook_ray)
-    atexit.register(RECORDER.close)
+    atexit.register(RANK_RECORDER.close)
     # A child that multiprocessing forks ends without that: it may train as a rank of its own.
-    util.register_after_fork(RECORDER, _close_forked)
+    util.register_after_fork(RANK_RECORDER, _close_forked)
 
 
 def _close_forked(recorder: RankRecorder) -> None:
-    util.Finalize(recorder, recorder.close, exitpriority=_FIRST)
+    util.Finalize(recorder, recorder.close, exitpriority=_EXIT_PRIORITY)
 
 
-def _outside_graphs(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
+def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
     """Return a hook of optimizers that torch.compile leaves its graph for, and does not look into.
 
     The step of each of torch's own optimizers ends the graph by itself. Others' may be part of one
@@ -57,18 +155,22 @@ def _outside_graphs(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[
     """
     is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
-    def unseen(optimizer: Any) -> None:  # torch marks it, as it could not mark a method
+    def call_hook_outside_graph(
+        optimizer: Any,
+    ) -> None:  # torch marks it, as it could not mark a method
         hook(optimizer)
 
-    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(unseen)
+    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(
+        call_hook_outside_graph
+    )
 
-    def told(optimizer: Any, *_: Any) -> None:
+    def call_hook(optimizer: Any, *_: Any) -> None:
         if not is_compiling():
             hook(optimizer)
         elif type(optimizer).__module__.startswith("torch.optim"):
             left_alone(optimizer)
 
-    return told
+    return call_hook
 
 
 def _hook_backward(torch: ModuleType) -> None:
@@ -77,28 +179,28 @@ def _hook_backward(torch: ModuleType) -> None:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         try:
-            RECORDER.backward_began()  # here: what a signal raises in it must not leave it begun
+            RANK_RECORDER.backward_began()  # here: what a signal raises in it must not leave it begun
             return original(*args, **kwargs)
         finally:
-            RECORDER.backward_ended()
+            RANK_RECORDER.backward_ended()
 
     torch.autograd.backward = backward
 
 
 def _hook_torch_loader(module: ModuleType) -> None:
-    LOADERS_SEEN.hook_torch(module)
+    LOADER_REGISTRY.hook_torch(module)
     _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
-    hook_torch(module)  # last: a torch of other makings may lack what it hooks
+    time_queue_reads(module)  # last: a torch of other makings may lack what it hooks
 
 
 def _hook_own_loader(module: ModuleType) -> None:
-    LOADERS_SEEN.hook_own(module)
+    LOADER_REGISTRY.hook_own(module)
     _hook_next(module.BatchStream)
 
 
 def _hook_ray(module: ModuleType) -> None:
-    hook_ray(module)
-    _hook_next(RayIterator)
+    hook_ray_data(module)
+    _hook_next(RecordedRayIterator)
 
 
 def _hook_next(iterator_class: Any) -> None:
@@ -106,18 +208,18 @@ def _hook_next(iterator_class: Any) -> None:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
-        began = RECORDER.fetch_began(self)
+        began = RANK_RECORDER.fetch_began(self)
         if began is None:
             return original(self)
         try:
             batch = original(self)
         except StopIteration:
-            RECORDER.fetch_ended(self, began, None, ended=True)
+            RANK_RECORDER.fetch_ended(self, began, None, ended=True)
             raise
         except BaseException:
-            RECORDER.fetch_failed()
+            RANK_RECORDER.fetch_failed()
             raise
-        RECORDER.fetch_ended(self, began, batch, ended=False)
+        RANK_RECORDER.fetch_ended(self, began, batch, ended=False)
         return batch
 
     iterator_class.__next__ = __next__

@@ -1,4 +1,4 @@
-"""What the time of a rank is cut into: segments, their phases, and what happened in them."""
+"""Segments of a rank's time: their phases, and what happened in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PHASES = cast("tuple[Phase, ...]", PHASES)
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
+class DeviceCopyCounts:
     """Copies of tensors to the device.
 
     Attributes:
@@ -27,22 +27,22 @@ class Copies:
     pageable: int = 0
     blocking: int = 0
 
-    def __add__(self, other: Copies) -> Copies:
-        return Copies(
+    def __add__(self, other: DeviceCopyCounts) -> DeviceCopyCounts:
+        return DeviceCopyCounts(
             self.count + other.count,
             self.pageable + other.pageable,
             self.blocking + other.blocking,
         )
 
-    def __sub__(self, other: Copies) -> Copies:
-        return Copies(
+    def __sub__(self, other: DeviceCopyCounts) -> DeviceCopyCounts:
+        return DeviceCopyCounts(
             self.count - other.count,
             self.pageable - other.pageable,
             self.blocking - other.blocking,
         )
 
 
-NO_COPIES = Copies()
+NO_COPIES = DeviceCopyCounts()
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Segment:
     samples: int = 0
     backwards: int = 0
     optimizers: frozenset[int] = frozenset()
-    copies: Copies = NO_COPIES
+    copies: DeviceCopyCounts = NO_COPIES
 
     @property
     def wall_ns(self) -> int:
@@ -127,5 +127,5 @@ class Segment:
         )
 
 
-Emit = Callable[[RowKind, int, Segment], None]
+RowCallback = Callable[[RowKind, int, Segment], None]
 """Told of each finished row: its kind, its number among those of this kind, and its time."""

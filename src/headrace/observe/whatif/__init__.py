@@ -1,1 +1,1 @@
-"""What a change to the input pipeline would give: measured batches, simulated again. No torch."""
+"""The what-if model: measured batches, simulated again under a change of the pipeline. No torch."""

@@ -1,4 +1,4 @@
-"""Predictions that were checked: what was promised, what was measured, how far off it was."""
+"""Backtest of predictions: what was predicted, what was measured, how far off it was."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import RecordsError
-from headrace.core.files import write_whole
+from headrace.core.files import write_text_atomically
 
-FILE = "prediction.json"
+PREDICTION_FILE = "prediction.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckedPrediction:
     """One prediction and what came of it.
 
     Attributes:
@@ -52,22 +52,24 @@ class Checked:
         return self.low <= self.measured_high and self.measured_low <= self.high
 
 
-def keep(checked: Checked, run: Path) -> None:
+def write_checked_prediction(checked: CheckedPrediction, run: Path) -> None:
     """Write a checked prediction into the folder of the run that checked it."""
     text = json.dumps(asdict(checked), indent=2) + "\n"
-    write_whole(run / FILE, text)
+    write_text_atomically(run / PREDICTION_FILE, text)
 
 
-def read_checked(runs: Path) -> dict[Path, Checked]:
+def read_checked_predictions(runs: Path) -> dict[Path, CheckedPrediction]:
     """Return all checked predictions below a folder, by the run that checked them.
 
     Raises:
         RecordsError: One of them cannot be read.
     """
-    return {path.parent: _read(path) for path in sorted(runs.rglob(FILE))}
+    return {
+        path.parent: _read_checked_prediction(path) for path in sorted(runs.rglob(PREDICTION_FILE))
+    }
 
 
-def errors(checked: Sequence[Checked]) -> Mapping[str, float]:
+def error_summary(checked: Sequence[CheckedPrediction]) -> Mapping[str, float]:
     """Return median and worst of the absolute errors, and the share that held; needs some."""
     absolute = [abs(each.error) for each in checked]
     return {
@@ -77,9 +79,9 @@ def errors(checked: Sequence[Checked]) -> Mapping[str, float]:
     }
 
 
-def _read(path: Path) -> Checked:
+def _read_checked_prediction(path: Path) -> CheckedPrediction:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return Checked(**{**found, "applied": tuple(found["applied"])})
+        return CheckedPrediction(**{**found, "applied": tuple(found["applied"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordsError(f"{path} is no checked prediction: {error}. Remove it.") from error

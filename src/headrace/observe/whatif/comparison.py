@@ -1,10 +1,10 @@
-"""Two runs against each other: which is faster, in which phase, and beyond noise or not.
+"""Comparison of two runs, or of parts of one: which is faster, in which phase, beyond noise.
 
-What counts is samples a second, of all ranks together: steps may have become larger, or more ranks
-make them. Where samples were not counted, steps a second. Steps that follow one another are alike,
-so they are resampled in blocks, and those that ranks take at a time together; and the same script
-run twice differs by 2 %, however many its steps are. A difference counts where the 90 % interval of
-the ratio leaves out 1.
+What counts is samples a second, of all ranks: steps may have become larger, or more ranks make
+them. Where samples were not counted, steps a second. Steps that follow one another are alike, so
+they are resampled in blocks, with those that ranks take at the same time; and the same script run
+twice differs by 2 %, however many its steps are. A difference counts where the 90 % interval of the
+ratio leaves out 1.
 """
 
 from __future__ import annotations
@@ -14,12 +14,47 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.core.errors import RecordsError
-from headrace.observe.whatif.measured import main_loader
-from headrace.observe.whatif.steps import TrainSteps, read_steps
-from headrace.observe.whatif.tables import Floats, Tables, columns, length
+from headrace.observe.whatif.measured_pipeline import main_loader
+from headrace.observe.whatif.tables import Floats, Tables, columns, row_count
+from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.schema import PHASES
+
+_TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arrivals": "wall_ns"}
+"""Tables of which only what began and ended in that time counts, and the column of how long that
+took."""
+
+
+class TimeSlice:
+    """The records of a run between two moments.
+
+    Args:
+        tables: All of them.
+        begin_ns: From when, by the host's monotonic clock; None: from the run's begin.
+        end_ns: Until when; None: to its end.
+    """
+
+    def __init__(
+        self, tables: Tables, *, begin_ns: int | None = None, end_ns: int | None = None
+    ) -> None:
+        self._tables = tables
+        self._begin_ns = begin_ns
+        self._end_ns = end_ns
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `headrace.records.schema`, or `system`."""
+        found = self._tables.table(name)
+        if name not in _TIMED:
+            return found
+        if self._begin_ns is not None:
+            found = found.filter(pc.field("start_ns") >= self._begin_ns)
+        if self._end_ns is not None:
+            found = found.filter(pc.field("start_ns") + pc.field(_TIMED[name]) <= self._end_ns)
+        return found
+
 
 FEWEST_STEPS = 10
 _BLOCK_STEPS = 8
@@ -160,7 +195,7 @@ def compare(
         after_steps=len(other),
         phases=tuple(each for each in changes if max(each.before_ms, each.after_ms) > 0),
         step=_change("step", one, other, [one.wall_ns, other.wall_ns], _INTERVAL),
-        settings=_changed(
+        settings=_changed_settings(
             {**_settings(before, one), **made_with[0]}, {**_settings(after, other), **made_with[1]}
         ),
     )
@@ -197,13 +232,13 @@ def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
     """Return what a run was made with, as far as runs may differ in it."""
     found = {"ranks": str(len(steps.ranks))}
     loaders = columns(tables, "loaders")
-    if length(loaders):
+    if row_count(loaders):
         for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
             found |= {said: str(loaders[name][place]) for name, said in _SETTINGS.items()}
     return found
 
 
-def _changed(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
+def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
     names = list(dict.fromkeys([*before, *after]))
     return tuple(
         SettingChange(setting=name, before=before.get(name, "-"), after=after.get(name, "-"))

@@ -1,10 +1,11 @@
-"""What a change would give, with a 90 % interval.
+"""Prediction of what a change of the pipeline would give, with a 90 % interval.
 
-The measured costs, drawn again (`fitting`), are played through the pipeline as it was and as it
-would be, with the same drawings. How far the simulation was off widens the interval. So does what
-no drawing shows: the model knows nothing of caches, memory bandwidth and clock speeds, which change
-with the load, so a gain may be a tenth more or less than foretold; and the same script run twice
-differs by 2 %.
+The measured costs are drawn again, calibrated so that the simulation gives the measured time, and
+played through the pipeline as it was and as it would be, with the same drawings. CPU time was
+counted exactly; what else the workers wait for is scaled. How far the simulation was off before
+widens the interval. So does what no drawing shows: the model knows nothing of caches, memory
+bandwidth and clock speeds, which change with the load, so a gain may be a tenth more or less than
+predicted; and the same script run twice differs by 2 %.
 """
 
 from __future__ import annotations
@@ -15,28 +16,113 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.observe.whatif.fitting import fit
-from headrace.observe.whatif.measured import Measured
-from headrace.observe.whatif.simulation import Load, Pipeline, Played, simulate
+from headrace.observe.whatif.measured_pipeline import MeasuredPipeline
+from headrace.observe.whatif.simulation import (
+    FULL,
+    BatchCosts,
+    Pipeline,
+    SimulationResult,
+    simulate,
+)
+from headrace.observe.whatif.tables import Floats
+
+_DRAWINGS, _FEWEST_BATCHES, _SEED = 40, 160, 20
+_SCALES = np.geomspace(0.25, 4.0, 25)
+_UNSCALED = len(_SCALES) // 2
+_FIT_TOLERANCE = 0.01
+"""Scales that come so close to the measured time as the best one fit as well."""
+_CALM_PERCENT = 10
+"""On full cores so many of the steps are taken not to have waited for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibratedCosts:
+    """Measured costs with which the simulation gives the measured time.
+
+    Attributes:
+        load: The costs.
+        calibration: Measured time a batch over simulated, before anything was fitted.
+    """
+
+    load: BatchCosts
+    calibration: float
+
+
+def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
+    """Return the costs of what was measured, drawn again and fitted."""
+    drawn, pipeline = _draw_costs(measured), measured.pipeline
+    measured_ns = float(measured.period_ns.mean())
+    used_ns = float(drawn.demand_ns.mean() + drawn.consume_cpu_ns.mean())
+    full = used_ns >= FULL * measured_ns * pipeline.cores
+    periods = [
+        simulate(pipeline, _scale_waiting(drawn, scale)).period_ns.mean() for scale in _SCALES
+    ]
+    ratios = np.array(periods) / measured_ns
+    load = _scale_waiting(drawn, _best_scale(ratios, full=full))
+    if full:  # the rank too waited for a core: in what steps took beyond the calmest
+        calm_ns = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
+        load = replace(load, queue_ns=np.maximum(load.consume_ns - calm_ns, 0.0))
+    return CalibratedCosts(load=load, calibration=float(1.0 / ratios[_UNSCALED]))
+
+
+def _draw_costs(measured: MeasuredPipeline) -> BatchCosts:
+    batches = max(_FEWEST_BATCHES, 4 * measured.pipeline.depth)
+    random = np.random.default_rng(_SEED)
+    made = random.integers(len(measured.service_ns), size=(_DRAWINGS, batches))
+    used = random.integers(len(measured.consume_ns), size=(_DRAWINGS, batches))
+    return BatchCosts(
+        service_ns=measured.service_ns[made],
+        service_cpu_ns=measured.service_cpu_ns[made],
+        demand_ns=measured.demand_ns[made],
+        consume_ns=measured.consume_ns[used],
+        consume_cpu_ns=np.full((_DRAWINGS, batches), measured.consume_cpu_ns),
+        auxiliary_factor=measured.auxiliary_factor,
+    )
+
+
+def _scale_waiting(load: BatchCosts, scale: float) -> BatchCosts:
+    """Scale the time that workers wait: CPU time was counted exactly, so it stands."""
+    service = np.maximum(load.service_ns * scale, load.service_cpu_ns)
+    return replace(load, service_ns=service)
+
+
+def _best_scale(ratios: Floats, *, full: bool) -> float:
+    """Return the scale with which the simulated time is the measured one.
+
+    Args:
+        ratios: Simulated over measured time, of each of `_SCALES`.
+        full: Whether the cores were.
+    """
+    error = np.abs(np.log(ratios))
+    # Where the consumer is the limit many scales fit: the one closest to none is taken. Where
+    # the cores are, workers waited for those, and without that they need the least that fits.
+    fits = np.flatnonzero(error <= error.min() + _FIT_TOLERANCE)
+    closest = int(fits[np.abs(np.log(_SCALES[fits])).argmin()])
+    best = int(fits[0]) if full else closest
+    if best in {0, _UNSCALED, len(_SCALES) - 1} or ratios[best + 1] <= ratios[best - 1]:
+        return float(_SCALES[best])
+    near = slice(best - 1, best + 2)
+    return float(np.interp(1.0, ratios[near], _SCALES[near]))
+
 
 _LOWEST_PERCENT, _HIGHEST_PERCENT = 5, 95
-_HANDING_OVER_NS = (2e6, 0.2e6)
+_HANDOFF_NS = (2e6, 0.2e6)
 """What taking a batch of tensors from a worker costs a rank, at most and at least: most of it CPU
 time. Where workers kept all cores busy it took 1.9 to 3.5 ms, elsewhere half that, or less."""
 _RECEIVE_NS = 3e6
 """CPU time of this host for a batch from another: its receiver process took 3.2 ms for 9.6 MB."""
-_SPEED_THERE, _SPEED_AS_MEASURED = (0.8, 1.25), (0.9, 1.1)
+_AUXILIARY_SPEED, _MEASURED_AUXILIARY_SPEED = (0.8, 1.25), (0.9, 1.1)
 """What a core of another host does, at least and at most, of what one here does; and of what those
 did that helped."""
 _MODEL_ERROR, _RUN_NOISE = 0.1, 0.02
 """What the model leaves out, as a share of the gain; and what two runs differ by, of the speed."""
-_MOST_BATCHES = 640
-_MOST_AUXILIARY = 128
+_MAX_BATCHES = 640
+_MAX_AUXILIARY = 128
 """Workers for each rank; more are not simulated, as they would be the device's match anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PipelineChange:
     """An edit of the pipeline; what is None, 0 or a factor of 1 stays as it is.
 
     Attributes:
@@ -112,18 +198,18 @@ class Simulator:
         calibration: Measured time a batch over simulated, before anything was fitted.
         load: The measured costs, drawn again and fitted.
         before: The pipeline as it is, played.
-        spin_factor: Where it is a changed one: as in `Change`.
+        spin_factor: Where it is a changed one: as in `PipelineChange`.
     """
 
-    def __init__(self, measured: Measured) -> None:
-        fitted = fit(measured)
+    def __init__(self, measured: MeasuredPipeline) -> None:
+        fitted = calibrate(measured)
         self.measured = measured
         self.calibration = fitted.calibration
         self.load = fitted.load
         self.before = simulate(measured.pipeline, fitted.load)
         self.spin_factor = 1.0
 
-    def changed(self, change: Change) -> Simulator:
+    def changed(self, change: PipelineChange) -> Simulator:
         """Return a simulator of the changed pipeline, of the same batches.
 
         Its predictions are of what a further change would give, against what is foretold for this.
@@ -140,11 +226,11 @@ class Simulator:
         other.spin_factor = self.spin_factor * change.spin_factor
         return other
 
-    def predict(self, change: Change) -> Prediction:
+    def predict(self, change: PipelineChange) -> Prediction:
         """Return what one change would give."""
         return self._predicted(change)
 
-    def predict_between(self, least: Change, most: Change) -> Prediction:
+    def predict_between(self, least: PipelineChange, most: PipelineChange) -> Prediction:
         """Return what a change would give whose effect lies between two edits."""
         return self._predicted(least, most)
 
@@ -152,14 +238,14 @@ class Simulator:
         """Return the share of time that waits for data in the pipeline as it is, simulated."""
         return self.before.wait_share
 
-    def _predicted(self, *changes: Change) -> Prediction:
+    def _predicted(self, *changes: PipelineChange) -> Prediction:
         played = [self._played(change)[2] for change in changes]
         speedups = [
             self.before.period_ns / after.period_ns * change.batch_factor
             for after, change in zip(played, changes, strict=True)
         ]
         low, middle, high = np.percentile(speedups, (_LOWEST_PERCENT, 50, _HIGHEST_PERCENT))
-        width = spread_of(float(middle), self.calibration)
+        width = interval_width(float(middle), self.calibration)
         return Prediction(
             speedup=float(middle),
             low=max(float(low) - width, 0.0),
@@ -167,17 +253,17 @@ class Simulator:
             wait_share=float(np.mean([after.wait_share for after in played])),
         )
 
-    def _played(self, change: Change) -> tuple[Pipeline, Load, Played]:
+    def _played(self, change: PipelineChange) -> tuple[Pipeline, BatchCosts, SimulationResult]:
         """Return the changed pipeline, its costs, and both played."""
-        pipeline = _edited(self.measured, self.load, change)
-        load = _changed(self.load, change)
+        pipeline = _changed_pipeline(self.measured, self.load, change)
+        load = _changed_costs(self.load, change)
         # What lies in the pipeline is to be a small part of the batches.
-        needed = min(4 * pipeline.depth, _MOST_BATCHES)
+        needed = min(4 * pipeline.depth, _MAX_BATCHES)
         load = load.repeated(-(-needed // load.service_ns.shape[1]))
         return pipeline, load, simulate(pipeline, load)
 
 
-def spread_of(speedup: float, calibration: float = 1.0) -> float:
+def interval_width(speedup: float, calibration: float = 1.0) -> float:
     """Return by how much more a speed-up may be off than drawings of what was measured show.
 
     Args:
@@ -189,7 +275,7 @@ def spread_of(speedup: float, calibration: float = 1.0) -> float:
     return float(np.hypot(doubt * (speedup - 1.0), _RUN_NOISE * speedup))
 
 
-def predict(measured: Measured, change: Change) -> Prediction:
+def predict(measured: MeasuredPipeline, change: PipelineChange) -> Prediction:
     """Return what a change to a measured pipeline would give.
 
     Example:
@@ -206,11 +292,11 @@ def with_workers(simulator: Simulator, count: int) -> Prediction:
         count: Worker processes.
     """
     if simulator.measured.pipeline.workers:
-        return simulator.predict(Change(workers=count))
+        return simulator.predict(PipelineChange(workers=count))
     # Nobody has handed batches over yet, so what that costs the rank is a guess.
     least, most = (
-        Change(workers=count, consume_saved_ns=-cost, consume_cpu_added_ns=cost)
-        for cost in _HANDING_OVER_NS
+        PipelineChange(workers=count, consume_saved_ns=-cost, consume_cpu_added_ns=cost)
+        for cost in _HANDOFF_NS
     )
     return simulator.predict_between(least, most)
 
@@ -229,8 +315,10 @@ def with_auxiliary(simulator: Simulator, cores: float) -> Prediction:
     """
     helped, measured = simulator.measured.pipeline.auxiliary > 0, simulator.load.auxiliary_factor
     least, most = (
-        Change(auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS)
-        for speed in (_SPEED_AS_MEASURED if helped else _SPEED_THERE)
+        PipelineChange(
+            auxiliary_cores=cores, auxiliary_factor=measured / speed, receive_cpu_ns=_RECEIVE_NS
+        )
+        for speed in (_MEASURED_AUXILIARY_SPEED if helped else _AUXILIARY_SPEED)
     )
     return simulator.predict_between(least, most)
 
@@ -252,14 +340,16 @@ def enough_workers(
     return next(found for found in tried if found[1].speedup >= best * (1.0 - within))
 
 
-def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
+def _changed_pipeline(
+    measured: MeasuredPipeline, load: BatchCosts, change: PipelineChange
+) -> Pipeline:
     now = measured.pipeline
     workers = now.workers if change.workers is None else change.workers
     away = now.auxiliary
     if change.auxiliary_cores > 0:
         # There is a worker for each core; where its threads keep more of them busy, one for these.
         there = change.auxiliary_cores / max(change.threads or load.busy_cores, 1.0)
-        away = max(int(min(there, _MOST_AUXILIARY)), 1)
+        away = max(int(min(there, _MAX_AUXILIARY)), 1)
         workers = max(workers, 1)
     return replace(
         now,
@@ -276,9 +366,9 @@ def _edited(measured: Measured, load: Load, change: Change) -> Pipeline:
     )
 
 
-def _changed(load: Load, change: Change) -> Load:
+def _changed_costs(load: BatchCosts, change: PipelineChange) -> BatchCosts:
     there = change.auxiliary_factor if change.auxiliary_cores else load.auxiliary_factor
-    load = _with_threads(_spun(load, change.spin_factor), change)
+    load = _with_threads(_with_spinning(load, change.spin_factor), change)
     factor = change.service_factor * change.batch_factor
     waiting = load.service_ns - load.service_cpu_ns
     capped = waiting * change.capped_share
@@ -289,7 +379,7 @@ def _changed(load: Load, change: Change) -> Load:
     queued = load.queue_ns
     if queued is not None:  # it grows with the batch as the time does that it is part of
         queued = np.minimum(queued, consume) * (consumed / np.maximum(consume, 1.0))
-    return Load(
+    return BatchCosts(
         service_ns=(load.service_cpu_ns + waiting * change.wait_factor) * factor,
         service_cpu_ns=load.service_cpu_ns * factor,
         demand_ns=load.demand_ns * factor,
@@ -301,14 +391,14 @@ def _changed(load: Load, change: Change) -> Load:
     )
 
 
-def _spun(load: Load, factor: float) -> Load:
+def _with_spinning(load: BatchCosts, factor: float) -> BatchCosts:
     """Let the workers' threads take so many times the CPU time, waiting for each other."""
     cpu = load.service_cpu_ns * factor
     service = load.service_ns - load.service_cpu_ns + cpu
     return replace(load, service_ns=service, service_cpu_ns=cpu, demand_ns=load.demand_ns * factor)
 
 
-def _with_threads(load: Load, change: Change) -> Load:
+def _with_threads(load: BatchCosts, change: PipelineChange) -> BatchCosts:
     """Limit the threads: what they did of use is left to fewer, and nobody spins."""
     useful = change.useful_share
     if change.threads is not None:

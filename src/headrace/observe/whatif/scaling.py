@@ -1,4 +1,4 @@
-"""The same pipeline with more ranks on its host: they share its cores.
+"""Scaling of the same pipeline to more ranks on its host, which share its cores.
 
 What one rank needs of the CPU was measured, in its workers and in the rank itself; N ranks need N
 times that of the same cores.
@@ -18,26 +18,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headrace.observe.whatif.prediction import Change, Simulator
+from headrace.observe.whatif.prediction import PipelineChange, Simulator
 from headrace.observe.whatif.simulation import FULL
 
-MOST_SPUN = 20.0
+MAX_SPIN_FACTOR = 20.0
 """Threads that outnumber the cores take at most so many times the CPU time of their work.
 
 It has no bound of its own: who waits spins until the one waited for had its turn on a core, some
 milliseconds, however short the work between two waits. Two threads in each of two workers took 9
 times for elementwise operations on two cores, those of BLAS 6 to 8 times, and operations of a
 millisecond 15 times; this is a third more."""
-THREADS = 1.5
+THREADED_FACTOR = 1.5
 """Workers that use so many times the CPU time of their main threads have threads to spare."""
 _MORE_THREADS, _MORE_SHARE = 0.5, 0.05
 """So many threads more than the host's cores outnumber them, or such a share, where that is more:
 their number is a ratio of CPU times."""
-_FREE = 0.1
+_FREE_CORES_SHARE = 0.1
 """Threads that outnumber cores of which this share is used are taken to let each other be. They
 did not at 0.13, 0.2 and 0.46 in reference case A, with 12, 2.7 and 13 times the CPU time of one
 rank's: who finds the other's core taken holds on to its own, and so on."""
-_UNCOUNTED = 0.35
+_UNCOUNTED_SHARE = 0.35
 """What is not counted takes from the foretold speed of more ranks so much, at most, times the share
 of the cores that they use: gradient sync, and the moments in which all want a core although there
 are enough for all on average. Two ranks on two cores had 0.80 to 0.96 of what was foretold in nine
@@ -69,7 +69,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaled:
+class ScaledRun:
     """A run with so many ranks on its host.
 
     Attributes:
@@ -88,7 +88,7 @@ class Scaled:
     spin_factor: Estimate
 
 
-def spinning(simulator: Simulator, ranks: int) -> Estimate:
+def spin_estimate(simulator: Simulator, ranks: int) -> Estimate:
     """Return so many times what CPU time the threads of workers take with so many ranks.
 
     Args:
@@ -96,14 +96,14 @@ def spinning(simulator: Simulator, ranks: int) -> Estimate:
         ranks: Ranks on the host.
     """
     more = ranks / simulator.measured.ranks
-    if more <= 1.0 or not threads_crowd(simulator, more):
+    if more <= 1.0 or not are_threads_crowded(simulator, more):
         return Estimate(1.0, 1.0, 1.0)
     # On full cores they spun when they were measured: at most as many times more of them wait.
-    most = more if _busy(simulator) >= FULL else MOST_SPUN
+    most = more if _busy(simulator) >= FULL else MAX_SPIN_FACTOR
     return Estimate(float(np.sqrt(most)), 1.0, most)
 
 
-def threads_crowd(simulator: Simulator, more: float = 1.0) -> bool:
+def are_threads_crowded(simulator: Simulator, more: float = 1.0) -> bool:
     """Tell whether workers' threads outnumber the cores, so that they may spin.
 
     Args:
@@ -113,7 +113,9 @@ def threads_crowd(simulator: Simulator, more: float = 1.0) -> bool:
     threads, pipeline = simulator.load.threads, simulator.measured.pipeline
     spare = max(_MORE_THREADS / simulator.measured.ranks, _MORE_SHARE * pipeline.cores)
     outnumbered = pipeline.workers * threads * more > pipeline.cores + spare
-    return threads >= THREADS and outnumbered and _busy(simulator) * more > _FREE
+    return (
+        threads >= THREADED_FACTOR and outnumbered and _busy(simulator) * more > _FREE_CORES_SHARE
+    )
 
 
 def _busy(simulator: Simulator) -> float:
@@ -129,11 +131,11 @@ def with_ranks(simulator: Simulator, ranks: int) -> Simulator:
         simulator: The measured pipeline.
         ranks: Ranks on the host.
     """
-    spun = spinning(simulator, ranks)
-    return simulator.changed(Change(ranks=ranks, spin_factor=spun.value))
+    spun = spin_estimate(simulator, ranks)
+    return simulator.changed(PipelineChange(ranks=ranks, spin_factor=spun.value))
 
 
-def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
+def scale_ranks(simulator: Simulator, ranks: int, wait_share: float) -> ScaledRun:
     """Return what so many ranks would give.
 
     Args:
@@ -141,15 +143,15 @@ def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
         ranks: Ranks on the host; as many as were measured give what was measured.
         wait_share: The measured data wait over step time, 0 to 1.
     """
-    spun = spinning(simulator, ranks)
+    spun = spin_estimate(simulator, ranks)
     told = [
-        simulator.predict(Change(ranks=ranks, spin_factor=factor))
+        simulator.predict(PipelineChange(ranks=ranks, spin_factor=factor))
         for factor in sorted({spun.low, spun.value, spun.high})
     ]
     likely = told[len(told) // 2]
-    alone = simulator.predict(Change(ranks=1)).speedup
+    alone = simulator.predict(PipelineChange(ranks=1)).speedup
     more = ranks / simulator.measured.ranks
-    left = 1.0 - _UNCOUNTED * min(_busy(simulator) * more, 1.0) if more > 1.0 else 1.0
+    left = 1.0 - _UNCOUNTED_SHARE * min(_busy(simulator) * more, 1.0) if more > 1.0 else 1.0
     # The most that is spun is an end already; nothing is added to it.
     speed = Estimate(
         likely.speedup, min(likely.low * left, told[-1].speedup), max(told[0].high, likely.high)
@@ -161,7 +163,7 @@ def scaled(simulator: Simulator, ranks: int, wait_share: float) -> Scaled:
     waits = likely.wait_share + extra * speed.value
     # The rank's own time in a step stays: the faster steps come, the less of them is wait.
     own = (1.0 - waits) / max(speed.value, 1e-9)
-    return Scaled(
+    return ScaledRun(
         ranks=ranks,
         batches_per_s=speed.times(one_rank * ranks),
         efficiency=speed.times(1.0 / max(alone, 1e-9)).within(0.0, 1.0),

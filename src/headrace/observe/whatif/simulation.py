@@ -1,14 +1,14 @@
-"""The input pipeline again, as arithmetic: who makes which batch when, and when it is delivered.
+"""Simulation of the input pipeline: which worker makes which batch, and when it is delivered.
 
 Batches are delivered in order. `workers * prefetch_factor` batches are under way or made ahead: a
 delivered batch lets the next one be issued. torch gives batch i to worker i mod W whatever that
-worker has to do; headrace's workers take the oldest batch that nobody took (`plan.dispatch`), which
-tests hold against this. Many drawings are simulated at once: a row each.
+worker has to do; headrace's workers take the oldest batch that nobody took (`dispatch` of the
+loader's executors), which tests hold against this. Many drawings are simulated at once: a row each.
 
 Cores are shared. Where the demand for CPU exceeds them, the workers' CPU work is stretched by the
-same factor until it fits; of the consumer's, what it asks for beyond its fair share of the cores: a
-scheduler lets those run at once that mostly wait. What the consumer had to wait for a
-core when it was measured goes as the cores become free.
+same factor until it fits; of the consumer's, what it wants beyond its fair share of the cores: a
+scheduler lets those run at once that mostly wait. What the consumer had to wait for a core when it
+was measured goes as the cores become free.
 
 Workers on auxiliary hosts have cores of their own. A batch goes to whoever will be done with it
 first, a local worker where both are: so local cores are filled, and the others take the surplus.
@@ -58,7 +58,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class BatchCosts:
     """What each batch costs, in nanoseconds; all arrays are drawings x batches.
 
     Attributes:
@@ -91,7 +91,7 @@ class Load:
         """Cores that a worker keeps busy while it makes batches, with all its threads."""
         return float(self.demand_ns.sum() / max(self.service_ns.sum(), 1.0))
 
-    def repeated(self, times: int) -> Load:
+    def repeated(self, times: int) -> BatchCosts:
         """Return the same batches so many times in a row."""
         if times <= 1:
             return self
@@ -105,7 +105,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class SimulationResult:
     """A pipeline played through; all arrays have a value a drawing.
 
     Attributes:
@@ -135,7 +135,7 @@ def delivery_times(pipeline: Pipeline, service_ns: Floats, consume_ns: Floats) -
     return _deliver(pipeline, service_ns, service_ns, consume_ns)[0]
 
 
-def simulate(pipeline: Pipeline, load: Load) -> Played:
+def simulate(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
     """Play a pipeline through, with as much of the waits for cores as there still are.
 
     Args:
@@ -143,12 +143,12 @@ def simulate(pipeline: Pipeline, load: Load) -> Played:
         load: What they cost.
     """
     if load.queue_ns is None:
-        return _play_shared(pipeline, load)
+        return _simulate_shared(pipeline, load)
     # The shorter the wait, the busier the cores, and the longer the wait: halve the way between.
     low, high = np.zeros((load.service_ns.shape[0], 1)), np.ones((load.service_ns.shape[0], 1))
     left = high
     for _ in range(_HALVINGS):
-        played = _play_shared(pipeline, _with_queues(load, left))
+        played = _simulate_shared(pipeline, _with_queues(load, left))
         busy = _demand_ns(load, played) / (played.period_ns * pipeline.cores)
         longer = np.clip((busy - FREE) / (FULL - FREE), 0.0, 1.0)[:, None] >= left
         low, high = np.where(longer, left, low), np.where(longer, high, left)
@@ -158,20 +158,20 @@ def simulate(pipeline: Pipeline, load: Load) -> Played:
     return played
 
 
-def _with_queues(load: Load, left: Floats) -> Load:
+def _with_queues(load: BatchCosts, left: Floats) -> BatchCosts:
     """Return the load with a share of the waits for cores left, and none marked as such."""
     assert load.queue_ns is not None  # asked before
     return replace(load, consume_ns=load.consume_ns - load.queue_ns * (1.0 - left), queue_ns=None)
 
 
-def _play_shared(pipeline: Pipeline, load: Load) -> Played:
+def _simulate_shared(pipeline: Pipeline, load: BatchCosts) -> SimulationResult:
     """Play it through, the CPU work stretched until the cores suffice.
 
     Cores that are full are full, whoever is kept waiting: the workers' work alone is stretched to
     see who makes the batches and how fast, and the contested part of the consumer's with it to see
     how long the consumer is at work.
     """
-    played = _play_stretched(pipeline, load, np.ones(load.service_ns.shape[0]), 0.0)
+    played = _simulate_stretched(pipeline, load, np.ones(load.service_ns.shape[0]), 0.0)
     if np.all(_excess(pipeline, load, played) <= _FITS):
         return played
     contested = _contested_share(pipeline, load, played)
@@ -183,8 +183,8 @@ def _play_shared(pipeline: Pipeline, load: Load) -> Played:
 
 
 def _least_stretched(
-    pipeline: Pipeline, load: Load, played: Played, contested: Floats | float
-) -> Played:
+    pipeline: Pipeline, load: BatchCosts, played: SimulationResult, contested: Floats | float
+) -> SimulationResult:
     """Return what the least stretch gives with which the demand for CPU fits the cores.
 
     Args:
@@ -197,27 +197,27 @@ def _least_stretched(
     low = high = np.ones_like(excess)
     for _ in range(_MOST_ROUNDS):  # until it fits: by no less than the excess
         low, high = np.where(excess > _FITS, high, low), high * np.maximum(excess, 1.0)
-        played = _play_stretched(pipeline, load, high, contested)
+        played = _simulate_stretched(pipeline, load, high, contested)
         excess = _excess(pipeline, load, played)
         if np.all(excess <= _FITS):
             break
     # The last step may have gone too far: the more is stretched, the more others take over.
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        tried = _play_stretched(pipeline, load, middle, contested)
+        tried = _simulate_stretched(pipeline, load, middle, contested)
         fits = _excess(pipeline, load, tried) <= _FITS
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
         played = _chosen(fits, tried, played)
     return played
 
 
-def _excess(pipeline: Pipeline, load: Load, played: Played) -> Floats:
+def _excess(pipeline: Pipeline, load: BatchCosts, played: SimulationResult) -> Floats:
     """Return the demand for CPU over what the cores give in a period: one a drawing."""
     excess: Floats = _demand_ns(load, played) / (played.period_ns * pipeline.cores)
     return excess
 
 
-def _contested_share(pipeline: Pipeline, load: Load, played: Played) -> Floats:
+def _contested_share(pipeline: Pipeline, load: BatchCosts, played: SimulationResult) -> Floats:
     """Return which share of the consumer's CPU work is beyond its fair share of the cores, 0 to 1.
 
     It depends on what is asked of the cores alone, not on how far the work was stretched already.
@@ -229,14 +229,14 @@ def _contested_share(pipeline: Pipeline, load: Load, played: Played) -> Floats:
     return share
 
 
-def _chosen(first: Flags, one: Played, other: Played) -> Played:
+def _chosen(first: Flags, one: SimulationResult, other: SimulationResult) -> SimulationResult:
     """Return the drawings of `one` where `first` is true, else those of `other`."""
-    names = [each.name for each in fields(Played)]
+    names = [each.name for each in fields(SimulationResult)]
     chosen = {name: np.where(first, getattr(one, name), getattr(other, name)) for name in names}
-    return Played(**chosen)
+    return SimulationResult(**chosen)
 
 
-def _demand_ns(load: Load, played: Played) -> Floats:
+def _demand_ns(load: BatchCosts, played: SimulationResult) -> Floats:
     """Return the CPU time that a batch costs this host, on average: one a drawing."""
     here, away = played.local_share, 1.0 - played.local_share
     demand: Floats = (
@@ -247,9 +247,9 @@ def _demand_ns(load: Load, played: Played) -> Floats:
     return demand
 
 
-def _play_stretched(
-    pipeline: Pipeline, load: Load, stretch: Floats, contested: Floats | float
-) -> Played:
+def _simulate_stretched(
+    pipeline: Pipeline, load: BatchCosts, stretch: Floats, contested: Floats | float
+) -> SimulationResult:
     """Play it through with the workers' CPU work, and the contested part of the consumer's, longer.
 
     Args:
@@ -270,7 +270,7 @@ def _play_stretched(
     batches = delivered.shape[1]
     begin = min(max(pipeline.depth, batches // 5), batches // 2)
     span = np.maximum(delivered[:, -1] - delivered[:, begin], 1.0)
-    return Played(
+    return SimulationResult(
         period_ns=span / (batches - 1 - begin),
         consume_ns=consume.mean(axis=1),
         local_share=here[:, begin:].mean(axis=1),

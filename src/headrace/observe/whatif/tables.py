@@ -1,7 +1,7 @@
 """A run's tables as NumPy columns.
 
-A long run has millions of rows, so columns of closed records are read when they are asked for and
-only the recent ones kept, numbers are looked at where Arrow has them, text is one Python string for
+A long run has millions of rows, so columns of closed records are read when they are needed and only
+the recent ones cached, numbers are looked at where Arrow has them, text is one Python string for
 all rows that have it, and a choice of rows is made column by column.
 """
 
@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.core.arrow_arrays import values_of
+from headrace.core.arrow_arrays import column_values
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
-_MOST_KEPT_BYTES = 400 << 20
+_MAX_CACHED_BYTES = 400 << 20
 
 
 class Tables(Protocol):
-    """What holds a run's records, by table; `headrace.records.reading.Records` is one."""
+    """What holds a run's records, by table; `headrace.records.reader.Records` is one."""
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
@@ -34,7 +34,7 @@ class Tables(Protocol):
 
 
 @runtime_checkable
-class ByColumn(Protocol):
+class ColumnSource(Protocol):
     """What may read columns of a table one by one."""
 
     def by_column(self, name: str) -> Mapping[str, pa.ChunkedArray[Any]] | None:
@@ -42,7 +42,7 @@ class ByColumn(Protocol):
         ...
 
 
-class ReadOnce:
+class CachedTables:
     """Tables of one moment: each is read when it is first asked for.
 
     A live run's tables grow, so all of a table is kept. Closed ones stay as they are; of those only
@@ -64,16 +64,16 @@ class ReadOnce:
     def columns(self, name: str) -> Columns:
         """Return a table's columns; see the function of this name."""
         if name not in self._known:
-            found = self._source.by_column(name) if isinstance(self._source, ByColumn) else None
+            found = self._source.by_column(name) if isinstance(self._source, ColumnSource) else None
             self._known[name] = (
                 _all_columns(self._source, name)
                 if found is None
-                else _Recent(name, found, self._recent)
+                else _CachedColumns(name, found, self._recent)
             )
         return self._known[name]
 
 
-class _Recent(Mapping[str, NDArray[Any]]):
+class _CachedColumns(Mapping[str, NDArray[Any]]):
     """Columns of a closed table, those that were used lately kept."""
 
     def __init__(
@@ -92,7 +92,7 @@ class _Recent(Mapping[str, NDArray[Any]]):
         if found is None:
             found = self._kept[key] = _as_array(self._stored[column])
             kept_bytes = sum(values.nbytes for values in self._kept.values())
-            while kept_bytes > _MOST_KEPT_BYTES and len(self._kept) > 1:
+            while kept_bytes > _MAX_CACHED_BYTES and len(self._kept) > 1:
                 kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         self._kept.move_to_end(key)
         return found
@@ -107,7 +107,7 @@ class _Recent(Mapping[str, NDArray[Any]]):
         return column in self._stored
 
 
-class _Chosen(Mapping[str, NDArray[Any]]):
+class _RowSelection(Mapping[str, NDArray[Any]]):
     """Some rows of other columns; each column is taken out when it is asked for."""
 
     def __init__(self, rows: Columns, places: Ints | slice, count: int) -> None:
@@ -138,24 +138,24 @@ def columns(tables: Tables, name: str) -> Columns:
         tables: Where the records are.
         name: The table's name.
     """
-    return tables.columns(name) if isinstance(tables, ReadOnce) else _all_columns(tables, name)
+    return tables.columns(name) if isinstance(tables, CachedTables) else _all_columns(tables, name)
 
 
-def length(rows: Columns) -> int:
+def row_count(rows: Columns) -> int:
     """Return how many rows there are."""
-    return rows.count if isinstance(rows, _Chosen) else len(next(iter(rows.values()), ()))
+    return rows.count if isinstance(rows, _RowSelection) else len(next(iter(rows.values()), ()))
 
 
-def chosen(rows: Columns, where: Flags | Ints) -> Columns:
+def select_rows(rows: Columns, where: Flags | Ints) -> Columns:
     """Return the rows that a mask or a list of places chooses."""
     places: Ints = np.asarray(np.flatnonzero(where) if where.dtype == np.bool_ else where)
     below = rows
-    if isinstance(rows, _Chosen):  # of the rows below, so that a column is taken out once
+    if isinstance(rows, _RowSelection):  # of the rows below, so that a column is taken out once
         below, places = rows.rows, _places_in(rows)[places]
-    return _Chosen(below, _as_slice(places), len(places))
+    return _RowSelection(below, _as_slice(places), len(places))
 
 
-def grouped(rows: Columns, by: Sequence[str]) -> list[Ints]:
+def group_rows(rows: Columns, by: Sequence[str]) -> list[Ints]:
     """Return the places of the rows that agree in some columns: an array for each such group.
 
     The groups come in the order in which they are first met, and so do the places of each.
@@ -168,7 +168,7 @@ def grouped(rows: Columns, by: Sequence[str]) -> list[Ints]:
     return np.split(order, ends[:-1]) if numbers else []
 
 
-def added_up(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
+def sum_rows(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
     """Return one row for all that agree in some columns, with the sums of others; no more columns.
 
     Args:
@@ -176,7 +176,7 @@ def added_up(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Column
         by: What the rows that are added up have in common.
         sums: What is added.
     """
-    groups = grouped(rows, by)
+    groups = group_rows(rows, by)
     first = np.array([places[0] for places in groups], dtype=np.int64)
     added: dict[str, NDArray[Any]] = {name: rows[name][first] for name in by}
     for name in sums:
@@ -185,7 +185,7 @@ def added_up(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Column
     return added
 
 
-def _places_in(rows: _Chosen) -> Ints:
+def _places_in(rows: _RowSelection) -> Ints:
     if isinstance(rows.places, slice):
         return np.arange(rows.places.start, rows.places.stop, dtype=np.int64)
     return rows.places
@@ -213,9 +213,9 @@ def _as_array(values: Any) -> NDArray[Any]:
     if pa.types.is_integer(kind):
         if values.null_count:  # "not known", which the schema writes as -1
             values = values.fill_null(-1)
-        return np.asarray(values_of(values), dtype=np.int64)
+        return np.asarray(column_values(values), dtype=np.int64)
     if pa.types.is_floating(kind):
-        known = values.to_numpy() if values.null_count else values_of(values)
+        known = values.to_numpy() if values.null_count else column_values(values)
         return np.asarray(known, dtype=np.float64)
     return np.array([value if value is not None else "" for value in values.to_pylist()], object)
 
@@ -226,5 +226,5 @@ def _texts(values: Any) -> NDArray[Any]:
     for chunk in values.chunks:
         known = np.array([*chunk.dictionary.to_pylist(), ""], object)
         codes = chunk.indices.fill_null(len(known) - 1) if chunk.null_count else chunk.indices
-        parts.append(known[values_of(pa.chunked_array([codes]))])
+        parts.append(known[column_values(pa.chunked_array([codes]))])
     return parts[1] if len(parts) == 2 else np.concatenate(parts)

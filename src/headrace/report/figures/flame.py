@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.core.places import PACKAGE
-from headrace.observe.doctor.stacks import Frame, Sighting, read_sightings
-from headrace.observe.whatif.tables import Tables, columns, length
-from headrace.report.figures.drawing import figure
+from headrace.core.source_location import PACKAGE
+from headrace.observe.doctor.stack_samples import StackFrame, StackSample, read_stack_samples
+from headrace.observe.whatif.tables import Tables, columns, row_count
+from headrace.report.figures.base import figure
 
 USER_COLOUR, LIBRARY_COLOUR, ROOT_COLOUR = "#f2a65a", "#b4c2d6", "#d5dbe3"
-Where = Literal["workers", "ranks"]
-_FEWEST = 0.003
-_DEEPEST = 40
+ProcessKind = Literal["workers", "ranks"]
+_LEAST_SHARE = 0.003
+_MAX_DEPTH = 40
 _ROW_PX = 24
 _LONGEST_NAME = 24
-_MACHINERY = re.compile(
-    r"/headrace/(observe/probe|data/loader|launch|enter)/|/torch/utils/data/_utils/(worker|fetch)\.py$"
+_PASSING_FILES = re.compile(
+    r"/headrace/(observe/probe|data/loader|launch|enter|jobs|bootstrap|offload)/|/torch/utils/data/_utils/(worker|fetch)\.py$"
 )
 """What only passes calls on to the dataset: Headrace, and torch where it fetches samples."""
 _WORKER_ENTRY = re.compile(r"(^|\.)(_worker_loop|_bootstrap)$")
 
 
 @dataclass(slots=True)
-class Call:
+class CallNode:
     """A function, called from the one above it.
 
     Attributes:
@@ -38,13 +38,13 @@ class Call:
         lines: Time by its line.
     """
 
-    frame: Frame | None
+    frame: StackFrame | None
     wall_ns: float = 0.0
     cpu_ns: float = 0.0
-    below: dict[tuple[str, str], Call] = field(default_factory=dict)
+    below: dict[tuple[str, str], CallNode] = field(default_factory=dict)
     lines: dict[int, float] = field(default_factory=dict)
 
-    def add(self, sighting: Sighting) -> None:
+    def add(self, sighting: StackSample) -> None:
         """Count time."""
         self.wall_ns += sighting.wall_ns
         self.cpu_ns += sighting.cpu_ns
@@ -60,7 +60,7 @@ class Call:
         return 1 + max((call.depth for call in self.below.values()), default=0)
 
 
-def flame(tables: Tables, where: Where = "workers") -> Any | None:
+def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
     """Return the code that was seen running, widths by time; None where none was seen.
 
     Args:
@@ -70,7 +70,7 @@ def flame(tables: Tables, where: Where = "workers") -> Any | None:
     tree = read_calls(tables, where)
     if tree is None:
         return None
-    rows = _rows(tree, "all workers" if where == "workers" else "all ranks")
+    rows = _icicle_rows(tree, "all workers" if where == "workers" else "all ranks")
     trace = {
         "type": "icicle", "branchvalues": "total", "sort": False,
         "ids": [row.id for row in rows], "parents": [row.parent for row in rows],
@@ -90,29 +90,29 @@ def flame(tables: Tables, where: Where = "workers") -> Any | None:
     )
 
 
-def read_calls(tables: Tables, where: Where) -> Call | None:
+def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
     """Return the calls that were seen, as a tree; None where none were seen."""
     stacks = columns(tables, "stacks")
-    if length(stacks) == 0:
+    if row_count(stacks) == 0:
         return None
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
-    tree = Call(None)
-    for sighting in read_sightings(stacks, wanted):
+    tree = CallNode(None)
+    for sighting in read_stack_samples(stacks, wanted):
         tree.add(sighting)
         call = tree
-        for frame in _told_frames(sighting.frames)[:_DEEPEST]:
-            call = call.below.setdefault((frame.file, frame.function), Call(frame))
+        for frame in _shown_frames(sighting.frames)[:_MAX_DEPTH]:
+            call = call.below.setdefault((frame.file, frame.function), CallNode(frame))
             call.add(sighting)
             call.lines[frame.line] = call.lines.get(frame.line, 0.0) + sighting.wall_ns
     if tree.wall_ns <= 0:
         return None
-    _prune(tree, _FEWEST * tree.wall_ns)
+    _prune(tree, _LEAST_SHARE * tree.wall_ns)
     return _without_entry(tree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _IcicleRow:
     id: str
     parent: str
     label: str
@@ -121,25 +121,25 @@ class _Row:
     colour: str
 
 
-def _told_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _shown_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
     """Return the frames without how a worker was started and what only passes calls on."""
     entries = [at for at, frame in enumerate(frames) if _WORKER_ENTRY.search(frame.function)]
     inner = frames[entries[-1] + 1 :] if entries else frames
-    kept = tuple(frame for frame in inner if not _is_machinery(frame))
+    kept = tuple(frame for frame in inner if not _is_passing_frame(frame))
     return kept or frames[-1:]
 
 
-def _is_machinery(frame: Frame) -> bool:
-    return frame.file.startswith(PACKAGE) or _MACHINERY.search(frame.file) is not None
+def _is_passing_frame(frame: StackFrame) -> bool:
+    return frame.file.startswith(PACKAGE) or _PASSING_FILES.search(frame.file) is not None
 
 
-def _prune(call: Call, least_ns: float) -> None:
+def _prune(call: CallNode, least_ns: float) -> None:
     call.below = {key: below for key, below in call.below.items() if below.wall_ns >= least_ns}
     for below in call.below.values():
         _prune(below, least_ns)
 
 
-def _without_entry(tree: Call) -> Call:
+def _without_entry(tree: CallNode) -> CallNode:
     """Leave out the libraries' calls at the top that all time passes through."""
     top = tree
     while len(top.below) == 1:
@@ -151,12 +151,12 @@ def _without_entry(tree: Call) -> Call:
     return tree
 
 
-def _rows(tree: Call, name: str) -> list[_Row]:
-    rows: list[_Row] = []
+def _icicle_rows(tree: CallNode, name: str) -> list[_IcicleRow]:
+    rows: list[_IcicleRow] = []
 
-    def add(call: Call, parent: str, name: str) -> None:
+    def add(call: CallNode, parent: str, name: str) -> None:
         own_id = str(len(rows))
-        rows.append(_row(call, own_id, parent, name, tree.wall_ns))
+        rows.append(_icicle_row(call, own_id, parent, name, tree.wall_ns))
         for (_, function), below in call.below.items():
             add(below, own_id, function)
 
@@ -164,13 +164,13 @@ def _rows(tree: Call, name: str) -> list[_Row]:
     return rows
 
 
-def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _Row:
+def _icicle_row(call: CallNode, own_id: str, parent: str, name: str, total_ns: float) -> _IcicleRow:
     share = f"{call.wall_ns / total_ns:.1%}"
     on_cpu = f"{min(call.cpu_ns / max(call.wall_ns, 1.0), 1.0):.0%}"
     place = f"<br>{_shown(call.frame.file)}" if call.frame else ""
     if call.hottest_line:
         place += f", mostly line {call.hottest_line}"
-    return _Row(
+    return _IcicleRow(
         id=own_id,
         parent=parent,
         label=_label(call, name),
@@ -180,7 +180,7 @@ def _row(call: Call, own_id: str, parent: str, name: str, total_ns: float) -> _R
     )
 
 
-def _label(call: Call, name: str) -> str:
+def _label(call: CallNode, name: str) -> str:
     short = name.rsplit("<locals>.", 1)[-1]
     if call.frame is not None and call.frame.is_user:
         line = f":{call.hottest_line}" if call.hottest_line else ""
@@ -188,7 +188,7 @@ def _label(call: Call, name: str) -> str:
     return _shown(short if len(short) <= _LONGEST_NAME else short.rsplit(".", 1)[-1])
 
 
-def _colour(frame: Frame | None) -> str:
+def _colour(frame: StackFrame | None) -> str:
     if frame is None:
         return ROOT_COLOUR
     return USER_COLOUR if frame.is_user else LIBRARY_COLOUR

@@ -9,22 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from headrace.observe.whatif.tables import Columns, Floats, Tables, chosen, columns, length
-from headrace.report.figures.drawing import TIME_MARGIN, Clock, clock_of, figure
-from headrace.report.pooling import How, busy_shares, pool_intervals
+from headrace.observe.whatif.tables import Columns, Floats, Tables, columns, row_count, select_rows
+from headrace.report.figures.base import (
+    TIME_MARGIN,
+    Pooling,
+    TimeAxis,
+    busy_shares,
+    figure,
+    pool_intervals,
+    time_axis,
+)
 
-MOST_COLUMNS = 600
+MAX_HEATMAP_COLUMNS = 600
 """No more than a page has dots from left to right, so that none is left out when it is drawn."""
 _FEWEST_COLUMNS = 300
 _COLUMN_S = 0.1
-_MOST_ROWS = 400
+_MAX_ROWS = 400
 _ROW_PX, _GAP_PX, _AROUND_PX = 18, 16, 110
 _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 _CORE = re.compile(r"core_(\d+)_percent")
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class HeatmapBand:
     """Rows of one kind.
 
     Attributes:
@@ -45,7 +52,7 @@ def heatmap(tables: Tables) -> Any | None:
     bands = read_bands(tables)
     if not bands:
         return None
-    clock = clock_of(tables)
+    clock = time_axis(tables)
     middle = clock.read(_edges(clock))
     middle = (middle[1:] + middle[:-1]) / 2
     total = sum(len(band.rows) for band in bands)
@@ -81,43 +88,43 @@ def heatmap(tables: Tables) -> Any | None:
     return figure(traces, layout)
 
 
-def read_bands(tables: Tables) -> list[Band]:
+def read_bands(tables: Tables) -> list[HeatmapBand]:
     """Return the rows of the heatmap, kinds in the order in which they are shown."""
-    clock = clock_of(tables)
+    clock = time_axis(tables)
     edges = _edges(clock)
     system = columns(tables, "system")
     found = [
-        Band("ranks", tuple(_ranks(columns(tables, "steps"), edges))),
-        Band("GPUs", tuple(_ticks(system, edges, _GPU, "GPU"))),
-        Band("workers", tuple(_workers(columns(tables, "batches"), edges))),
-        Band("cores", tuple(_ticks(system, edges, _CORE, "core"))),
+        HeatmapBand("ranks", tuple(_ranks(columns(tables, "steps"), edges))),
+        HeatmapBand("GPUs", tuple(_ticks(system, edges, _GPU, "GPU"))),
+        HeatmapBand("workers", tuple(_workers(columns(tables, "batches"), edges))),
+        HeatmapBand("cores", tuple(_ticks(system, edges, _CORE, "core"))),
     ]
-    return [Band(band.title, band.rows[:_MOST_ROWS]) for band in found if band.rows]
+    return [HeatmapBand(band.title, band.rows[:_MAX_ROWS]) for band in found if band.rows]
 
 
-def _height_px(bands: Sequence[Band]) -> int:
+def _height_px(bands: Sequence[HeatmapBand]) -> int:
     rows = sum(len(band.rows) for band in bands)
     row_px = _ROW_PX if rows <= 40 else max(40 * _ROW_PX // rows, 4)
     return max(_AROUND_PX + rows * row_px + _GAP_PX * len(bands), 220)
 
 
-def _edges(clock: Clock) -> Floats:
+def _edges(clock: TimeAxis) -> Floats:
     span_s = (clock.ended_ns - clock.began_ns) / 1e9
-    count = int(np.clip(span_s / _COLUMN_S, _FEWEST_COLUMNS, MOST_COLUMNS))
+    count = int(np.clip(span_s / _COLUMN_S, _FEWEST_COLUMNS, MAX_HEATMAP_COLUMNS))
     return np.linspace(clock.began_ns, clock.ended_ns, count + 1)
 
 
 def _ranks(steps: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
     """Yield what is left of each step besides data wait: the least of a column."""
-    for rank in np.unique(steps["rank"]) if length(steps) else ():
-        of_rank = chosen(steps, steps["rank"] == rank)
+    for rank in np.unique(steps["rank"]) if row_count(steps) else ():
+        of_rank = select_rows(steps, steps["rank"] == rank)
         start, wall = of_rank["start_ns"].astype(np.float64), of_rank["wall_ns"].astype(np.float64)
         at_work = 1.0 - np.clip(of_rank["data_wait_ns"] / np.maximum(wall, 1.0), 0.0, 1.0)
         yield f"rank {rank}", pool_intervals(start, start + wall, at_work, edges, "min")
 
 
 def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
-    if length(batches) == 0:
+    if row_count(batches) == 0:
         return
     known = np.unique(
         np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
@@ -125,7 +132,7 @@ def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
     several_ranks = len(np.unique(known[:, 0])) > 1
     several_loaders = len(np.unique(known[known[:, 2] >= 0][:, 1])) > 1
     for rank, loader, worker in known[known[:, 2] >= 0]:
-        of_worker = chosen(
+        of_worker = select_rows(
             batches,
             (batches["rank"] == rank)
             & (batches["loader"] == loader)
@@ -146,18 +153,18 @@ def _ticks(
     system: Columns, edges: Floats, pattern: re.Pattern[str], noun: str
 ) -> Iterable[tuple[str, Floats]]:
     names = [(int(match[1]), name) for name in system if (match := pattern.fullmatch(name))]
-    if length(system) == 0 or not names:
+    if row_count(system) == 0 or not names:
         return
     order = np.argsort(system["t_ns"])
     end = system["t_ns"][order].astype(np.float64)
     start = np.append(min(edges[0], end[0] - 1), end[:-1])  # a row tells of the time before it
     for number, name in sorted(names):
         values = np.clip(system[name][order].astype(np.float64) / 100.0, 0.0, 1.0)
-        how: How = "min" if noun == "GPU" else "mean"
+        how: Pooling = "min" if noun == "GPU" else "mean"
         yield f"{noun} {number}", pool_intervals(start, end, values, edges, how)
 
 
-def _trace(band: Band, middle: Floats, axis: str, unit: str) -> dict[str, Any]:
+def _trace(band: HeatmapBand, middle: Floats, axis: str, unit: str) -> dict[str, Any]:
     values = np.array([shares for _, shares in band.rows]) * 100.0
     return {
         "type": "heatmap", "x": middle.round(4), "y": [name for name, _ in band.rows],

@@ -1,4 +1,4 @@
-"""The run facts: what ran, where, when, and how it ended."""
+"""The sections at the page's end: the run facts and the glossary."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from headrace.core.units import format_bytes, format_seconds
-from headrace.observe.whatif.tables import columns, grouped, length
+from headrace.observe.whatif.tables import columns, group_rows, row_count
 from headrace.records.run_folder import Attempt
-from headrace.report.markup import Child, Html, element, joined, table
-from headrace.report.material import Material
-from headrace.report.section import Section, note, section
-from headrace.report.telling import UNKNOWN, counted, listed, moment
+from headrace.report.formatting import UNKNOWN, format_count, format_list, format_time
+from headrace.report.markup import Child, Html, Section, element, join_html, note, section, table
+from headrace.report.page_data import PageData
 
 _MOST_EVENTS = 40
 
 
-def facts(material: Material) -> Section:
+def facts_section(material: PageData) -> Section:
     """Return the section of run facts."""
     rows = [*_run(material), *_hosts(material), *_recorded(material)]
     return section(
@@ -32,82 +31,85 @@ def facts(material: Material) -> Section:
     )
 
 
-def _run(material: Material) -> Iterable[tuple[str, Child]]:
+def _run(material: PageData) -> Iterable[tuple[str, Child]]:
     yield "Run", material.name
     yield "Folder", element("code", str(material.path))
-    attempt = material.told
+    attempt = material.attempt_entry
     if attempt is None:
         yield "Command", f"{UNKNOWN}: run.json is missing or cannot be read"
         return
     yield "Command", element("code", shlex.join(attempt.command))
-    yield "Began", moment(attempt.started_s)
+    yield "Began", format_time(attempt.started_s)
     yield "Ended", _end(attempt, live=material.live)
     if attempt.ended_s is not None:
         yield "Took", format_seconds(attempt.ended_s - attempt.started_s)
     yield "Exit code", UNKNOWN if attempt.exit_code is None else str(attempt.exit_code)
     yield "Ranks asked for", f"{attempt.world_size:,}"
     versions = [f"{name} {version}" for name, version in attempt.versions.items()]
-    yield "Versions", listed(versions, most=20) or UNKNOWN
+    yield "Versions", format_list(versions, most=20) or UNKNOWN
 
 
 def _end(attempt: Attempt, *, live: bool) -> str:
     if attempt.ended_s is not None:
-        return moment(attempt.ended_s)
+        return format_time(attempt.ended_s)
     return "not yet: it is going on" if live else f"{UNKNOWN}: it was probably killed"
 
 
-def _hosts(material: Material) -> Iterable[tuple[str, Child]]:
+def _hosts(material: PageData) -> Iterable[tuple[str, Child]]:
     hosts = columns(material.tables, "hosts")
-    for at in range(length(hosts)):
+    for at in range(row_count(hosts)):
         memory = format_bytes(float(hosts["memory_bytes"][at]))
         has = f"{hosts['cores'][at]:g} cores and {memory} of memory that the run may use"
         yield "Host", f"{hosts['host'][at]}: {has}"
     gpus = [name for name in columns(material.tables, "system") if name.endswith("_memory_bytes")]
     gpus = [name for name in gpus if name.startswith("gpu_")]
-    yield "GPUs", counted(len(gpus), "GPU") if gpus else "none recorded"
+    yield "GPUs", format_count(len(gpus), "GPU") if gpus else "none recorded"
 
 
-def _recorded(material: Material) -> Iterable[tuple[str, Child]]:
+def _recorded(material: PageData) -> Iterable[tuple[str, Child]]:
     steps = columns(material.tables, "steps")
     kinds = {"train": "training step", "eval": "evaluation batch"}
     told = [
-        counted(count, noun, "evaluation batches" if kind == "eval" else "")
+        format_count(count, noun, "evaluation batches" if kind == "eval" else "")
         for kind, noun in kinds.items()
-        if length(steps) and (count := int((steps["kind"] == kind).sum()))
+        if row_count(steps) and (count := int((steps["kind"] == kind).sum()))
     ]
-    yield "Recorded", listed(told) or "no steps"
+    yield "Recorded", format_list(told) or "no steps"
     processes = columns(material.tables, "processes")
-    if length(processes):
+    if row_count(processes):
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
         workers = int((processes["role"] == "worker").sum())
-        yield "Processes", f"{counted(ranks, 'rank')}, {counted(workers, 'worker')} started"
-    yield "Page made", moment(material.read_s)
+        yield (
+            "Processes",
+            f"{format_count(ranks, 'rank')}, {format_count(workers, 'worker')} started",
+        )
+    yield "Page made", format_time(material.read_s)
 
 
-def _attempts(material: Material) -> Html | None:
+def _attempts(material: PageData) -> Html | None:
     if len(material.attempts) < 2:
         return None
     rows = [
         (
             f"{attempt.number}, this page" if attempt.number == material.attempt
             else str(attempt.number),
-            moment(attempt.started_s),
-            moment(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
+            format_time(attempt.started_s),
+            format_time(attempt.ended_s) if attempt.ended_s is not None else UNKNOWN,
             UNKNOWN if attempt.exit_code is None else str(attempt.exit_code),
             element("code", shlex.join(attempt.argv)),
         )
         for attempt in material.attempts
     ]  # fmt: skip
     told = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
-    return joined((element("h3", "Attempts"), told))
+    return join_html((element("h3", "Attempts"), told))
 
 
-def _loaders(material: Material) -> Html:
+def _loaders(material: PageData) -> Html:
     loaders = columns(material.tables, "loaders")
-    if length(loaders) == 0:
-        return joined((element("h3", "Data loaders"), note("No data loader was seen.")))
+    if row_count(loaders) == 0:
+        return join_html((element("h3", "Data loaders"), note("No data loader was seen.")))
     rows = []
-    for places in grouped(loaders, ("rank", "loader")):
+    for places in group_rows(loaders, ("rank", "loader")):
         at, made = int(places[0]), len(places)
         file, line = str(loaders["file"][at]), int(loaders["line"][at])
         batch_size = int(loaders["batch_size"][at])
@@ -125,14 +127,14 @@ def _loaders(material: Material) -> Html:
         )
     head = ("Loader", "Kind", "Made at", "Workers", "Batches ahead", "Batch size", "Pinned memory",
             "Workers live on")  # fmt: skip
-    return joined((element("h3", "Data loaders"), table(head, rows[:64])))
+    return join_html((element("h3", "Data loaders"), table(head, rows[:64])))
 
 
 def _made_at(file: str, line: int, times: int) -> Html | str:
     if not file:
         return UNKNOWN
     place = element("code", f"{Path(file).name}:{line}", title=file)
-    return joined((place, f", {times} times")) if times > 1 else place
+    return join_html((place, f", {times} times")) if times > 1 else place
 
 
 def _start(method: str, workers: int) -> str:
@@ -141,19 +143,40 @@ def _start(method: str, workers: int) -> str:
     return f"{workers} ({method})" if method else str(workers)
 
 
-def _events(material: Material) -> Html | None:
+def _events(material: PageData) -> Html | None:
     events = columns(material.tables, "events")
-    if length(events) == 0:
+    if row_count(events) == 0:
         return None
     rows = [
         (str(events["kind"][at]), str(events["text"][at]), f"{events['value'][at]:g}")
-        for at in range(min(length(events), _MOST_EVENTS))
+        for at in range(min(row_count(events), _MOST_EVENTS))
     ]
-    left = length(events) - len(rows)
-    return joined(
+    left = row_count(events) - len(rows)
+    return join_html(
         (
             element("h3", "Events"),
             table(("Kind", "What", "Value"), rows, numbers=1),
             note(f"{left} more are left out.") if left else None,
         )
     )
+
+
+_GLOSSARY = {
+    "batch": "the samples that one step trains on together",
+    "core": "a part of the CPU that runs one thing at a time",
+    "data loader": "what reads samples, prepares them and hands them over in batches",
+    "data wait": "time in which a rank has no batch to work on; its accelerator idles meanwhile",
+    "rank": "one of the processes that train the model together, each usually with its own GPU",
+    "step": "one round of training, from one update of the weights to the next",
+    "transform": "something done to a sample: decoding, cropping, normalizing",
+    "worker": "a process that prepares batches for a rank while that computes",
+}
+
+
+def glossary_section(_material: PageData) -> Section:
+    """Return the section that explains the words of the page."""
+    told = join_html(
+        join_html((element("dt", word), element("dd", meaning)))
+        for word, meaning in _GLOSSARY.items()
+    )
+    return section("words", "Words on this page", element("dl", told, class_="words"))

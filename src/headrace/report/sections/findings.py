@@ -1,29 +1,105 @@
-"""The findings: what was seen, why, and what would help."""
+"""The section of findings: what was seen, why, with the lines of code, and what would help."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
 from headrace.core.units import format_seconds
-from headrace.observe.doctor.model import Cause, Finding, Remedy
-from headrace.report.markup import Html, element, joined, table
-from headrace.report.material import Material
-from headrace.report.section import Section, explained, note, section
-from headrace.report.source import read_excerpt
-from headrace.report.telling import fact_told, share
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.records.redaction import HIDDEN, redact
+from headrace.report.formatting import format_fact, format_share
+from headrace.report.markup import (
+    Html,
+    Section,
+    element,
+    explanation,
+    join_html,
+    note,
+    section,
+    table,
+)
+from headrace.report.page_data import PageData
+
+_LINES_AROUND = 4
+_LARGEST_BYTES = 1_000_000
+_LONGEST_LINE = 160
+_SECRET = re.compile(
+    r"((?:token|secret|passw|credential|signature|(?:api|access|private)[-_]?key)\w*"
+    r"[\"']?\]?\s*[=:,]\s*[a-z]{0,2})([\"']).*?(?:\2|$)",
+    re.IGNORECASE,
+)
+"""A literal that is given to a name that speaks of a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceExcerpt:
+    """Lines of a source file.
+
+    Attributes:
+        first: Number of the first of them.
+        lines: The lines, secrets hidden.
+        changed: Whether the file was written after the run began: lines may have moved.
+    """
+
+    first: int
+    lines: tuple[str, ...]
+    changed: bool
+
+
+def read_excerpt(file: str, line: int, began_s: float | None) -> SourceExcerpt | None:
+    """Return the lines around a line; None where they cannot be had.
+
+    Only Python source is read: the path comes from records, and a page may be passed on.
+
+    Args:
+        file: The source file, absolute.
+        line: The line in question.
+        began_s: When the run began, in seconds since 1970; None where not known.
+    """
+    path = Path(file)
+    try:
+        if line < 1 or path.suffix != ".py" or not path.is_absolute() or not path.is_file():
+            return None
+        status = path.stat()
+        if status.st_size > _LARGEST_BYTES:
+            return None
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return None
+    if line > len(lines):
+        return None
+    first = max(line - _LINES_AROUND, 1)
+    return SourceExcerpt(
+        first=first,
+        lines=tuple(_redacted(text) for text in lines[first - 1 : line + _LINES_AROUND]),
+        changed=began_s is not None and status.st_mtime > began_s,
+    )
+
+
+def _redacted(text: str) -> str:
+    indent = text[: len(text) - len(text.lstrip())]
+    hidden = _SECRET.sub(rf"\g<1>\g<2>{HIDDEN}\g<2>", text)
+    words = (redact((word,))[0] if "://" in word else word for word in hidden.lstrip().split(" "))
+    shown = indent + " ".join(words)
+    return shown if len(shown) <= _LONGEST_LINE else shown[: _LONGEST_LINE - 1] + "…"
+
 
 _SCALE_PX = 140
 
 
-def findings(material: Material) -> Section:
+def findings_section(material: PageData) -> Section:
     """Return the section of findings, worst first."""
     found = material.diagnosis.findings
     if not found:
         return section("findings", "Findings", note(_why_none(material)))
-    attempt = material.told
+    attempt = material.attempt_entry
     began_s = attempt.started_s if attempt is not None else None
     return section(
         "findings",
         "Findings",
-        explained(
+        explanation(
             "What slows this run down, worst first. Each says what was seen, which code causes it, "
             "and what would help. Speed-ups are predicted by simulating this run with the change; "
             "nine times in ten the true value should lie within the interval."
@@ -32,7 +108,7 @@ def findings(material: Material) -> Section:
     )
 
 
-def _why_none(material: Material) -> str:
+def _why_none(material: PageData) -> str:
     if not material.has_steps:
         return "No step was recorded, so there is nothing to find fault with."
     return "Nothing was found that slows this run down."
@@ -71,21 +147,21 @@ def _cause(cause: Cause | None, began_s: float | None) -> Html | None:
         return None
     what = [part for part in (cause.transform, cause.function.replace(" > ", ", in its call of "))
             if part and part != "<module>"]  # fmt: skip
-    part = f", {share(cause.share)} of the time" if cause.share > 0 else ""
+    part = f", {format_share(cause.share)} of the time" if cause.share > 0 else ""
     told = element(
         "p",
         element("b", "Cause: "),
         element("code", f"{cause.file}:{cause.line}" if cause.line else cause.file),
         f" {' · '.join(what)}{part}",
     )
-    return joined((told, _source(cause, began_s)))
+    return join_html((told, _source_lines(cause, began_s)))
 
 
-def _source(cause: Cause, began_s: float | None) -> Html | None:
+def _source_lines(cause: Cause, began_s: float | None) -> Html | None:
     excerpt = read_excerpt(cause.file, cause.line, began_s)
     if excerpt is None:
         return None
-    lines = joined(
+    lines = join_html(
         element(
             "span",
             element("i", str(number)),
@@ -95,17 +171,19 @@ def _source(cause: Cause, began_s: float | None) -> Html | None:
         for number, text in enumerate(excerpt.lines, start=excerpt.first)
     )
     changed = note("This file was written after the run began: the lines may have moved.")
-    return joined((element("pre", lines, class_="source"), changed if excerpt.changed else None))
+    return join_html((element("pre", lines, class_="source"), changed if excerpt.changed else None))
 
 
 def _evidence(finding: Finding) -> Html | None:
-    facts = [fact_told(name, fact) for name, fact in finding.evidence.items() if fact is not None]
+    facts = [format_fact(name, fact) for name, fact in finding.evidence.items() if fact is not None]
     if not facts:
         return None
-    rows = joined(
+    rows = join_html(
         element("div", element("dt", words), element("dd", value)) for words, value in facts
     )
-    return joined((element("p", element("b", "Evidence")), element("dl", rows, class_="evidence")))
+    return join_html(
+        (element("p", element("b", "Evidence")), element("dl", rows, class_="evidence"))
+    )
 
 
 def _remedies(finding: Finding) -> Html | None:
@@ -117,7 +195,7 @@ def _remedies(finding: Finding) -> Html | None:
     most = max(1.5, *(remedy.high or 1.0 for remedy in remedies))
     rows = [
         (
-            joined(
+            join_html(
                 (
                     element("b", remedy.change or remedy.name),
                     element("div", remedy.how, class_="how"),
@@ -127,7 +205,7 @@ def _remedies(finding: Finding) -> Html | None:
         )
         for remedy in remedies
     ]
-    return joined(
+    return join_html(
         (
             element("p", element("b", "What would help")),
             table(("Change, and how to make it", f"Predicted speed, {times}"), rows),
@@ -153,7 +231,7 @@ def _speedup(remedy: Remedy, least: float, most: float) -> Html:
         role="img",
         aria_label="the interval on a scale; the thin line is today's speed",
     )
-    return joined(
+    return join_html(
         (
             element("b", f"{remedy.predicted_speedup:.1f}x"),
             remedy.interval,

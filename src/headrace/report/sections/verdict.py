@@ -1,20 +1,92 @@
-"""The verdict: one sentence, and the numbers it rests on."""
+"""The section of the verdict: one sentence, the numbers it rests on, and phases by both clocks."""
 
 from __future__ import annotations
 
-from headrace.observe.doctor.model import SEVERITIES
-from headrace.observe.doctor.verdict import given, what_helps_most
-from headrace.observe.whatif.steps import read_steps
-from headrace.report.charts import chart
-from headrace.report.figures.phases import phases
-from headrace.report.markup import Html, element, joined
-from headrace.report.material import Material
-from headrace.report.section import Section, explained, note, section
-from headrace.report.sections.clocks import both_clocks
-from headrace.report.telling import PHASE_MEANINGS, counted, number, phase_name, share
+from headrace.observe.doctor.findings import SEVERITIES
+from headrace.observe.doctor.verdict import change_phrase, main_remedy
+from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
+from headrace.records.schema import PHASES
+from headrace.report.figures.step_phases import phase_bars
+from headrace.report.formatting import (
+    PHASE_MEANINGS,
+    format_count,
+    format_milliseconds,
+    format_number,
+    format_share,
+    phase_name,
+)
+from headrace.report.markup import (
+    Html,
+    Section,
+    chart,
+    element,
+    explanation,
+    join_html,
+    note,
+    section,
+    table,
+)
+from headrace.report.page_data import PageData
+
+_BOTH_CLOCKS_HEAD = (
+    "Phase",
+    "",
+    "Script, a step",
+    "of its time",
+    "Accelerator, a step",
+    "of its time",
+)
 
 
-def verdict(material: Material) -> Section:
+def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
+    """Return the table of phases by both clocks, and for how long the accelerator had no data.
+
+    Args:
+        steps: The training steps that count.
+        device: The same by the accelerator's clock.
+    """
+    rows = [
+        (
+            element("b", phase_name(phase)),
+            PHASE_MEANINGS[phase],
+            format_milliseconds(steps.phase_ns(phase).mean()),
+            format_share(steps.share(phase)),
+            format_milliseconds(device.phase_ns(phase).mean()),
+            format_share(device.share(phase)),
+        )
+        for phase in PHASES
+        if steps.share(phase) > 0 or device.share(phase) > 0
+    ]
+    return join_html(
+        (
+            element("p", _idle_text(steps, device)),
+            table(_BOTH_CLOCKS_HEAD, rows, numbers=4),
+            explanation(
+                "The script only queues work for the accelerator, which comes to it later, so the "
+                "two need not agree: while there is work in the queue, the script may wait without "
+                "costing anything. Gaps between the kernels of one phase count for that phase; "
+                "how busy the GPU itself was, where that was recorded, is in the heatmap."
+            ),
+            _left_out_note(device),
+        )
+    )
+
+
+def _idle_text(steps: TrainSteps, device: DeviceSteps) -> str:
+    return (
+        f"The accelerator had nothing to do for want of data in {format_share(device.share('data_wait'))} "
+        f"of its time; the script waited for data in {format_share(steps.share('data_wait'))} of its own."
+    )
+
+
+def _left_out_note(device: DeviceSteps) -> Html | None:
+    lost = int((~device.known).sum())
+    if not lost:
+        return None
+    return explanation(f"By the accelerator's clock {lost:,} of these steps were not recorded.")
+
+
+def verdict_section(material: PageData) -> Section:
     """Return the section that says in one sentence where the time went."""
     told = material.diagnosis.verdict
     severities = [finding.severity for finding in material.diagnosis.findings]
@@ -23,15 +95,15 @@ def verdict(material: Material) -> Section:
         "verdict",
         "Verdict",
         element("p", told.sentence, class_=f"sentence {worst}"),
-        _state(material),
+        _state_note(material),
         *map(note, material.diagnosis.gaps),
         _tiles(material),
         _phases(material),
     )
 
 
-def _state(material: Material) -> Html | None:
-    attempt = material.told
+def _state_note(material: PageData) -> Html | None:
+    attempt = material.attempt_entry
     if material.live:
         return note("The run is going on: this page shows what was recorded up to now.")
     if attempt is not None and attempt.exit_code is None:
@@ -44,18 +116,22 @@ def _state(material: Material) -> Html | None:
     return None
 
 
-def _tiles(material: Material) -> Html | None:
+def _tiles(material: PageData) -> Html | None:
     told = material.diagnosis.verdict
     tiles = []
     if told.data_wait_share is not None:
         who = "the accelerator waits" if told.device_phase_shares else "waits"
-        tiles.append(_tile(share(told.data_wait_share), f"of step time {who} for data"))
+        tiles.append(_tile(format_share(told.data_wait_share), f"of step time {who} for data"))
     if told.step_ms is not None:
-        tiles.append(_tile(f"{number(told.step_ms)} ms", "a training step takes, on average"))
+        tiles.append(
+            _tile(f"{format_number(told.step_ms)} ms", "a training step takes, on average")
+        )
         tiles.append(_tile(f"{told.steps:,}", "training steps looked at, without the first few"))
-    best = what_helps_most(material.diagnosis.findings)
+    best = main_remedy(material.diagnosis.findings)
     if best is not None:
-        tiles.append(_tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {given(best)}"))
+        tiles.append(
+            _tile(f"{best.predicted_speedup:.1f}x", f"as fast, predicted, {change_phrase(best)}")
+        )
     return element("div", *tiles, class_="tiles") if tiles else None
 
 
@@ -63,8 +139,8 @@ def _tile(value: str, meaning: str) -> Html:
     return element("div", element("b", value), element("span", meaning), class_="tile")
 
 
-def _phases(material: Material) -> Html | None:
-    figure = phases(material.tables)
+def _phases(material: PageData) -> Html | None:
+    figure = phase_bars(material.tables)
     if figure is None:
         return None
     steps = read_steps(material.tables)
@@ -72,13 +148,13 @@ def _phases(material: Material) -> Html | None:
     if steps.device is not None:
         told = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
-    return joined(
+    return join_html(
         (
             element("h3", "What a training step spends its time on"),
-            explained(
+            explanation(
                 "A step is one round of training: take a batch, run the model, compute gradients, "
                 "update the weights. A rank is one training process. "
-                f"The bars show the mean of {counted(material.diagnosis.verdict.steps, 'step')}."
+                f"The bars show the mean of {format_count(material.diagnosis.verdict.steps, 'step')}."
             ),
             chart("phases", figure, f"Mean time of a step by phase, {by}"),
             told,
@@ -86,13 +162,13 @@ def _phases(material: Material) -> Html | None:
     )
 
 
-def _meanings(material: Material) -> Html:
+def _meanings(material: PageData) -> Html:
     shares = material.diagnosis.verdict.phase_shares
-    meanings = joined(
-        joined(
+    meanings = join_html(
+        join_html(
             (
                 element("dt", phase_name(phase)),
-                element("dd", f"{PHASE_MEANINGS[phase]}: {share(part)}"),
+                element("dd", f"{PHASE_MEANINGS[phase]}: {format_share(part)}"),
             )
         )
         for phase, part in shares.items()

@@ -1,1 +1,1 @@
-"""What can be packed or indexed: class folders, pairs, tables of URLs; each gives one table."""
+"""Sources that can be packed or indexed: class folders, image-mask pairs, tables of URLs."""

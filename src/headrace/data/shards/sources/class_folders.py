@@ -1,4 +1,4 @@
-"""A tree of images whose first folder is the class: root/class/.../x.jpg. Or images alone."""
+"""Trees of images whose first folder is the class (root/class/.../x.jpg), or of images alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.core.errors import DatasetError
-from headrace.data.shards.manifest import Source
-from headrace.data.shards.names import extension_of, stem_of
-from headrace.data.shards.sources.listing import Ignored, Listed, StringColumn, list_files
-from headrace.data.shards.sources.samples import (
+from headrace.data.shards.manifest import DatasetSource
+from headrace.data.shards.members import extension_of, stem_of
+from headrace.data.shards.sources.sample_table import (
     IMAGE_EXTENSIONS,
     FileColumn,
+    IgnoredFiles,
+    ListedCallback,
     SampleTable,
+    StringColumn,
+    list_files,
     listing_hash,
     number_classes,
     refuse_shared_stems,
@@ -23,7 +26,7 @@ from headrace.data.storage import Store
 
 
 def list_class_folders(
-    store: Store, listed: Listed, known_classes: Sequence[str] = ()
+    store: Store, listed: ListedCallback, known_classes: Sequence[str] = ()
 ) -> SampleTable:
     """List a tree of class folders; images that lie in no folder make a dataset without classes.
 
@@ -54,7 +57,7 @@ def list_class_folders(
         ),
         labels=listing.labels(numbers),
         classes=classes,
-        source=Source(
+        source=DatasetSource(
             kind="class folders" if classes else "images",
             url=store.url,
             num_files=len(listing.sizes),
@@ -99,7 +102,7 @@ class _Listing:
         self.templates: dict[str, int] = {}
         self.template_ids: array[int] = array("H")
         self.classes: list[str] = []  # in the order met; each listed folder is met once
-        self.ignored = Ignored()
+        self.ignored = IgnoredFiles()
         self.hash = listing_hash()
         self._class_ids: array[int] = array("i")
         self._class_numbers: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A table of URLs and labels: CSV, JSON lines or Parquet, one row a sample."""
+"""Tables of URLs and labels: CSV, JSON lines or Parquet, one row a sample."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from headrace.core.arrow_arrays import large_strings
 from headrace.core.errors import DatasetError
-from headrace.data.shards.manifest import Source
-from headrace.data.shards.names import key_of, path_of_url, refusal, stem_of
-from headrace.data.shards.sources.samples import (
+from headrace.data.shards.manifest import DatasetSource
+from headrace.data.shards.members import key_of, path_of_url, refusal, stem_of
+from headrace.data.shards.sources.sample_table import (
     FileColumn,
     SampleTable,
     listing_hash,
@@ -68,7 +68,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
         labels=labels,
         classes=classes,
         notes=_notes(content, columns),
-        source=Source(
+        source=DatasetSource(
             kind="table",
             url=shown,
             num_files=len(paths) * (1 if masks is None else 2),

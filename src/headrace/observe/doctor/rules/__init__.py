@@ -1,6 +1,7 @@
-"""The rules: a file each, named after the rule's id, with `check(evidence)`.
+"""The registry of the doctor's rules: a check by each rule's id.
 
-What a rule looks for, its threshold and the reason for it stand at the head of its file.
+What a rule looks for, its threshold and the reason for it are the docstring of its check. A file
+holds one rule, or a few that look at the same thing.
 """
 
 from __future__ import annotations
@@ -9,57 +10,64 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Finding
-from headrace.observe.doctor.rules.blocking_copy import RULE as BLOCKING_COPY
-from headrace.observe.doctor.rules.blocking_copy import check as check_blocking_copy
-from headrace.observe.doctor.rules.compute_bound import RULE as COMPUTE_BOUND
-from headrace.observe.doctor.rules.compute_bound import check as check_compute_bound
-from headrace.observe.doctor.rules.cpu_bound_worker import RULE as CPU_BOUND_WORKER
-from headrace.observe.doctor.rules.cpu_bound_worker import check as check_cpu_bound_worker
-from headrace.observe.doctor.rules.cpu_starved_by_ranks import RULE as CPU_STARVED_BY_RANKS
-from headrace.observe.doctor.rules.cpu_starved_by_ranks import check as check_cpu_starved_by_ranks
-from headrace.observe.doctor.rules.data_wait import RULE as DATA_WAIT
-from headrace.observe.doctor.rules.data_wait import check as check_data_wait
-from headrace.observe.doctor.rules.device_sync import RULE as DEVICE_SYNC
-from headrace.observe.doctor.rules.device_sync import check as check_device_sync
-from headrace.observe.doctor.rules.lock_contention import RULE as LOCK_CONTENTION
-from headrace.observe.doctor.rules.lock_contention import check as check_lock_contention
-from headrace.observe.doctor.rules.memory_growth import RULE as MEMORY_GROWTH
-from headrace.observe.doctor.rules.memory_growth import check as check_memory_growth
-from headrace.observe.doctor.rules.oversubscribed_threads import RULE as OVERSUBSCRIBED_THREADS
-from headrace.observe.doctor.rules.oversubscribed_threads import (
-    check as check_oversubscribed_threads,
+from headrace.observe.doctor.findings import Finding
+from headrace.observe.doctor.rules.accelerator_load import (
+    COMPUTE_BOUND,
+    SMALL_BATCH,
+    SYNC_BOUND,
+    check_compute_bound,
+    check_small_batch,
+    check_sync_bound,
 )
-from headrace.observe.doctor.rules.shallow_prefetch import RULE as SHALLOW_PREFETCH
-from headrace.observe.doctor.rules.shallow_prefetch import check as check_shallow_prefetch
-from headrace.observe.doctor.rules.slow_collate import RULE as SLOW_COLLATE
-from headrace.observe.doctor.rules.slow_collate import check as check_slow_collate
-from headrace.observe.doctor.rules.slow_rank import RULE as SLOW_RANK
-from headrace.observe.doctor.rules.slow_rank import check as check_slow_rank
-from headrace.observe.doctor.rules.slow_start import RULE as SLOW_START
-from headrace.observe.doctor.rules.slow_start import check as check_slow_start
-from headrace.observe.doctor.rules.slow_storage import RULE as SLOW_STORAGE
-from headrace.observe.doctor.rules.slow_storage import check as check_slow_storage
-from headrace.observe.doctor.rules.slow_transfer import RULE as SLOW_TRANSFER
-from headrace.observe.doctor.rules.slow_transfer import check as check_slow_transfer
-from headrace.observe.doctor.rules.small_batch import RULE as SMALL_BATCH
-from headrace.observe.doctor.rules.small_batch import check as check_small_batch
-from headrace.observe.doctor.rules.small_files import RULE as SMALL_FILES
-from headrace.observe.doctor.rules.small_files import check as check_small_files
-from headrace.observe.doctor.rules.step_outliers import RULE as STEP_OUTLIERS
-from headrace.observe.doctor.rules.step_outliers import check as check_step_outliers
-from headrace.observe.doctor.rules.sync_bound import RULE as SYNC_BOUND
-from headrace.observe.doctor.rules.sync_bound import check as check_sync_bound
-from headrace.observe.doctor.rules.too_few_workers import RULE as TOO_FEW_WORKERS
-from headrace.observe.doctor.rules.too_few_workers import check as check_too_few_workers
-from headrace.observe.doctor.rules.unequal_steps import RULE as UNEQUAL_STEPS
-from headrace.observe.doctor.rules.unequal_steps import check as check_unequal_steps
-from headrace.observe.doctor.rules.workers_restarted import RULE as WORKERS_RESTARTED
-from headrace.observe.doctor.rules.workers_restarted import check as check_workers_restarted
+from headrace.observe.doctor.rules.batch_making import (
+    CPU_BOUND_WORKER,
+    LOCK_CONTENTION,
+    SLOW_COLLATE,
+    check_cpu_bound_worker,
+    check_lock_contention,
+    check_slow_collate,
+)
+from headrace.observe.doctor.rules.cpu_starved_by_ranks import (
+    CPU_STARVED_BY_RANKS,
+    check_cpu_starved_by_ranks,
+)
+from headrace.observe.doctor.rules.data_wait import DATA_WAIT, check_data_wait
+from headrace.observe.doctor.rules.device_waits import (
+    BLOCKING_COPY,
+    DEVICE_SYNC,
+    check_blocking_copy,
+    check_device_sync,
+)
+from headrace.observe.doctor.rules.memory_growth import MEMORY_GROWTH, check_memory_growth
+from headrace.observe.doctor.rules.rank_imbalance import (
+    SLOW_RANK,
+    UNEQUAL_STEPS,
+    check_slow_rank,
+    check_unequal_steps,
+)
+from headrace.observe.doctor.rules.slow_start import SLOW_START, check_slow_start
+from headrace.observe.doctor.rules.slow_transfer import SLOW_TRANSFER, check_slow_transfer
+from headrace.observe.doctor.rules.step_outliers import STEP_OUTLIERS, check_step_outliers
+from headrace.observe.doctor.rules.storage import (
+    SLOW_STORAGE,
+    SMALL_FILES,
+    check_slow_storage,
+    check_small_files,
+)
+from headrace.observe.doctor.rules.workers import (
+    OVERSUBSCRIBED_THREADS,
+    SHALLOW_PREFETCH,
+    TOO_FEW_WORKERS,
+    WORKERS_RESTARTED,
+    check_oversubscribed_threads,
+    check_shallow_prefetch,
+    check_too_few_workers,
+    check_workers_restarted,
+)
 
-Check = Callable[[Evidence], Finding | None]
+RuleCheck = Callable[[Evidence], Finding | None]
 
-RULES: Mapping[str, Check] = MappingProxyType(
+RULES: Mapping[str, RuleCheck] = MappingProxyType(
     {
         BLOCKING_COPY: check_blocking_copy,
         COMPUTE_BOUND: check_compute_bound,

@@ -1,27 +1,27 @@
-"""The ranks of a host together ask for more cores than it has; one alone would be fed."""
+"""The rule cpu-starved-by-ranks: the ranks of a host want more cores than it has."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.observe.doctor.core_remedies import calm_share
+from headrace.observe.doctor.cpu_remedies import calm_share
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.foretelling import (
-    Foretelling,
-    at_ranks,
-    feeding_remedies,
-    foretell,
-    more_ranks,
-)
-from headrace.observe.doctor.model import Finding
+from headrace.observe.doctor.findings import Finding
 from headrace.observe.doctor.remedies import making_cause
-from headrace.observe.whatif.prediction import Change, Simulator
-from headrace.observe.whatif.scaling import THREADS, threads_crowd
+from headrace.observe.doctor.scaling_forecast import (
+    ScalingForecast,
+    evidence_at_ranks,
+    feeding_remedies,
+    forecast_ranks,
+    likely_ranks,
+)
+from headrace.observe.whatif.prediction import PipelineChange, Simulator
+from headrace.observe.whatif.scaling import THREADED_FACTOR, are_threads_crowded
 
-RULE = "cpu-starved-by-ranks"
+CPU_STARVED_BY_RANKS = "cpu-starved-by-ranks"
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     """The ranks of a host together ask for more cores than it has; one alone would be fed.
 
     Fires where data wait is at least 5 % of step time, two or more ranks share a host whose
@@ -37,7 +37,7 @@ def check(evidence: Evidence) -> Finding | None:
     Fires only where the rank's own use of the cores was recorded.
     """
     if evidence.host.ranks < 2:
-        return _foretold(evidence)
+        return _forecast_from_one_rank(evidence)
     host, simulator = evidence.host, evidence.simulator
     if not evidence.starved or simulator is None or not evidence.cores_full:
         return None
@@ -47,7 +47,7 @@ def check(evidence: Evidence) -> Finding | None:
     cause = making_cause(evidence, evidence.making)
     seconds = evidence.waits_solved(alone)
     return Finding(
-        rule=RULE,
+        rule=CPU_STARVED_BY_RANKS,
         severity=evidence.severity(seconds),
         title=f"{host.ranks} ranks starve on {host.cores:g} cores, where one alone would be fed",
         seconds_lost=seconds,
@@ -55,7 +55,7 @@ def check(evidence: Evidence) -> Finding | None:
             "ranks": host.ranks,
             "cores": host.cores,
             "busy_cores": host.busy_cores,
-            "data_wait_share": evidence.flowing.data_wait_share,
+            "data_wait_share": evidence.steady_steps.data_wait_share,
             "data_wait_share_alone": alone.wait_share,
             "cpu_ms_a_batch": float(simulator.measured.demand_ns.mean() / 1e6),
         },
@@ -64,39 +64,39 @@ def check(evidence: Evidence) -> Finding | None:
     )
 
 
-def _one_rank(evidence: Evidence, simulator: Simulator) -> Change:
+def _one_rank(evidence: Evidence, simulator: Simulator) -> PipelineChange:
     """Return what makes a rank alone of them: its workers' threads may have no reason to spin.
 
     They do so for as long as others have the cores that they wait for. Where workers have one
     thread each, batches that take more are larger ones.
     """
-    alone, work = Change(ranks=1), evidence.work
-    if work is None or work.threads < THREADS:
+    alone, work = PipelineChange(ranks=1), evidence.work
+    if work is None or work.threads < THREADED_FACTOR:
         return alone
-    calm = Change(ranks=1, spin_factor=calm_share(work))
-    return alone if threads_crowd(simulator.changed(calm)) else calm
+    calm = PipelineChange(ranks=1, spin_factor=calm_share(work))
+    return alone if are_threads_crowded(simulator.changed(calm)) else calm
 
 
-def _foretold(evidence: Evidence) -> Finding | None:
+def _forecast_from_one_rank(evidence: Evidence) -> Finding | None:
     """Return what one rank's run says of more ranks on the host."""
     if evidence.others_fill_cores:
         return None
-    for ranks in more_ranks(evidence):
-        told = foretell(evidence, ranks, remedies=False)
+    for ranks in likely_ranks(evidence):
+        told = forecast_ranks(evidence, ranks, remedies=False)
         if told is None:
             return None
         if told.starves or told.may_starve:
-            remedies = feeding_remedies(at_ranks(evidence, ranks), told.cause)
-            return _told(replace(told, remedies=remedies))
+            remedies = feeding_remedies(evidence_at_ranks(evidence, ranks), told.cause)
+            return _forecast_finding(replace(told, remedies=remedies))
     return None
 
 
-def _told(told: Foretelling) -> Finding:
+def _forecast_finding(told: ScalingForecast) -> Finding:
     now, then = told.now.wait_share, told.then.wait_share
     likely = "starve" if told.starves else "may starve"
     interval = "" if told.starves else f" ({then.low:.0%} to {then.high:.0%})"
     return Finding(
-        rule=RULE,
+        rule=CPU_STARVED_BY_RANKS,
         severity="info",
         title=f"at {told.then.ranks} ranks this host's {told.cores:g} cores {likely}: "
         f"data wait {now.value:.0%} -> {then.value:.0%}{interval}",

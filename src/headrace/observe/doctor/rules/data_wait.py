@@ -1,25 +1,25 @@
-"""Steps wait for data, and no narrower rule says why."""
+"""The rule data-wait: steps wait for data, and no narrower rule says why."""
 
 from __future__ import annotations
 
-from headrace.observe.doctor.activity import is_device_sync, runs_model
+from headrace.observe.doctor.batch_handoff import fewer_handoffs_remedies, is_handoff_bound
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
-from headrace.observe.doctor.handing_over import fewer_hand_overs, is_handing_over
-from headrace.observe.doctor.model import Cause, Finding, Remedy
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
 from headrace.observe.doctor.remedies import (
     WORTH_IT,
-    first_loader,
+    first_loader_remedies,
     making_cause,
-    predicted,
-    without,
+    predict_without,
+    predicted_remedy,
 )
-from headrace.observe.doctor.stacks import Sighting, hottest
+from headrace.observe.doctor.stack_activity import is_device_sync, runs_model
+from headrace.observe.doctor.stack_samples import StackSample, find_hotspot
 
-RULE = "data-wait"
+DATA_WAIT = "data-wait"
 _COMPUTES, _WAITS = 0.3, 0.4
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_data_wait(evidence: Evidence) -> Finding | None:
     """Steps wait for data, and no narrower rule says why.
 
     Fires at 5 % of step time (10 % is serious, 20 % critical). Where the accelerator's own
@@ -45,18 +45,18 @@ def check(evidence: Evidence) -> Finding | None:
     if not evidence.enough:
         return None
     if evidence.loader is None:
-        return _without_loader(evidence)
+        return _finding_without_loader(evidence)
     share = evidence.data_wait_share
     if share < WARNING:
         return None
-    if is_handing_over(evidence) and (share < SERIOUS or not evidence.others_fill_cores):
-        return _short_steps(evidence)
+    if is_handoff_bound(evidence) and (share < SERIOUS or not evidence.others_fill_cores):
+        return _short_steps_finding(evidence)
     loader, work = evidence.loader, evidence.work
-    title, cause = _what_is_known(evidence)
+    title, cause = _title_and_cause(evidence)
     idle = work is not None and not evidence.workers_busy
     severity = evidence.severity(evidence.steps.data_wait_seconds)
     return Finding(
-        rule=RULE,
+        rule=DATA_WAIT,
         severity="warning" if idle and evidence.others_fill_cores else severity,
         title=title,
         seconds_lost=evidence.steps.data_wait_seconds,
@@ -70,14 +70,14 @@ def check(evidence: Evidence) -> Finding | None:
             "cores_used_by_others": evidence.host.foreign_cores,
         },
         cause=cause,
-        remedies=_in_time(evidence),
+        remedies=_in_time_remedies(evidence),
     )
 
 
-def _in_time(evidence: Evidence) -> tuple[Remedy, ...]:
+def _in_time_remedies(evidence: Evidence) -> tuple[Remedy, ...]:
     """Return what it would give if half to all of the wait went."""
     waited = evidence.steps.data_wait_ns
-    prediction = without(evidence, waited / 2, waited * 0.99)
+    prediction = predict_without(evidence, waited / 2, waited * 0.99)
     if prediction.speedup < WORTH_IT:
         return ()
     name, change = "in-time", "batches that are there in time"
@@ -86,10 +86,10 @@ def _in_time(evidence: Evidence) -> tuple[Remedy, ...]:
         name, change = "own-cores", "cores of its own"
         how = "Other jobs of the host take the cores: move those, or this one."
     how += " Half to all of the wait is taken to go."
-    return (predicted(name, change, prediction, how),)
+    return (predicted_remedy(name, change, prediction, how),)
 
 
-def _short_steps(evidence: Evidence) -> Finding:
+def _short_steps_finding(evidence: Evidence) -> Finding:
     steps, share = evidence.steps, evidence.data_wait_share
     step_ms = float(steps.wall_ns.mean() / 1e6)
     wait_ms = float(steps.data_wait_ns.sum() / max(steps.rows["batches"].sum(), 1) / 1e6)
@@ -99,7 +99,7 @@ def _short_steps(evidence: Evidence) -> Finding:
     slow = share >= SERIOUS
     others = f", while {evidence.others_use}" if evidence.others_crowd else ""
     return Finding(
-        rule=RULE,
+        rule=DATA_WAIT,
         severity="warning" if slow else "info",
         title=f"batches are ready; {taking}, in steps of {step_ms:.1f} ms{others}",
         seconds_lost=steps.data_wait_seconds,
@@ -110,11 +110,11 @@ def _short_steps(evidence: Evidence) -> Finding:
             "wait_for_batch_ms": wait_ms,
             "cores_used_by_others": evidence.host.foreign_cores,
         },
-        remedies=fewer_hand_overs(evidence, wait_ms * 1e6) if slow else (),
+        remedies=fewer_handoffs_remedies(evidence, wait_ms * 1e6) if slow else (),
     )
 
 
-def _what_is_known(evidence: Evidence) -> tuple[str, Cause | None]:
+def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
     loader, work = evidence.loader, evidence.work
     assert loader is not None  # asked before
     built = None
@@ -127,16 +127,16 @@ def _what_is_known(evidence: Evidence) -> tuple[str, Cause | None]:
         return f"workers are idle, but {taking}", built
     if work is None or not work.cpu_measured or 1.0 - work.cpu_share < _WAITS:
         return f"the loader{loader.place} does not keep up", built
-    waiting = making_cause(evidence, evidence.making, weigh_waiting=True)
+    waiting = making_cause(evidence, evidence.making, off_cpu_only=True)
     where = f", most of it in {waiting}" if waiting is not None else ""
     title = f"workers wait, off the CPU, {1.0 - work.cpu_share:.0%} of their time{where}"
     return title, waiting or built
 
 
-def _without_loader(evidence: Evidence) -> Finding | None:
+def _finding_without_loader(evidence: Evidence) -> Finding | None:
     total = sum(sighting.wall_ns for sighting in evidence.rank_seen)
-    making = [sighting for sighting in evidence.rank_seen if _makes_data(sighting)]
-    place = hottest(making, total)
+    making = [sighting for sighting in evidence.rank_seen if _is_making_data(sighting)]
+    place = find_hotspot(making, total)
     share = sum(sighting.wall_ns for sighting in making) / max(total, 1.0)
     waited = evidence.data_wait_share
     if place is None or max(share, waited) < WARNING:
@@ -145,17 +145,17 @@ def _without_loader(evidence: Evidence) -> Finding | None:
     seconds = max(share, waited) * evidence.steps.total_seconds
     does = "makes its data itself" if place.cpu_share >= _COMPUTES else "itself waits for its data"
     return Finding(
-        rule=RULE,
+        rule=DATA_WAIT,
         severity=evidence.severity(seconds),
         title=f"the script {does}: {cause} takes {place.share:.0%} of the time",
         seconds_lost=seconds,
         evidence={"share_of_step_time": share, "cpu_share_there": place.cpu_share},
         cause=cause,
-        remedies=first_loader(evidence, share, place.cpu_share),
+        remedies=first_loader_remedies(evidence, share, place.cpu_share),
     )
 
 
-def _makes_data(sighting: Sighting) -> bool:
+def _is_making_data(sighting: StackSample) -> bool:
     if not sighting.own_frame.is_user:
         return False
     return not (runs_model(sighting) or is_device_sync(sighting))

@@ -1,4 +1,4 @@
-"""Memory of a process of the run, or of a device, grows all the time."""
+"""The rule memory-growth: memory of a process or of a device grows all the time."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.gpus import gpus_of_run
-from headrace.observe.doctor.growing import growing_lines
-from headrace.observe.doctor.model import Cause, Finding, Remedy
-from headrace.observe.doctor.sources import is_newer, lines_as_run
-from headrace.observe.doctor.stacks import Frame, Sighting, end_ns_of
-from headrace.observe.whatif.tables import Columns, Floats, chosen, length
+from headrace.observe.doctor.evidence import Evidence, gpus_of_run
+from headrace.observe.doctor.findings import Cause, Finding, Remedy
+from headrace.observe.doctor.leak_candidates import leak_candidates
+from headrace.observe.doctor.stack_activity import is_newer, source_lines_as_run
+from headrace.observe.doctor.stack_samples import StackFrame, StackSample, end_ns_of
+from headrace.observe.whatif.tables import Columns, Floats, row_count, select_rows
 
-RULE = "memory-growth"
+MEMORY_GROWTH = "memory-growth"
 _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
-_STAYS, _PHASES = 0.9, 2
+_WHOLE_RUN_SHARE, _PHASES = 0.9, 2
 """A function that is seen in this share of a rank's time, and in several phases, holds its loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Grower:
+class _MemoryOwner:
     """Whose memory it is.
 
     Attributes:
@@ -42,7 +41,7 @@ class _Grower:
     is_device: bool = False
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_memory_growth(evidence: Evidence) -> Finding | None:
     """Memory of a process of the run, or of a device, grows all the time.
 
     Fires where a straight line explains at least 90 % of the variance of memory in use over the
@@ -69,57 +68,57 @@ def check(evidence: Evidence) -> Finding | None:
     if not growing:
         return None
     rate, _, watched_s, whose = max(growing, key=lambda each: each[:2])
-    seen = _seen(evidence, whose, middle)
-    what, cause = _likely(seen, holds_loop=whose.worker < 0) or ("", None)
-    newer = sorted(_newer(seen)) if cause is None else []
+    seen = _samples_since(evidence, whose, middle)
+    what, cause = _likely_leak(seen, holds_loop=whose.worker < 0) or ("", None)
+    newer = sorted(_newer_files(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
     return Finding(
-        rule=RULE,
+        rule=MEMORY_GROWTH,
         severity="serious",
         title=f"memory of {whose.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         seconds_lost=0.0,
         evidence={
             "growth_mb_per_min": rate * 60 / 1e6,
             "watched_s": watched_s,
-            "line_at_fault": _how_sure(cause, newer),
+            "line_at_fault": _certainty_text(cause, newer),
         },
         cause=cause,
-        remedies=(Remedy(name="keep-less", change="", how=_how(whose, what, newer)),),
+        remedies=(Remedy(name="keep-less", change="", how=_advice(whose, what, newer)),),
     )
 
 
-def _series(evidence: Evidence) -> Iterator[tuple[_Grower, Floats, Floats]]:
+def _series(evidence: Evidence) -> Iterator[tuple[_MemoryOwner, Floats, Floats]]:
     """Yield what may grow: whose it is, times in ns, bytes in use."""
     usage, system = evidence.usage, evidence.system
-    for pid in np.unique(usage["pid"]) if length(usage) else ():
-        rows = chosen(usage, usage["pid"] == pid)
-        yield _grower(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
+    for pid in np.unique(usage["pid"]) if row_count(usage) else ():
+        rows = select_rows(usage, usage["pid"] == pid)
+        yield _memory_owner(evidence.processes, int(pid)), rows["t_ns"], rows["resident_bytes"]
     ours = gpus_of_run(evidence)
-    for name in system if length(system) else ():
+    for name in system if row_count(system) else ():
         match = _DEVICE.fullmatch(name)
         if match and ours is not None and (not ours or int(match[1]) in ours):
-            yield _Grower(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
+            yield _MemoryOwner(name=f"GPU {match[1]}", is_device=True), system["t_ns"], system[name]
 
 
-def _grower(processes: Columns, pid: int) -> _Grower:
-    places = np.flatnonzero(processes["pid"] == pid).tolist() if length(processes) else []
+def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
+    places = np.flatnonzero(processes["pid"] == pid).tolist() if row_count(processes) else []
     if not places:
-        return _Grower(name=f"process {pid}")
+        return _MemoryOwner(name=f"process {pid}")
     row = places[-1]
     rank, worker = int(processes["rank"][row]), int(processes["worker"][row])
     name = f"rank {rank}" if worker < 0 else f"worker {worker} of rank {rank}"
-    return _Grower(name=name, rank=rank, worker=worker)
+    return _MemoryOwner(name=name, rank=rank, worker=worker)
 
 
-def _seen(evidence: Evidence, whose: _Grower, since_ns: int) -> list[Sighting]:
+def _samples_since(evidence: Evidence, whose: _MemoryOwner, since_ns: int) -> list[StackSample]:
     """Return where that process was seen from a time on; workers of a rank run the same code."""
     seen = evidence.making if whose.worker >= 0 else evidence.rank_seen
     mine = [each for each in seen if whose.is_device or each.rank == whose.rank]
     later = [each.only(end_ns_of(each.rows) >= since_ns) for each in mine]
-    return [each for each in later if length(each.rows)]
+    return [each for each in later if row_count(each.rows)]
 
 
-def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | None:
+def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cause] | None:
     """Return what most likely grows, and the line that adds to it; None where none is found.
 
     Args:
@@ -128,18 +127,20 @@ def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | No
             anew for each sample.
     """
     total = sum(sighting.wall_ns for sighting in seen)
-    functions: dict[tuple[str, str], _Function] = {}
+    functions: dict[tuple[str, str], _SeenFunction] = {}
     for sighting in seen:
         for depth, frame in enumerate(sighting.frames):
             if frame.is_user and frame.line:
                 key = (frame.file, frame.function)
-                known = functions.setdefault(key, _Function(frame=frame, depth=depth, phases=set()))
+                known = functions.setdefault(
+                    key, _SeenFunction(frame=frame, depth=depth, phases=set())
+                )
                 known.note(sighting)
     found = [
         (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
         for function in functions.values()
-        for growth in growing_lines(
-            "".join(lines_as_run(function.frame.file, seen[0].ran_since_s)),
+        for growth in leak_candidates(
+            "".join(source_lines_as_run(function.frame.file, seen[0].ran_since_s)),
             function.frame.function,
             function.frame.line,
             stays=holds_loop and function.stays(total),
@@ -151,7 +152,7 @@ def _likely(seen: list[Sighting], *, holds_loop: bool) -> tuple[str, Cause] | No
     return what, Cause(file=frame.file, line=-line, function=frame.function)
 
 
-def _newer(seen: list[Sighting]) -> set[str]:
+def _newer_files(seen: list[StackSample]) -> set[str]:
     """Return the names of the script's files that were written after the run began."""
     return {
         Path(frame.file).name
@@ -161,14 +162,14 @@ def _newer(seen: list[Sighting]) -> set[str]:
     }
 
 
-def _how_sure(cause: Cause | None, newer: list[str]) -> str:
+def _certainty_text(cause: Cause | None, newer: list[str]) -> str:
     if cause is not None:
         return "likely, told by the source"
     return f"not looked for: {', '.join(newer)} changed since" if newer else "not found"
 
 
 @dataclass(slots=True, kw_only=True)
-class _Function:
+class _SeenFunction:
     """A function of the script in which a process was seen.
 
     Attributes:
@@ -179,13 +180,13 @@ class _Function:
         sighting: Seen last in it: a function that calls itself counts once.
     """
 
-    frame: Frame
+    frame: StackFrame
     depth: int
     phases: set[str]
     wall_ns: float = 0.0
-    sighting: Sighting | None = None
+    sighting: StackSample | None = None
 
-    def note(self, sighting: Sighting) -> None:
+    def note(self, sighting: StackSample) -> None:
         """Add what was seen, once."""
         if sighting is not self.sighting:
             self.sighting = sighting
@@ -194,10 +195,10 @@ class _Function:
 
     def stays(self, total_ns: float) -> bool:
         """Whether a call of it lasts about as long as the process was seen."""
-        return self.wall_ns >= _STAYS * total_ns and len(self.phases) >= _PHASES
+        return self.wall_ns >= _WHOLE_RUN_SHARE * total_ns and len(self.phases) >= _PHASES
 
 
-def _how(whose: _Grower, what: str, newer: list[str]) -> str:
+def _advice(whose: _MemoryOwner, what: str, newer: list[str]) -> str:
     if what:
         return (
             "Keep numbers and not tensors (loss.item()): a loss keeps the graph of its step, with "

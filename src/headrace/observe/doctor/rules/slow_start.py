@@ -1,19 +1,19 @@
-"""It takes long until training begins."""
+"""The rule slow-start: it takes long until training begins."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from headrace.observe.doctor.evidence import Evidence
-from headrace.observe.doctor.model import Finding, Remedy
+from headrace.observe.doctor.findings import Finding, Remedy
 
-RULE = "slow-start"
+SLOW_START = "slow-start"
 _START_S, _FIRST_BATCH_S = 60.0, 20.0
 _SHORT_RUN_FIRST_BATCH_S, _SHORT_RUN_SHARE = 5.0, 0.1
 _LITTLE = 0.01
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
     Fires where more than 60 s pass from a rank's start until its steps are as short as they
@@ -38,13 +38,13 @@ def check(evidence: Evidence) -> Finding | None:
     seconds = max(start_s, first_s)
     what = "until the first batch is there" if first_s >= start_s / 2 else "before the first step"
     return Finding(
-        rule=RULE,
+        rule=SLOW_START,
         # Time before training is paid once, so it is never more than a warning.
         severity="warning" if seconds >= _LITTLE * all_s else "info",
         title=f"{seconds:.0f} s pass {what}",
         seconds_lost=seconds,
         evidence={"seconds_to_steady_steps": start_s, "seconds_to_first_batch": first_s},
-        remedies=(_FIRST_BATCH if first_s >= start_s / 2 else _BEFORE,),
+        remedies=(_SOONER_FIRST_BATCH if first_s >= start_s / 2 else _LESS_BEFORE_TRAINING,),
     )
 
 
@@ -58,14 +58,14 @@ def _first_batch_s(evidence: Evidence) -> float:
 
 
 # What they give depends on how long the run is to be, so nothing is predicted.
-_FIRST_BATCH = Remedy(
+_SOONER_FIRST_BATCH = Remedy(
     name="sooner-first-batch",
     change="a first batch that comes sooner",
     how="Pack the data into shards, whose index is read instead of listing files; open files and "
     "models in worker_init_fn alone; begin with fewer workers, or fork them before the process is "
     "large.",
 )
-_BEFORE = Remedy(
+_LESS_BEFORE_TRAINING = Remedy(
     name="less-before-training",
     change="less to do before training",
     how="Keep what is computed before the first step, such as lists of files, statistics, compiled "

@@ -1,21 +1,21 @@
-"""Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank."""
+"""The rule slow-transfer: handing batches from the workers to the rank takes long."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from headrace.observe.doctor.batch_handoff import HANDOFF_NS, ready_handoff_ns
 from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
-from headrace.observe.doctor.handing_over import HAND_OVER_NS, taking_over_ns
-from headrace.observe.doctor.model import Finding, Remedy
-from headrace.observe.doctor.remedies import predicted
-from headrace.observe.whatif.measured import Work
-from headrace.observe.whatif.prediction import Change
+from headrace.observe.doctor.findings import Finding, Remedy
+from headrace.observe.doctor.remedies import predicted_remedy
+from headrace.observe.whatif.measured_pipeline import BatchWork
+from headrace.observe.whatif.prediction import PipelineChange
 
-RULE = "slow-transfer"
+SLOW_TRANSFER = "slow-transfer"
 _SEND_SHARE = 1.0
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_slow_transfer(evidence: Evidence) -> Finding | None:
     """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
 
     Fires where data wait is at least 5 % of step time and either a worker takes longer to hand
@@ -36,20 +36,20 @@ def check(evidence: Evidence) -> Finding | None:
         return None
     send = float(work.column("send_ns").sum() / max(work.column("wall_ns").sum(), 1.0))
     sends_slowly = send >= _SEND_SHARE and (
-        evidence.workers_busy or float(work.column("send_ns").mean()) > HAND_OVER_NS
+        evidence.workers_busy or float(work.column("send_ns").mean()) > HANDOFF_NS
     )
-    taken_ns, unpack_ns = taking_over_ns(evidence)
-    unpack = unpack_ns / max(float(evidence.flowing.wall_ns.mean()), 1.0)
+    taken_ns, unpack_ns = ready_handoff_ns(evidence)
+    unpack = unpack_ns / max(float(evidence.steady_steps.wall_ns.mean()), 1.0)
     if evidence.others_fill_cores:
         unpack = 0.0
-    usual = not sends_slowly and taken_ns <= HAND_OVER_NS
+    usual = not sends_slowly and taken_ns <= HANDOFF_NS
     if not sends_slowly and unpack < (SERIOUS if usual else WARNING):
         return None
     by_send = evidence.flow_wait_seconds * (1.0 - 0.5 / send) if sends_slowly else 0.0
-    by_unpack = evidence.flowing.total_seconds * unpack if unpack >= WARNING else 0.0
+    by_unpack = evidence.steady_steps.total_seconds * unpack if unpack >= WARNING else 0.0
     seconds = min(max(by_send, by_unpack), evidence.flow_wait_seconds)
     return Finding(
-        rule=RULE,
+        rule=SLOW_TRANSFER,
         severity="warning" if usual else evidence.severity(seconds),
         title=f"handing a batch to the rank takes {unpack:.0%} of a step, as steps are short"
         if usual
@@ -62,11 +62,11 @@ def check(evidence: Evidence) -> Finding | None:
             "wait_for_ready_batch_share": unpack,
             **evidence.script_data_wait,
         },
-        remedies=_remedies(evidence, work),
+        remedies=_tensor_remedies(evidence, work),
     )
 
 
-def _remedies(evidence: Evidence, work: Work) -> tuple[Remedy, ...]:
+def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
     """Tensors in place of objects: handing over takes at most half as long, at best nothing."""
     simulator = evidence.simulator
     if simulator is None:
@@ -77,8 +77,8 @@ def _remedies(evidence: Evidence, work: Work) -> tuple[Remedy, ...]:
     held_up = float(np.maximum(send - wall, 0.0).sum() / max(waiting.sum(), 1.0))
     half = float(np.maximum(send / 2 - wall, 0.0).mean())
     prediction = simulator.predict_between(
-        Change(capped_share=held_up, capped_ns=half, consume_saved_ns=unpack_ns / 2),
-        Change(capped_share=held_up, capped_ns=0.0, consume_saved_ns=unpack_ns),
+        PipelineChange(capped_share=held_up, capped_ns=half, consume_saved_ns=unpack_ns / 2),
+        PipelineChange(capped_share=held_up, capped_ns=0.0, consume_saved_ns=unpack_ns),
     )
     how = (
         "Hand over few tensors, uint8 rather than float32, and no lists of Python objects. A "
@@ -86,4 +86,4 @@ def _remedies(evidence: Evidence, work: Work) -> tuple[Remedy, ...]:
         "there: torch.multiprocessing.set_sharing_strategy('file_system') does without, and "
         "pin_memory=True takes it off the rank. Half to all of the handing over is taken to go."
     )
-    return (predicted("tensors", "batches of few tensors", prediction, how),)
+    return (predicted_remedy("tensors", "batches of few tensors", prediction, how),)

@@ -1,4 +1,4 @@
-"""Some steps take far longer than the others: checkpoints, evaluation, garbage collection."""
+"""The rule step-outliers: some steps take far longer than the others."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from headrace.observe.doctor.evidence import WARNING, Evidence
-from headrace.observe.doctor.model import Cause, Finding
-from headrace.observe.doctor.remedies import predicted, without
-from headrace.observe.doctor.stacks import Frame, Sighting, hottest, seen_during
-from headrace.observe.whatif.steps import TrainSteps
+from headrace.observe.doctor.findings import Cause, Finding
+from headrace.observe.doctor.remedies import predict_without, predicted_remedy
+from headrace.observe.doctor.stack_samples import (
+    StackFrame,
+    StackSample,
+    find_hotspot,
+    samples_during,
+)
 from headrace.observe.whatif.tables import Flags
+from headrace.observe.whatif.train_steps import TrainSteps
 from headrace.records.schema import PHASES
 
-RULE = "step-outliers"
+STEP_OUTLIERS = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
@@ -24,7 +29,7 @@ _EXACT_BELOW = 10
 """A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
 
 
-def check(evidence: Evidence) -> Finding | None:
+def check_step_outliers(evidence: Evidence) -> Finding | None:
     """Some steps take far longer than the others: checkpoints, evaluation, garbage collection.
 
     A step is an outlier when it takes at least 1.5 times the median and is five robust
@@ -61,12 +66,12 @@ def check(evidence: Evidence) -> Finding | None:
     every = _period(steps, theirs, phase)
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
         return None
-    cause = _cause(evidence, theirs, phase)
+    cause = _outlier_cause(evidence, theirs, phase)
     when = f"every {every} steps" if every else "at irregular steps"
     where = f", {'in' if cause.name else 'at'} {cause}" if cause is not None else ""
     times = float(wall[outliers].mean() / max(median, 1.0))
     return Finding(
-        rule=RULE,
+        rule=STEP_OUTLIERS,
         severity=evidence.severity(share * steps.total_seconds),
         title=f"{int(outliers.sum()):,} of {len(steps):,} steps take {times:.1f} times as long as "
         f"the others ({when}{where})",
@@ -81,10 +86,10 @@ def check(evidence: Evidence) -> Finding | None:
         },
         cause=cause,
         remedies=(
-            predicted(
+            predicted_remedy(
                 "outliers",
                 "no such steps",
-                without(evidence, excess),
+                predict_without(evidence, excess),
                 "Do it less often, or in the background.",
             ),
         ),
@@ -137,18 +142,18 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     return usual if usual > 1 and bool(np.mean(regular) >= 0.8) else None
 
 
-def _cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
+def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | None:
     slow = evidence.steps.of(outliers)
     begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
     end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
     in_phase = [each for each in evidence.rank_seen if each.phase == phase]
     usual = {frame for each in evidence.rank_seen if each.phase != phase for frame in each.frames}
-    seen = seen_during(in_phase, begin_ns, end_ns)
-    place = hottest([_at_what_is_special(each, usual) for each in seen])
+    seen = samples_during(in_phase, begin_ns, end_ns)
+    place = find_hotspot([_cut_to_special_line(each, usual) for each in seen])
     return place.cause() if place is not None else None
 
 
-def _at_what_is_special(sighting: Sighting, usual: set[Frame]) -> Sighting:
+def _cut_to_special_line(sighting: StackSample, usual: set[StackFrame]) -> StackSample:
     """Return a sighting without the inner lines that run in a step's other phases too."""
     if sighting.own_frame not in usual:
         return sighting

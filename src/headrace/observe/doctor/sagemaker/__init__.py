@@ -1,9 +1,9 @@
-"""SageMaker Debugger's profiler rules: a file each, named after the rule, with `check(recorded)`.
+"""SageMaker Debugger's profiler rules: their registry, and the evaluation as ProfilerReport's.
 
-Names, thresholds and what they mean are those of Debugger, so that who leaves it keeps the alarms:
-parameters of `smdebug_rulesconfig/profiler_rules/rules.py` in
-awslabs/sagemaker-debugger-rulesconfig, conditions of the rules' sources as they were published with
-`smdebug`. Where records differ from what Debugger sampled, the rule's file says so.
+Names, thresholds and what they mean are those of Debugger, so that who comes from there has the
+same alarms: parameters of `smdebug_rulesconfig/profiler_rules/rules.py` in awslabs/sagemaker-
+debugger-rulesconfig, conditions of the rules' sources as they were published with `smdebug`. Where
+records differ from what Debugger sampled, the docstring of the check says so.
 """
 
 from __future__ import annotations
@@ -12,44 +12,42 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from headrace.observe.doctor.model import Finding, NotEvaluated
-from headrace.observe.doctor.sagemaker.batch_size import RULE as BATCH_SIZE
-from headrace.observe.doctor.sagemaker.batch_size import check as check_batch_size
-from headrace.observe.doctor.sagemaker.cpu_bottleneck import RULE as CPU_BOTTLENECK
-from headrace.observe.doctor.sagemaker.cpu_bottleneck import check as check_cpu_bottleneck
-from headrace.observe.doctor.sagemaker.dataloader import RULE as DATALOADER
-from headrace.observe.doctor.sagemaker.dataloader import check as check_dataloader
-from headrace.observe.doctor.sagemaker.gpu_memory_increase import RULE as GPU_MEMORY_INCREASE
-from headrace.observe.doctor.sagemaker.gpu_memory_increase import check as check_gpu_memory_increase
-from headrace.observe.doctor.sagemaker.io_bottleneck import RULE as IO_BOTTLENECK
-from headrace.observe.doctor.sagemaker.io_bottleneck import check as check_io_bottleneck
-from headrace.observe.doctor.sagemaker.load_balancing import RULE as LOAD_BALANCING
-from headrace.observe.doctor.sagemaker.load_balancing import check as check_load_balancing
-from headrace.observe.doctor.sagemaker.low_gpu_utilization import RULE as LOW_GPU_UTILIZATION
-from headrace.observe.doctor.sagemaker.low_gpu_utilization import check as check_low_gpu_utilization
-from headrace.observe.doctor.sagemaker.max_initialization_time import (
-    RULE as MAX_INITIALIZATION_TIME,
+from headrace.observe.doctor.findings import Diagnosis, Finding, NotEvaluated, Verdict
+from headrace.observe.doctor.sagemaker.debugger_metrics import (
+    DebuggerMetrics,
+    read_debugger_metrics,
 )
-from headrace.observe.doctor.sagemaker.max_initialization_time import (
-    check as check_max_initialization_time,
+from headrace.observe.doctor.sagemaker.framework_rules import (
+    DATALOADER,
+    MAX_INITIALIZATION_TIME,
+    OVERALL_FRAMEWORK_METRICS,
+    STEP_OUTLIER,
+    check_dataloader,
+    check_max_initialization_time,
+    check_overall_framework_metrics,
+    check_step_outlier,
 )
-from headrace.observe.doctor.sagemaker.overall_framework_metrics import (
-    RULE as OVERALL_FRAMEWORK_METRICS,
+from headrace.observe.doctor.sagemaker.system_rules import (
+    BATCH_SIZE,
+    CPU_BOTTLENECK,
+    GPU_MEMORY_INCREASE,
+    IO_BOTTLENECK,
+    LOAD_BALANCING,
+    LOW_GPU_UTILIZATION,
+    OVERALL_SYSTEM_USAGE,
+    check_batch_size,
+    check_cpu_bottleneck,
+    check_gpu_memory_increase,
+    check_io_bottleneck,
+    check_load_balancing,
+    check_low_gpu_utilization,
+    check_overall_system_usage,
 )
-from headrace.observe.doctor.sagemaker.overall_framework_metrics import (
-    check as check_overall_framework_metrics,
-)
-from headrace.observe.doctor.sagemaker.overall_system_usage import RULE as OVERALL_SYSTEM_USAGE
-from headrace.observe.doctor.sagemaker.overall_system_usage import (
-    check as check_overall_system_usage,
-)
-from headrace.observe.doctor.sagemaker.recorded import Recorded
-from headrace.observe.doctor.sagemaker.step_outlier import RULE as STEP_OUTLIER
-from headrace.observe.doctor.sagemaker.step_outlier import check as check_step_outlier
+from headrace.observe.whatif.tables import Tables
 
-Check: TypeAlias = Callable[[Recorded], Finding | NotEvaluated | None]
+DebuggerRuleCheck: TypeAlias = Callable[[DebuggerMetrics], Finding | NotEvaluated | None]
 
-SAGEMAKER_RULES: Mapping[str, Check] = MappingProxyType(
+SAGEMAKER_RULES: Mapping[str, DebuggerRuleCheck] = MappingProxyType(
     {
         BATCH_SIZE: check_batch_size,
         CPU_BOTTLENECK: check_cpu_bottleneck,
@@ -65,3 +63,24 @@ SAGEMAKER_RULES: Mapping[str, Check] = MappingProxyType(
     }
 )
 """Every rule by its name; those that only report are last. None: nothing was found."""
+
+
+def evaluate(tables: Tables, verdict: Verdict) -> Diagnosis:
+    """Return what Debugger's rules say of a run: alarms first, then what they only report.
+
+    Args:
+        tables: The run's records.
+        verdict: What is said of the run in one sentence.
+    """
+    recorded = read_debugger_metrics(tables)
+    outcomes = {rule: check(recorded) for rule, check in SAGEMAKER_RULES.items()}
+    findings = [outcome for outcome in outcomes.values() if isinstance(outcome, Finding)]
+    return Diagnosis(
+        verdict=verdict,
+        findings=tuple(sorted(findings, key=lambda each: each.severity == "info")),
+        rules="sagemaker",
+        quiet=tuple(rule for rule, outcome in outcomes.items() if outcome is None),
+        not_evaluated=tuple(
+            outcome for outcome in outcomes.values() if isinstance(outcome, NotEvaluated)
+        ),
+    )

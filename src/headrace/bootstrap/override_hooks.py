@@ -1,0 +1,207 @@
+"""Hooks that apply other loader arguments and thread counts than the script gives.
+
+A library that is loaded later reads a variable of the environment; one that is loaded already, as
+in a forked worker, is set by its own function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.core import env
+from headrace.core.import_hooks import after_import
+from headrace.core.overrides import (
+    APPLIED,
+    RANK_THREADS,
+    WORKER_THREADS,
+    Override,
+    parse_overrides,
+    thread_count,
+)
+from headrace.core.source_location import script_location
+
+_MAPS = Path("/proc/self/maps")
+_LIBRARY = re.compile(r"/(lib)?[\w.-]*(openblas|mkl_rt|blis|gomp|iomp5|omp)[\w.-]*\.so[\w.]*$")
+_SETTERS = (
+    "openblas_set_num_threads",
+    "openblas_set_num_threads64_",
+    "scipy_openblas_set_num_threads",
+    "scipy_openblas_set_num_threads64_",
+    "MKL_Set_Num_Threads",
+    "bli_thread_set_num_threads",
+    "omp_set_num_threads",
+)
+"""Functions of those libraries that take the number of threads, a C int."""
+
+
+def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
+    """Limit the threads of this process, and of loaders' workers, once libraries are imported.
+
+    Args:
+        of_rank: Threads of a rank; None leaves it as it is. The launcher has set the variables.
+        of_worker: Likewise, of a worker.
+    """
+    if of_rank is not None:
+        after_import("cv2", lambda cv2: cv2.setNumThreads(of_rank))
+    if of_worker is not None:
+        after_import(
+            "torch.utils.data._utils.worker", lambda module: _hook_workers(module, of_worker)
+        )
+
+
+def limit_threads(count: int) -> None:
+    """Have this process use so many threads in whatever is loaded, and in what comes later.
+
+    Args:
+        count: Threads, 1 or more.
+    """
+    env.change(env.thread_variables(count))
+    for path in _libraries_loaded():
+        with suppress(OSError):  # loaded under another name, or gone since
+            _set_threads(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY), count)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+    # Told 1, OpenCV waits for its threads to end; of a forked process's parent it would do so for
+    # ever. Told 0, it uses none.
+    after_import("cv2", lambda cv2: cv2.setNumThreads(0 if count == 1 else count))
+
+
+def _set_threads(library: ctypes.CDLL, count: int) -> None:
+    for name in _SETTERS:
+        setter = getattr(library, name, None)
+        if setter is not None:
+            setter(ctypes.c_int(count))
+
+
+def _hook_workers(module: Any, count: int) -> None:
+    original: Any = module._worker_loop  # noqa: SLF001 - what a worker process runs
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)  # spawned workers find it by the original's name
+    def _worker_loop(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        theirs = bound.arguments.get("init_fn")
+
+        def init_fn(worker: int) -> None:
+            if theirs is not None:
+                theirs(worker)
+            limit_threads(count)
+
+        # Torch sets its own threads, and the script's function what it likes, before: ours holds.
+        bound.arguments["init_fn"] = init_fn
+        return original(*bound.args, **bound.kwargs)
+
+    module._worker_loop = _worker_loop  # noqa: SLF001 - likewise
+
+
+def _libraries_loaded() -> list[str]:
+    """Return the loaded libraries that may have threads of their own."""
+    try:
+        lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # no such file system here
+        return []
+    paths = (line.split(maxsplit=5)[5] for line in lines if line.count(" ") >= 5 and "/" in line)
+    return sorted({path for path in paths if _LIBRARY.search(path)})
+
+
+_NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
+"""Arguments that torch refuses without workers, and what they are then."""
+
+
+def prepare_overrides() -> None:
+    """Apply HEADRACE_APPLY to every loader that this process constructs, and to its threads."""
+    overrides = parse_overrides(env.APPLY.get() or "")
+    is_loader_argument = tuple(each for each in overrides if each.is_loader_argument)
+    if is_loader_argument:
+        for module in ("torch.utils.data.dataloader", "headrace.data.loader.dataloader"):
+            after_import(module, lambda loaders: _hook_loader(loaders, is_loader_argument))
+    prepare_threads(
+        of_rank=thread_count(overrides, RANK_THREADS),
+        of_worker=thread_count(overrides, WORKER_THREADS),
+    )
+
+
+def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
+    original = module.DataLoader.__init__
+    signature = inspect.signature(original)
+    usual = signature.parameters["num_workers"].default
+
+    @functools.wraps(original)
+    def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        bound = signature.bind(loader, *args, **kwargs)
+        applied = [
+            each
+            for each in overrides
+            if _concerns(each) and _is_applicable(each, bound.arguments["dataset"])
+        ]
+        if applied:
+            wanted: dict[str, Any] = {each.name: each.value for each in applied}
+            given = dict(bound.arguments)
+            bound.arguments.update(_consistent(wanted, given, usual))
+            args, kwargs = bound.args[1:], bound.kwargs
+        original(loader, *args, **kwargs)
+        _record_applied(applied)
+
+    module.DataLoader.__init__ = __init__
+
+
+def _consistent(wanted: dict[str, Any], given: dict[str, Any], usual: object) -> dict[str, Any]:
+    """Return the arguments to change: without workers, none that only make sense with some.
+
+    Args:
+        wanted: What is applied.
+        given: What the script gives.
+        usual: The workers of a loader that is given no number of them.
+    """
+    if "prefetch_factor" in wanted and "prefetch_batches" in given:  # Headrace's loader has both
+        wanted = {**wanted, "prefetch_batches": None}
+    workers = wanted.get("num_workers", given.get("num_workers", usual))
+    if workers:
+        return wanted
+    needless = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
+    return {**wanted, **needless}
+
+
+def _record_applied(applied: Sequence[Override]) -> None:
+    """Let the launcher know what was applied: it tells of what was not."""
+    run = env.RUN_DIR.get()
+    with suppress(OSError):  # a disk that is full, say: the loader is what matters
+        for each in applied if run else ():
+            folder = Path(run or "", APPLIED)
+            folder.mkdir(exist_ok=True)
+            (folder / each.mark).touch()
+
+
+def _concerns(override: Override) -> bool:
+    """Whether the loader that is being constructed is meant: by the line that constructs it."""
+    file, line = script_location()
+    return not override.place or f"/{file}:{line}".endswith(f"/{override.place}")
+
+
+def _is_applicable(override: Override, dataset: Any) -> bool:
+    """Whether an override keeps what a loader gives: workers each iterate all of a stream."""
+    from torch.utils.data import IterableDataset
+
+    from headrace.data.loader.executors.ray_data import is_ray_dataset
+
+    if override.name != "num_workers":
+        return True
+    if is_ray_dataset(dataset):
+        why = "Ray's own processes make its batches"
+    elif isinstance(dataset, IterableDataset):
+        why = "each worker would iterate over all of it, unless it shares itself out"
+    else:
+        return True
+    sys.stderr.write(f"headrace: {override} is not applied to {type(dataset).__name__}: {why}\n")
+    return False

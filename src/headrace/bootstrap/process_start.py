@@ -1,0 +1,104 @@
+"""The start of a process of a job: what its environment asks for, before its script begins.
+
+Each part waits for the import that it is about: loader overrides, Ray Train, offload, the probe, or
+the step limit. A process that Ray has started on another machine than its run's records says that
+it is not recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from headrace.core import env
+from headrace.core.import_hooks import after_import
+from headrace.core.source_location import SMDDP_STAND_IN_DIR
+
+
+def is_on_another_machine() -> bool:
+    """Whether the run's records are kept on another machine."""
+    boot = env.RECORDS_BOOT.get()
+    if boot is None:
+        return False
+    from headrace.cluster.same_host import boot_id
+
+    # A container beside the run's has its machine's number, but not its files.
+    return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
+
+
+def warn_unrecorded_rank() -> None:
+    """Have this process say that it is not recorded, should it turn out to train."""
+    after_import("torch.optim.optimizer", _hook_first_step)
+
+
+def _hook_first_step(module: ModuleType) -> None:
+    def warn(_optimizer: Any, *_: Any) -> None:
+        handle.remove()
+        sys.stderr.write(
+            f"headrace: rank {env.RANK.get('0')} trains on {os.uname().nodename} and is not "
+            "recorded: only ranks on the host that runs the script are\n"
+        )
+
+    handle = module.register_optimizer_step_post_hook(warn)
+
+
+class StepLimit:
+    """Counts the steps of the optimizer that stepped first.
+
+    Args:
+        steps: How many it may take.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self._optimizer: int | None = None
+
+    def __call__(self, optimizer: Any, *_: Any) -> None:
+        """Count a step; raises SystemExit after the last one, so that the script cleans up."""
+        self._optimizer = self._optimizer or id(optimizer)
+        if id(optimizer) != self._optimizer:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            raise SystemExit(0)
+
+
+def prepare_step_limit() -> None:
+    """End this process's script after HEADRACE_STOP_AFTER steps, once torch is imported."""
+    steps = env.STOP_AFTER.get_int()
+    if steps is not None:
+        after_import("torch.optim.optimizer", lambda module: _hook_step_limit(module, steps))
+
+
+def _hook_step_limit(module: ModuleType, steps: int) -> None:
+    module.register_optimizer_step_post_hook(StepLimit(steps))
+
+
+def prepare_process() -> None:
+    """Prepare what is asked for; each part waits for the import that it is about."""
+    if env.SMDDP.get():
+        sys.path.append(SMDDP_STAND_IN_DIR)  # after site-packages: the real one comes first
+    if env.APPLY.get():  # first: the probe is to see what loaders have become
+        from headrace.bootstrap.override_hooks import prepare_overrides
+
+        prepare_overrides()
+    if env.DEVICES_RESERVED.get():
+        from headrace.bootstrap.ray_hooks import prepare_ray_train
+
+        prepare_ray_train()
+    if env.OFFLOAD.get():
+        from headrace.bootstrap.offload_hooks import prepare_offload
+
+        prepare_offload()
+    if env.RECORDS_DIR.get():
+        if is_on_another_machine():
+            warn_unrecorded_rank()
+        else:
+            from headrace.observe.probe import install_hooks
+
+            install_hooks()
+    if env.STOP_AFTER.get():
+        prepare_step_limit()

@@ -1,0 +1,72 @@
+"""Hooks into Ray: the address of a node on an emulated host, and Ray Train within a rank.
+
+Ray calls `use_host_address` by the variable RAY_START_HOOK, with the node as the command line
+describes it: by itself it finds one address for all hosts that are emulated on a machine, and gives
+the workers of each the same ports. Ray Train in a rank would wait without end for devices that the
+run has: it fails at once instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.core.import_hooks import after_import
+
+HOOK = "headrace.bootstrap.ray_hooks.use_host_address"
+DEFAULT_PORTS = {
+    "min_worker_port": 10002,
+    "max_worker_port": 19999,
+    "dashboard_agent_listen_port": 52365,
+}
+"""What `ray start` takes where it is not told, by the names of its options."""
+
+
+def use_host_address(node: Any, _is_head: object) -> None:
+    """Give a node this host's address and folder, and ports at will; what a script says, stays.
+
+    Args:
+        node: Ray's `RayParams`.
+    """
+    # A node that joins would take the head's folder, where this host's `ray status` does not look.
+    folder = f"{env.RAY_TMPDIR.get('/tmp')}/ray"  # noqa: S108 - Ray's own choice
+    node.update_if_absent(node_ip_address=env.HOST_ADDRESS.get(), temp_dir=folder)
+    for name, usual in DEFAULT_PORTS.items():
+        if getattr(node, name) == usual:
+            setattr(node, name, 0)  # any that is free
+
+
+def prepare_ray_train() -> None:
+    """Have a trainer of Ray Train that wants devices fail at once."""
+    after_import("ray.train.v2.api.data_parallel_trainer", _hook_trainer)
+
+
+def _hook_trainer(module: ModuleType) -> None:
+    original = module.DataParallelTrainer.fit
+
+    @functools.wraps(original)
+    def fit(trainer: Any) -> Any:
+        if trainer.scaling_config.use_gpu and not _has_devices(trainer):
+            raise UsageError(
+                f"{type(trainer).__name__} asks Ray for devices, and all of this group's are its "
+                "ranks': Ray has none left to give out, and would wait for ever. Run the script "
+                "with `--driver`: it then runs once, and every device is Ray's."
+            )
+        return original(trainer)
+
+    module.DataParallelTrainer.fit = fit
+
+
+def _has_devices(trainer: Any) -> bool:
+    """Whether a trainer needs none of Ray's, or its Ray, perhaps one of its own, may have some."""
+    import ray
+
+    if getattr(trainer, "running_in_local_mode", False):
+        return True
+    if not ray.is_initialized():
+        ray.init()  # as Ray Train is about to
+    is_the_jobs = ray.get_runtime_context().gcs_address == env.RAY_ADDRESS.get()
+    return not is_the_jobs or ray.available_resources().get("GPU", 0) > 0

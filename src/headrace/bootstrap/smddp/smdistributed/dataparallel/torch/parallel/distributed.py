@@ -1,0 +1,32 @@
+"""Distributed data parallel, as the library had it before it was a backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as _TorchsOwn
+
+from headrace.bootstrap.smddp.smdistributed.dataparallel.torch import distributed as dist
+
+__all__ = ["DistributedDataParallel"]
+
+
+class DistributedDataParallel(_TorchsOwn):
+    """PyTorch's own, in the default process group, which it makes where there is none.
+
+    Args:
+        module: The model; device_ids are of no use to one that is on no device.
+        device_ids: As PyTorch has it.
+        others: Likewise.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, device_ids: list[int] | None = None, **others: Any
+    ) -> None:
+        if not dist.is_initialized():
+            dist.init_process_group()
+        if all(parameter.device.type == "cpu" for parameter in module.parameters()):
+            device_ids = None
+            others.pop("output_device", None)
+        super().__init__(module, device_ids=device_ids, **others)

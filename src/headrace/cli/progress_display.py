@@ -1,0 +1,169 @@
+"""Progress of work on datasets: a bar on a terminal, lines elsewhere; ctrl-C ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from headrace.core.units import format_bytes, format_seconds
+from headrace.data.shards.reports import PackProgress
+
+
+@contextmanager
+def interrupt_callback(act: Callable[[], None]) -> Iterator[None]:
+    """Have `act` called, in another thread, as soon as ctrl-C comes; from the main thread alone.
+
+    Python itself acts on a signal when its main thread runs again. One that comes just as that
+    begins to wait, for a store that does not answer, would be noticed when the wait ends.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def watch() -> None:
+        while numbers := os.read(reading, 64):
+            if signal.SIGINT in numbers:
+                act()
+        os.close(reading)
+
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=watch, name="headrace-ctrl-c", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+
+
+_LINE_EVERY_S = 10.0
+
+
+class ProgressDisplay:
+    """Shows progress on standard error. A context manager; call it with what is reported.
+
+    Args:
+        silent_s: Nothing is shown of work that takes no longer.
+        advice: What is said where ctrl-C ends it.
+    """
+
+    def __init__(self, silent_s: float = 2.0, *, advice: str = "") -> None:
+        self._advice = f" {advice}" if advice else ""
+        self._console = Console(stderr=True)
+        self._silent_s = silent_s
+        self._began_s = time.monotonic()
+        self._stage = ""
+        self._first = (self._began_s, 0, 0)  # when the stage's first samples came; samples, bytes
+        self._next_line_s = self._began_s + silent_s
+        self._bar: Progress | None = None
+        self._latest = PackProgress(stage="starting")
+        self._ended = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(silent_s, lambda: self(self._latest))
+        self._timer.daemon = True
+        self._task = TaskID(0)
+        self._ctrl_c = interrupt_callback(self._interrupted)
+
+    def __enter__(self) -> Self:
+        # Something is shown even of work that has nothing to report for a while.
+        self._timer.start()
+        self._ctrl_c.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is KeyboardInterrupt:
+            self._interrupted()
+        self._timer.cancel()
+        with self._lock:
+            self._end()
+        self._ctrl_c.__exit__(kind, error, trace)
+
+    def __call__(self, progress: PackProgress) -> None:
+        """Show how far the work is."""
+        with self._lock:
+            if not self._ended:
+                self._latest = progress
+                self._show(progress, time.monotonic())
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _interrupted(self) -> None:
+        with self._lock:  # to the end: it is said once, and nothing is shown after it
+            self._end()
+            sys.stderr.write(f"headrace: interrupted.{self._advice}\n")
+            sys.stderr.flush()
+            # At once: leaving in order would wait for threads that wait for a slow store.
+            os._exit(130)
+
+    def _show(self, progress: PackProgress, now: float) -> None:
+        if progress.stage != self._stage or self._first[1] <= progress.resumed:
+            self._stage = progress.stage
+            self._first = (now, progress.samples, progress.read_bytes)
+        if now - self._began_s < self._silent_s:
+            return
+        if self._console.is_terminal:
+            self._show_bar(progress, now)
+        elif now >= self._next_line_s:
+            self._next_line_s = now + _LINE_EVERY_S
+            sys.stderr.write(f"{self._line(progress, now)}\n")
+            sys.stderr.flush()
+
+    def _show_bar(self, progress: PackProgress, now: float) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                TextColumn("{task.fields[numbers]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._bar.add_task(progress.stage, numbers="")
+            self._bar.start()
+        self._bar.update(
+            self._task,
+            description=progress.stage,
+            completed=progress.samples,
+            total=progress.of_samples or None,
+            numbers=", ".join(self._numbers(progress, now)),
+        )
+
+    def _line(self, progress: PackProgress, now: float) -> str:
+        return f"{progress.stage}: {', '.join(self._numbers(progress, now)) or 'begun'}"
+
+    def _numbers(self, progress: PackProgress, now: float) -> list[str]:
+        # Workers take a moment to start, so the rate counts from the first samples on.
+        elapsed_s = max(now - self._first[0], 1e-3)
+        rate = (progress.samples - self._first[1]) / elapsed_s
+        numbers = []
+        if progress.of_samples:
+            numbers.append(f"{progress.samples:,}/{progress.of_samples:,}")
+        elif progress.samples:
+            what = "files" if progress.stage == "listing" else "samples"
+            numbers.append(f"{progress.samples:,} {what}")
+        read_bytes = progress.read_bytes - self._first[2]
+        if rate > 0:
+            numbers.append(f"{rate:.0f}/s")
+        if read_bytes > 0:
+            numbers.append(f"{format_bytes(read_bytes / elapsed_s)}/s")
+        if rate > 0 and progress.of_samples:
+            left_s = (progress.of_samples - progress.samples) / rate
+            numbers.append(f"{format_seconds(round(left_s))} left")
+        if progress.bad:
+            numbers.append(f"{progress.bad} bad")
+        return numbers

@@ -1,1 +1,0 @@
-"""Batches made on auxiliary hosts, over a socket: the station there, the receiver here."""

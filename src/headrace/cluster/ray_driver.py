@@ -1,0 +1,188 @@
+"""This process as a driver of a Ray cluster, the cluster's hosts, and the import of Ray itself."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+from headrace.core.errors import LaunchError, UsageError
+from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
+
+
+def import_ray() -> ModuleType:
+    """Return Ray; raises UsageError, with the remedy, where it is not installed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError(
+            f"A cluster needs Ray, which cannot be imported ({error}). "
+            "Run `pip install 'headrace[ray]'`, on every host."
+        ) from error
+    return ray
+
+
+_CONNECT_S = 10.0
+_POLL_S = 0.5
+_STATUS_INTERVAL_S = 10.0
+_EXCLUDED_PATHS = (".git", ".venv", "__pycache__", "runs")
+"""What does not travel with a folder, beside what its .gitignore names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayHost:
+    """A living host of the cluster.
+
+    Attributes:
+        node_id: Ray's number of it.
+        name: As it was named, or its address.
+        address: As other hosts reach it.
+        group: Its instance group; None where it has no label.
+        cpus: Cores that Ray gives out.
+        gpus: Devices that Ray gives out.
+    """
+
+    node_id: str
+    name: str
+    address: str
+    group: str | None
+    cpus: int
+    gpus: int
+
+
+@contextmanager
+def ray_connection(address: str, *, folder: str | None = None) -> Iterator[ModuleType]:
+    """Connect this process to a cluster meanwhile; gives Ray.
+
+    Args:
+        address: HOST:PORT, `auto` for the cluster that this host is of, or ray://HOST:PORT.
+        folder: Travels with what this process starts on other hosts, which stands in a copy of it.
+
+    Raises:
+        UsageError: Ray is not installed.
+        LaunchError: There is no cluster, or it does not let this process in.
+    """
+    ray = import_ray()
+    _check_reachable(address)
+    travels = {"working_dir": folder, "excludes": list(_EXCLUDED_PATHS)} if folder else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=travels)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise _no_cluster(address, error) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _sigterm_preserved() -> Iterator[None]:
+    """Hold SIGTERM back while Ray replaces what it does, then have it do what it did."""
+    before = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _check_reachable(address: str) -> None:
+    """Raise LaunchError where nobody answers: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # Ray reads it: "auto", say
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: Exception) -> LaunchError:
+    return LaunchError(
+        f"There is no Ray cluster at {address} that can be used: {_first_line(error)}. Start one "
+        "(docs/clusters.md), leave out --address to try the job on this machine, or set "
+        "RAY_AUTH_TOKEN_PATH to the cluster's token. Where the folder that goes along is meant, "
+        "name what stays in .gitignore."
+    )
+
+
+def living_hosts(ray: ModuleType) -> list[RayHost]:
+    """Return the hosts that the cluster has now."""
+    return [
+        RayHost(
+            node_id=node["NodeID"],
+            name=node.get("NodeName") or node["NodeManagerAddress"],
+            address=node["NodeManagerAddress"],
+            group=node.get("Labels", {}).get(GROUP_LABEL),
+            cpus=int(node["Resources"].get("CPU", 0)),
+            gpus=int(node["Resources"].get("GPU", 0)),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def wait_for_hosts(
+    ray: ModuleType,
+    groups: Sequence[GroupSpec],
+    *,
+    longest_s: float,
+    tell: Callable[[str], None],
+    is_over: Callable[[], bool],
+    without: AbstractSet[str] = frozenset(),
+) -> list[RayHost]:
+    """Wait until every group has its hosts, and return the cluster's hosts.
+
+    Args:
+        ray: Connected.
+        groups: What the job wants.
+        longest_s: Longest wait, in seconds.
+        tell: Told every ten seconds who is missing.
+        is_over: Asked meanwhile whether to wait no more; what there is then is returned.
+        without: Ray's numbers of hosts that are lost, though the cluster may not know it yet.
+
+    Raises:
+        LaunchError: A group has too few; it names them, and what there is.
+    """
+    deadline_s = time.monotonic() + longest_s
+    tell_s = time.monotonic() + _STATUS_INTERVAL_S
+    while True:
+        hosts = [host for host in living_hosts(ray) if host.node_id not in without]
+        missing = _describe_missing(groups, hosts)
+        if not missing or is_over():
+            return hosts
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise LaunchError(
+                f"The cluster has too few hosts after {longest_s:.0f} s: {missing}. A host joins a "
+                f"group by `ray start --labels {GROUP_LABEL}=GROUP`; "
+                f"what is there: {_describe_hosts(hosts)}."
+            )
+        if now_s > tell_s:
+            tell(f"headrace: waiting for hosts: {missing}\n")
+            tell_s += _STATUS_INTERVAL_S
+        time.sleep(_POLL_S)
+
+
+def _describe_missing(groups: Sequence[GroupSpec], hosts: Sequence[RayHost]) -> str:
+    found = {group.name: sum(host.group == group.name for host in hosts) for group in groups}
+    return ", ".join(
+        f"group {group.name} has {found[group.name]} of {group.hosts}"
+        for group in groups
+        if found[group.name] < group.hosts
+    )
+
+
+def _describe_hosts(hosts: Sequence[RayHost]) -> str:
+    return ", ".join(f"{host.name} ({host.group or 'no group'})" for host in hosts) or "none"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,398 @@
+"""The installer of a job's requirements.txt on a host: pip, its lock and its failures.
+
+`python -m headrace.cluster.requirements_installer --parent PID --announce FD --job KEY --file PATH
+--named yes|no --logs FOLDER --name HOST --longest-s SECONDS [-- command...]` has pip install into
+the environment of this interpreter, and becomes the command, if there is one. It writes lines of
+JSON to FD:
+`{"installing": "pip's last line"}` while that takes time, then `{"installed": [...], "by_another":
+false}`, with `"conflicts": [...]` where other packages no longer have what they require, or
+`{"left_out": "why"}` where it goes on without, or `{"not_installed": "why"}` before it exits with
+1. Emulated hosts share an environment, and so do hosts whose home is a network disk: there one
+process installs at a time, and each job once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import signal
+import site
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, NoReturn
+
+from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.process_groups import session_command
+from headrace.records.redaction import hide_url_users
+
+_LOCK_FILE = ".headrace-requirements"
+_POLL_S = 0.2
+
+
+class InstallLock:
+    """This process's turn; what it notes, the next one finds.
+
+    Args:
+        descriptor: Of the locked file; None: no folder of the environment may be written.
+    """
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+
+    def installed_by(self, job: str) -> list[str] | None:
+        """Return what the last install here added, where it was this job's; else None.
+
+        Args:
+            job: Its key.
+        """
+        if self._descriptor is None:
+            return None
+        with suppress(ValueError, KeyError, TypeError):  # nobody has noted anything, or not all
+            noted = json.loads(os.pread(self._descriptor, 1 << 20, 0))
+            if (noted["job"], noted["image"]) == (job, _interpreter_identity()):
+                return [str(each) for each in noted["installed"]]
+        return None
+
+    def note(self, job: str, installed: list[str]) -> None:
+        """Note what was installed, for others of the same job."""
+        if self._descriptor is None:
+            return
+        with suppress(OSError):  # a full disk: the next one asks pip again
+            os.ftruncate(self._descriptor, 0)
+            noted = {"job": job, "image": _interpreter_identity(), "installed": installed}
+            os.pwrite(self._descriptor, json.dumps(noted).encode(), 0)
+
+
+@contextmanager
+def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
+    """Keep others from installing into this interpreter's environment meanwhile.
+
+    Args:
+        pause: Waits so many seconds; what it raises ends the wait for the turn.
+    """
+    descriptor = _open_lock_file()
+    try:
+        while descriptor is not None and not _try_lock(descriptor):
+            pause(_POLL_S)
+        yield InstallLock(descriptor)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _interpreter_identity() -> list[str | int]:
+    """Return what tells this interpreter from one of another image with the same home.
+
+    Two hosts may see one environment by different devices: then pip is asked once more.
+    """
+    prefix, program = Path(sys.prefix).stat(), Path(sys.executable).stat()
+    return [
+        sys.version, sys.prefix, prefix.st_dev, prefix.st_ino, program.st_dev, program.st_ino,
+        program.st_mtime_ns,
+    ]  # fmt: skip
+
+
+def _open_lock_file() -> int | None:
+    # Where pip may not write to the first, it installs into the second.
+    for folder in (sysconfig.get_path("purelib"), site.getusersitepackages()):
+        with suppress(OSError):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            return os.open(Path(folder) / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        return True
+    return True
+
+
+_LAST_LINES = 12
+_CONSTRAINT_CONFLICT = re.compile(
+    r"\(constraint\) (?P<name>torch|ray|headrace)==(?P<version>\S+)", re.IGNORECASE
+)
+_ADVICE = {
+    r"\(constraint\)": "What it asks for does not go with what torch, Ray and Headrace need. "
+    "Loosen the range that pip names.",
+    r"externally-managed-environment": "That Python is the system's own. Start Ray there in a "
+    "virtual environment.",
+    r"No module named '?pip": "That environment has no pip. Run `python -m ensurepip`, or `uv pip "
+    "install pip`, with its Python.",
+    r"no such option: --report": "That environment's pip is too old. Run `python -m pip install -U "
+    "pip` with its Python.",
+    r"Retrying \(Retry\(|Failed to establish a new connection|Name or service not known": "The "
+    "host does not reach the package index. PIP_INDEX_URL goes along with the job and names "
+    "another; or let the wheels lie beside the script: --no-index and --find-links in the file.",
+    r"No matching distribution found|Could not find a version": "Check the name and the version, "
+    "and whether there is one for the host's Python and platform.",
+    r"Could not open (?:requirements|constraints?) file|does not exist|Invalid requirement": "Is "
+    "every file that it names below the folder that goes along, and not in .gitignore?",
+    r"Permission denied|Read-only file system": "That environment may not be written. Start Ray "
+    "in one that may, or install the packages there beforehand.",
+    r"No space left on device": "Make room there.",
+    r"ResolutionImpossible": "No versions fit one another. Loosen the ranges that pip names.",
+}
+"""What to do, by what pip says; the first that it says counts."""
+
+
+def last_output_lines(output: str) -> str:
+    """Return the end of what pip said, indented.
+
+    Args:
+        output: All that it said.
+    """
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+    return "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
+
+
+def pip_advice(output: str) -> str:
+    """Return what to do; "" where nothing in pip's words tells.
+
+    Args:
+        output: All that it said.
+    """
+    kept = _CONSTRAINT_CONFLICT.search(output)
+    if kept is not None:
+        name, version = kept["name"], kept["version"]
+        return (
+            f"It asks for another {name} than {version}, which the host has and keeps: another "
+            "build may not fit its devices, or the other hosts. Leave it out of the file, loosen "
+            "its range, or install that version on all hosts beforehand."
+        )
+    for words, what_to_do in _ADVICE.items():
+        if re.search(words, output):
+            return what_to_do
+    return ""
+
+
+_PINNED_PACKAGES = ("torch", "ray", "headrace")
+"""What stays as it is: another build may not fit the devices, or the other hosts."""
+_CONFLICT = re.compile(r"^\S.* requires .+, but you have .+ which is incompatible", re.MULTILINE)
+_NO_PIP = (
+    f"the environment of {sys.executable} has no pip, so what the file names has to be there "
+    "already. `python -m ensurepip` or `uv pip install pip` with that Python brings it."
+)
+_STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+_FIRST_STATUS_S = 2.0  # what is satisfied already takes pip half a second
+_STATUS_INTERVAL_S = 30.0
+_KILLED = 128 + signal.SIGKILL
+_OUTPUT_DRAIN_S = 5.0
+_WAIT_S = 1.0
+
+
+class _NotInstalledError(Exception):
+    """The message says why, and what to do."""
+
+
+class _StoppedError(Exception):
+    """Somebody asked this process to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install, and return the exit code, unless a command follows."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    die_with_parent(int(told["--parent"]))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
+    install = _Installation(
+        file=Path(told["--file"]), job=told["--job"],
+        log=Path(told["--logs"]) / f"requirements-{told['--name']}.log",
+        longest_s=float(told["--longest-s"]), announce=int(told["--announce"]),
+        is_named=told["--named"] == "yes",
+    )  # fmt: skip
+    try:
+        install.run()
+    except _NotInstalledError as error:
+        install.announce({"not_installed": str(error)})
+        return 1
+    except _StoppedError as stopped:
+        return 128 + stopped.number
+    command = arguments[end + 1 :]
+    return _exec_command(command) if command else 0
+
+
+def _exec_command(command: Sequence[str]) -> NoReturn:
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.execv(command[0], list(command))  # noqa: S606  (becoming the command is the purpose)
+
+
+class _Installation:
+    """One install of one file.
+
+    Args:
+        file: In the job's folder.
+        log: Takes all that pip says.
+        job: Its key: once is enough where hosts share an environment.
+        longest_s: Longest time for all of it, in seconds.
+        announce: A descriptor for lines of JSON.
+        is_named: The user named the file: without pip nothing goes on.
+    """
+
+    def __init__(
+        self, *, file: Path, log: Path, job: str, longest_s: float, announce: int, is_named: bool
+    ) -> None:
+        self._file = file.absolute()
+        self._log = log.absolute()
+        self._job = job
+        self._longest_s = longest_s
+        self._deadline_s = time.monotonic() + longest_s
+        self._tell_s = time.monotonic() + _FIRST_STATUS_S
+        self._announce = announce
+        self._is_named = is_named
+        self._has_lock = False
+
+    def run(self) -> None:
+        if not self._file.is_file():
+            raise _NotInstalledError(
+                f"{self._file.name} is not among what came along. Does .gitignore name it?"
+            )
+        if not self._is_named and find_spec("pip") is None:
+            self.announce({"left_out": _NO_PIP})
+            return
+        with install_lock(self._pause) as turn:
+            self._has_lock = True
+            others = turn.installed_by(self._job)
+            installed = self._pip() if others is None else others
+            turn.note(self._job, installed)
+        broken = dependency_conflicts(self._said()) if others is None else []
+        more = {"conflicts": broken} if broken else {}
+        self.announce({"installed": installed, "by_another": others is not None, **more})
+
+    def announce(self, told: dict[str, Any]) -> None:
+        with suppress(OSError):  # nobody listens any more
+            os.write(self._announce, json.dumps(told).encode() + b"\n")
+
+    def _pip(self) -> list[str]:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-pip-") as own,
+            self._log.open("wb", buffering=0) as log,
+        ):
+            constraints, report = Path(own) / "constraints.txt", Path(own) / "report.json"
+            constraints.write_text("".join(f"{line}\n" for line in pinned_requirements()))
+            command = [
+                # -P: a module of the script's must not be taken for one of pip's.
+                sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self._file),
+                "--constraint", str(constraints), "--report", str(report), "--no-input",
+                "--disable-pip-version-check", "--no-color", "--progress-bar", "off",
+                "--root-user-action", "ignore",
+            ]  # fmt: skip
+            process = subprocess.Popen(
+                session_command(sys.executable, command, by=signal.SIGINT),
+                # What it names lies beside it.
+                cwd=self._file.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # it outlives this process until all of pip has ended
+            )
+            assert process.stdout is not None
+            reader = Thread(target=_write_log, args=[process.stdout, log], daemon=True)
+            reader.start()
+            try:
+                while process.poll() is None:
+                    self._pause(_WAIT_S)
+            except BaseException:
+                _end_pip(process)
+                raise
+            reader.join(_OUTPUT_DRAIN_S)  # what pip left running may keep the pipe open
+            if process.returncode != 0:
+                raise self._failed(process.returncode)
+            return _installed_packages(report)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for a child to end, so many seconds at most."""
+        caught = signal.sigtimedwait({*_STOPPING, signal.SIGCHLD}, seconds)
+        if caught is not None and caught.si_signo in _STOPPING:
+            raise _StoppedError(caught.si_signo)
+        now_s = time.monotonic()
+        if now_s > self._deadline_s:
+            raise _NotInstalledError(
+                f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
+                f"{last_output_lines(self._said())}\nInstall what takes so long on the hosts beforehand, "
+                "or name wheels of it."
+                if self._has_lock
+                else "Others have been installing into that environment for longer than "
+                f"{self._longest_s:.0f} s. Start the job again once they have ended."
+            )
+        if now_s > self._tell_s:
+            self._tell_s = now_s + _STATUS_INTERVAL_S
+            said = self._said().strip().splitlines() if self._has_lock else []
+            self.announce({"installing": said[-1].strip() if said else ""})
+
+    def _said(self) -> str:
+        try:
+            return self._log.read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def _failed(self, returncode: int) -> _NotInstalledError:
+        said = self._said()
+        killed = "It was killed: often memory ran out." if returncode == _KILLED else ""
+        return _NotInstalledError(
+            f"pip of {sys.executable} ended with {returncode}. Its last lines:\n"
+            f"{last_output_lines(said)}\n{pip_advice(said) or killed}".rstrip()
+        )
+
+
+def pinned_requirements() -> list[str]:
+    """Return lines of a constraints file: what an install may not replace here."""
+    lines = []
+    for name in _PINNED_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            lines.append(f"{name}=={metadata.version(name)}")
+            needs = [each for each in metadata.requires(name) or () if "extra ==" not in each]
+            lines += [re.sub(r"\[[^\]]*\]", "", each) for each in needs]  # no extras there
+    return lines
+
+
+def dependency_conflicts(said: str) -> list[str]:
+    """Return what the host had that no longer has what it requires, in pip's words.
+
+    Args:
+        said: All that pip said.
+    """
+    return [match.group() for match in _CONFLICT.finditer(said)]
+
+
+def _write_log(said: IO[bytes], log: IO[bytes]) -> None:
+    """Write down what pip and its children say, without tokens: git tells whole URLs."""
+    with suppress(ValueError):  # the log is closed: nobody waits for more
+        for line in said:
+            with suppress(OSError):  # a full disk: pip goes on
+                log.write(hide_url_users(line.decode(errors="replace")).encode())
+
+
+def _installed_packages(report: Path) -> list[str]:
+    """Return what pip's own report says that it installed, as NAME==VERSION."""
+    entries = json.loads(report.read_text())["install"]
+    return sorted(f"{each['metadata']['name']}=={each['metadata']['version']}" for each in entries)
+
+
+def _end_pip(process: subprocess.Popen[bytes]) -> None:
+    """Have pip put back what it was replacing, and its warden end it and what it builds by."""
+    process.terminate()
+    process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,0 @@
-"""Environments that other launchers make, read and made: torchrun, SageMaker, Vertex AI. Pure."""

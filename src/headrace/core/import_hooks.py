@@ -1,0 +1,85 @@
+"""Import hooks: functions that are called when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+
+Hook = Callable[[ModuleType], None]
+FAILED_HOOKS: list[str] = []
+"""Hooks that failed, in this process."""
+
+
+def after_import(name: str, hook: Hook) -> None:
+    """Call `hook` with the module `name`: at once where it is imported, else once it has been."""
+    module = sys.modules.get(name)
+    if module is not None and not _is_being_imported(module):
+        _call_hook(hook, module)
+        return
+    finder = next((each for each in sys.meta_path if isinstance(each, _HookFinder)), None)
+    if finder is None:
+        finder = _HookFinder()
+        sys.meta_path.insert(0, finder)
+    finder.hooks.setdefault(name, []).append(hook)
+
+
+def _call_hook(hook: Hook, module: ModuleType) -> None:
+    """Call a hook; where it fails, the script's import must not."""
+    try:
+        hook(module)
+    except Exception as error:  # noqa: BLE001 - another torch than this was written for, say
+        FAILED_HOOKS.append(f"{module.__name__}: {type(error).__name__}: {error}")
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    return bool(getattr(module.__spec__, "_initializing", False))
+
+
+class _HookFinder(MetaPathFinder):
+    """Finds the modules that have hooks through the other finders, and wraps their loader."""
+
+    def __init__(self) -> None:
+        self.hooks: dict[str, list[Hook]] = {}
+        self._finding: set[str] = set()
+
+    def find_spec(
+        self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec that the others find, with a loader that runs the hooks."""
+        if name not in self.hooks or name in self._finding:
+            return None
+        self._finding.add(name)
+        try:
+            spec = find_spec(name)
+        finally:
+            self._finding.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        # They stay: who asks for a spec may only want to know whether there is such a module.
+        spec.loader = _HookedLoader(spec.loader, self.hooks)
+        return spec
+
+
+class _HookedLoader(Loader):
+    """A module's own loader, and after it the hooks that are there for it."""
+
+    def __init__(self, loader: Loader, hooks: dict[str, list[Hook]]) -> None:
+        self._loader = loader
+        self._hooks = hooks
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Make the module as its own loader does."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the module, then call the hooks; afterwards its own loader is in its place."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        for hook in self._hooks.pop(module.__name__, []):
+            _call_hook(hook, module)

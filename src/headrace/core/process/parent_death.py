@@ -1,0 +1,93 @@
+"""Processes that end when their parent does, and the program that binds a command to it.
+
+`python -m headrace.core.process.parent_death --parent PID [--tell FD] -- command...` asks for a
+parent-death signal and replaces itself by the command; so a script is `__main__` of its own
+interpreter and nothing of Headrace is in its tracebacks. The setting survives the exec. The program
+writes its pid to FD, a pipe that the parent holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+
+def die_with_parent(parent_pid: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends.
+
+    The setting survives `exec` and is cleared by `fork`. Linux ties it to the parent's *thread*,
+    so a parent starts such children from a thread that lives as long as it does.
+
+    Args:
+        parent_pid: The parent as the caller knew it; where this process has already another
+            parent (the first died before this call), it ends at once.
+        by: The signal that it gets.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(by), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if parent_pid is not None and os.getppid() != parent_pid:
+        os.kill(os.getpid(), by)
+
+
+def ignore_group_signals() -> None:
+    """Stay where a whole process group is told to stop, or warned: the parent decides.
+
+    It may want to save first, and needs this process for that; it ends it in any case. Programs
+    that this process starts get such signals as usual, but for ctrl-C.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)
+
+
+def parent_bound_command(
+    python: str, command: Sequence[str], *, pid_pipe: int | None = None
+) -> list[str]:
+    """Return the command line that starts `command` tied to this process.
+
+    Args:
+        python: The interpreter that runs this file; needs Headrace, and nothing else.
+        command: What is to run.
+        pid_pipe: The writing end of a pipe of this process, where the program tells its pid.
+    """
+    # -P: a folder named headrace where the user stands must not be taken for ours.
+    own = [python, "-P", "-m", "headrace.core.process.parent_death", "--parent", str(os.getpid())]
+    tell = [] if pid_pipe is None else ["--tell", str(pid_pipe)]
+    return [*own, *tell, "--", *command]
+
+
+def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
+    """Tie this process to its parent and exec the command; exits 127 where there is none."""
+    end = arguments.index("--")
+    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    parent_pid, command = int(told["--parent"]), list(arguments[end + 1 :])
+    die_with_parent(parent_pid)
+    if "--tell" in told:
+        _report_pid(f"/proc/{parent_pid}/fd/{told['--tell']}")
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
+    try:
+        os.execvp(command[0], command)  # noqa: S606  (becoming the command is the purpose)
+    except OSError as error:
+        sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
+        sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _report_pid(pipe: str) -> None:
+    # torchrun passes no descriptors on to its ranks. A host that hides /proc costs no rank.
+    with suppress(OSError):
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    exec_bound_command(sys.argv[1:])

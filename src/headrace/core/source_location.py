@@ -1,0 +1,37 @@
+"""Where code comes from: the line of the user's script, and which files are a library's."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+PACKAGE = f"{Path(__file__).parents[1]}/"
+"""The folder of this package."""
+SITECUSTOMIZE_DIR = f"{PACKAGE}bootstrap/pythonpath"
+"""What comes first in PYTHONPATH, so that scripts begin with what Headrace prepares."""
+SMDDP_STAND_IN_DIR = f"{PACKAGE}bootstrap/smddp"
+"""What comes last in a script's path under SageMaker's contract: its library's stand-in."""
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d?[^/]*/|^<")
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file belongs to Python, an installed package or Headrace."""
+    return file.startswith(PACKAGE) or _LIBRARY.search(file) is not None
+
+
+def script_location() -> tuple[str, int]:
+    """Return file and line of the script's own code that led here, or a library's; ("", 0): none.
+
+    What torch's loaders and Headrace do on the way is passed over.
+    """
+    frame, found = sys._getframe(1), ("", 0)  # noqa: SLF001 - inspect.stack reads source files
+    while True:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in (PACKAGE, "torch/utils/data", "<frozen")):
+            if not is_library(file):
+                return file, frame.f_lineno
+            found = found if found[0] else (file, frame.f_lineno)
+        if frame.f_back is None:
+            return found
+        frame = frame.f_back

@@ -1,0 +1,1 @@
+"""Channels: the named inputs of a job, and how they reach a host."""

@@ -1,0 +1,288 @@
+"""Object files of the cache: whole ones linked into trees, partial ones, records of contents."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.core.lazy import sha256
+from headrace.data.channels.copy.cache_dir import UNMODIFIED_NS, CacheDir
+from headrace.data.channels.listing import version_of
+from headrace.data.storage import ObjectInfo, safe_url
+
+PART_BYTES = 8 * 2**20
+"""Longer objects are fetched, written and hashed in parts of this size: it is part of a name."""
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV}
+_FICLONE = 0x40049409  # <linux/fs.h>: the copy shares blocks, where the disk can
+_READ_ONLY = 0o444
+
+
+def content_name(digests: list[bytes], size_bytes: int) -> str:
+    """Return the name of a content: of one part its SHA-256, of more that of theirs."""
+    if len(digests) == 1:
+        return digests[0].hex()
+    state = sha256()
+    state.update(size_bytes.to_bytes(8, "big"))
+    for digest in digests:
+        state.update(digest)
+    return str(state.hexdigest())
+
+
+def is_unmodified(file: str, size_bytes: int) -> bool:
+    """Whether a file is one that was placed whole, and has not been written to since."""
+    try:
+        status = os.stat(file, follow_symlinks=False)  # noqa: PTH116  (asked of 100,000 files)
+    except OSError:
+        return False
+    return (
+        stat.S_ISREG(status.st_mode)
+        and status.st_size == size_bytes
+        and status.st_mtime_ns == UNMODIFIED_NS
+    )
+
+
+class ObjectFiles:
+    """The objects of a cache; any thread of any process may place some at any time."""
+
+    def __init__(self, folders: CacheDir) -> None:
+        self._folders = folders
+        self._made: set[str] = set()
+
+    def link(self, content: str, size_bytes: int, place: str) -> bool:
+        """Have a file of a content at a place; False where the cache does not hold it whole."""
+        file = self._folders.object_file(content)
+        if not is_unmodified(file, size_bytes):
+            return False
+        try:
+            self._link(file, place)
+        except FileNotFoundError:  # another process has just removed it
+            return False
+        return True
+
+    def place(self, content: str, data: memoryview, place: str) -> None:
+        """Write a content that is at hand to a place; raises OSError.
+
+        It is written where it is to be. Until it is whole it lacks the time that says so, and no
+        tree with it is complete.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            descriptor = os.open(place, flags, _READ_ONLY)
+        except FileExistsError:  # half of it, or what somebody has written to
+            os.unlink(place)  # noqa: PTH108
+            descriptor = os.open(place, flags, _READ_ONLY)
+        try:
+            size_bytes = len(data)
+            while len(data):
+                data = data[os.write(descriptor, data) :]
+            os.utime(descriptor, ns=(UNMODIFIED_NS, UNMODIFIED_NS))
+        finally:
+            os.close(descriptor)
+        self._share(content, size_bytes, place)
+
+    def place_draft(self, draft: str, descriptor: int, content: str, place: str) -> None:
+        """Have what was written to a draft at a place; the draft is gone then."""
+        os.fchmod(descriptor, _READ_ONLY)
+        os.utime(descriptor, ns=(UNMODIFIED_NS, UNMODIFIED_NS))
+        os.rename(draft, place)  # noqa: PTH104
+        self._share(content, os.fstat(descriptor).st_size, place)
+
+    def _share(self, content: str, size_bytes: int, place: str) -> None:
+        """Have a file of a tree be an object of the cache, or the object that there is."""
+        file = self._folders.object_file(content)
+        if content[:2] not in self._made:
+            os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120
+            self._made.add(content[:2])
+        try:
+            os.link(place, file)
+        except FileExistsError:
+            if not self.link(content, size_bytes, place):  # somebody has written to it
+                os.unlink(file)  # noqa: PTH108
+                os.link(place, file)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:  # without links the tree has it to itself
+                raise
+
+    def _link(self, file: str, place: str) -> None:
+        """Link a file to a place, or where a disk can have no more links of it, copy it there."""
+        # Elsewhere: what a killed process leaves must not be found among a channel's files.
+        beside = f"{self._folders.folder}/drafts/link-{uuid4().hex}"
+        try:
+            os.link(file, place)
+        except FileExistsError:  # whoever reads there finds one or the other
+            os.link(file, beside)
+            os.replace(beside, place)  # noqa: PTH105
+            with suppress(FileNotFoundError):  # one file under both names: rename leaves both
+                os.unlink(beside)  # noqa: PTH108
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            _copy(file, beside)
+            os.replace(beside, place)  # noqa: PTH105
+
+
+def _copy(file: str, place: str) -> None:
+    """Copy a file; the copy shares the disk's blocks where it can."""
+    with open(file, "rb") as source, open(place, "wb") as copy:  # noqa: PTH123
+        try:
+            fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
+        except OSError:
+            shutil.copyfileobj(source, copy, PART_BYTES)
+    os.chmod(place, _READ_ONLY)  # noqa: PTH101
+    os.utime(place, ns=(UNMODIFIED_NS, UNMODIFIED_NS))
+
+
+class PartialObject:
+    """A file of an object's length, and beside it the SHA-256 of each part that is written.
+
+    After a kill the parts whose bytes still have their hash are kept.
+
+    Args:
+        folders: The cache's.
+        base: The URL below which the object lies.
+        info: The object.
+
+    Attributes:
+        info: The object.
+        file: The file.
+        descriptor: It, open.
+        left: How many parts are still to come, as whoever fetches them counts.
+    """
+
+    def __init__(self, folders: CacheDir, base: str, info: ObjectInfo) -> None:
+        self.info = info
+        self.left = 0
+        state = sha256()
+        named = [safe_url(base), info.path, version_of(info), info.size_bytes]
+        state.update(json.dumps(named).encode())
+        self.file = f"{folders.folder}/drafts/{state.hexdigest()[:32]}"
+        self.descriptor = _open_partial(self.file)
+        if not _lock_partial(self.descriptor, self.file):  # another job fetches the same object
+            os.close(self.descriptor)
+            self.file += f"-{uuid4().hex}"
+            self.descriptor = _open_partial(self.file)
+            _lock_partial(self.descriptor, self.file)
+        self._notes = os.open(
+            f"{self.file}.parts", os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        self._digests: dict[int, bytes] = {}
+        self._count = -(-info.size_bytes // PART_BYTES)
+        self._noting = threading.Lock()
+
+    def resume(self) -> int:
+        """Keep what an earlier process wrote; return how many bytes that is."""
+        noted = {}
+        for line in os.pread(self._notes, 2**27, 0).splitlines():
+            with suppress(ValueError):
+                number, digest = json.loads(line)
+                noted[number] = bytes.fromhex(digest)
+        for number, digest in noted.items():
+            start, length = self.span(number)
+            data = os.pread(self.descriptor, length, start)
+            if hashlib.sha256(data).digest() == digest:
+                self._digests[number] = digest
+        os.ftruncate(self.descriptor, self.info.size_bytes)
+        return sum(self.span(number)[1] for number in self._digests)
+
+    def missing(self) -> list[int]:
+        """Return the parts that are still to come."""
+        return [number for number in range(self._count) if number not in self._digests]
+
+    def digests(self) -> list[bytes]:
+        """Return the SHA-256 of each part, in order."""
+        return [self._digests[number] for number in range(self._count)]
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Return where a part begins and how long it is."""
+        start = number * PART_BYTES
+        return start, min(PART_BYTES, self.info.size_bytes - start)
+
+    def write(self, number: int, data: memoryview) -> None:
+        """Write a part, then note it; raises OSError."""
+        digest = hashlib.sha256(data).digest()
+        at, _ = self.span(number)
+        while len(data):
+            written = os.pwrite(self.descriptor, data, at)
+            data, at = data[written:], at + written
+        with self._noting:
+            os.write(self._notes, f"\n{json.dumps([number, digest.hex()])}".encode())
+            self._digests[number] = digest
+
+    def close(self) -> None:
+        """Close it; the file has another name by now."""
+        os.unlink(f"{self.file}.parts")  # noqa: PTH108
+        os.close(self._notes)
+        os.close(self.descriptor)
+
+
+def _open_partial(file: str) -> int:
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _lock_partial(descriptor: int, file: str) -> bool:
+    """Lock a file; False where another process has it, or took it away meanwhile."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.stat(file).st_ino == os.fstat(descriptor).st_ino  # noqa: PTH116
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+class ContentRecords:
+    """A file to which any process adds lines; one that a killed process left half is passed over.
+
+    Args:
+        folders: The cache's.
+        url: The URL below which the objects lie; its secrets are left out.
+        is_read: Whether what it tells is needed; else it is added to alone.
+    """
+
+    def __init__(self, folders: CacheDir, url: str, *, is_read: bool = True) -> None:
+        state = sha256()
+        state.update(safe_url(url).rstrip("/").encode())
+        self._file: Path = folders.folder / "known" / state.hexdigest()[:32]
+        self._contents = self._read() if is_read else {}
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(self._file, flags, 0o644)
+
+    def get(self, info: ObjectInfo) -> str | None:
+        """Return the content of an object; None: it was never fetched."""
+        return self._contents.get((info.path, version_of(info), info.size_bytes))
+
+    def add(self, contents: Sequence[tuple[ObjectInfo, str]]) -> None:
+        """Note the contents of objects that are on disk; raises OSError."""
+        lines = []
+        for info, content in contents:
+            key = (info.path, version_of(info), info.size_bytes)
+            self._contents[key] = content
+            # Its own newline comes first, so that half a line of another spoils no whole one.
+            lines.append(f"\n{json.dumps([*key, content])}")
+        os.write(self._descriptor, "".join(lines).encode())
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _read(self) -> dict[tuple[str, str, int], str]:
+        contents = {}
+        try:
+            lines = self._file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return {}
+        for line in lines:
+            try:
+                path, version, size_bytes, content = json.loads(line)
+            except ValueError:
+                continue
+            contents[path, version, size_bytes] = content
+        return contents

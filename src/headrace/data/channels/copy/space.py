@@ -1,0 +1,167 @@
+"""Space for a copy on the disk and within the cache's limit, and the eviction of unused trees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import NoSpaceError
+from headrace.core.units import format_bytes
+from headrace.data.channels.copy.cache_dir import CacheDir, wait_for_lock
+from headrace.data.channels.sidecar import write_status
+
+_BLOCK_BYTES = 4096  # what a file takes beyond its bytes, at most
+_PATIENCE_S = 300.0
+_DRAFTS_LAST_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceNeed:
+    """What a copy takes.
+
+    Attributes:
+        channel: As the command line names it.
+        size_bytes: Of the whole channel.
+        missing_bytes: Of what has to be fetched.
+        missing_files: How many files that is.
+    """
+
+    channel: str
+    size_bytes: int
+    missing_bytes: int
+    missing_files: int
+
+    @property
+    def disk_bytes(self) -> int:
+        """What has to be fetched takes on the disk."""
+        return self.missing_bytes + self.missing_files * _BLOCK_BYTES
+
+
+def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
+    """Remove trees that no job uses, those used longest ago first, until there is room.
+
+    Args:
+        folders: The cache's.
+        need: What is to be fetched.
+        limit_bytes: How much the cache may hold; None: what the disk does.
+
+    Raises:
+        NoSpaceError: There is too little, whatever is removed.
+    """
+    if limit_bytes is not None and need.size_bytes > limit_bytes:
+        raise NoSpaceError(
+            f"{need.channel}: its {format_bytes(need.size_bytes)} are more than the cache may hold "
+            f"({format_bytes(limit_bytes)}). Raise --cache-limit, or stream the channel."
+        )
+    if not need.missing_files:
+        return
+    lock = folders.lock("room")
+    try:
+        wait_for_lock(
+            lock, alone=True, first=lambda _: None, alive=lambda: 0.0, patience_s=_PATIENCE_S
+        )
+        _clear_drafts(folders)
+        if _shortfall(folders, need, limit_bytes) > 0 or _lacks_inodes(folders, need):
+            _evict(folders, need, limit_bytes)
+    finally:
+        lock.close()
+
+
+def _evict(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
+    sweep(folders)
+    for identity in _by_last_use(folders):
+        if _shortfall(folders, need, limit_bytes) <= 0 and not _lacks_inodes(folders, need):
+            return
+        if remove_tree(folders, identity):
+            sweep(folders)
+    if _lacks_inodes(folders, need):
+        raise NoSpaceError(
+            f"{need.channel}: {need.missing_files:,} files are to be fetched, and the disk of "
+            f"{folders.folder} has no room for so many. Name another folder: --cache-dir FOLDER."
+        )
+    short = _shortfall(folders, need, limit_bytes)
+    if short <= 0:
+        return
+    free = shutil.disk_usage(folders.folder).free
+    if limit_bytes is not None and need.disk_bytes <= free:
+        raise NoSpaceError(
+            f"{need.channel}: {format_bytes(need.disk_bytes)} are to be fetched, and running jobs "
+            f"hold so much of the cache's {format_bytes(limit_bytes)} that {format_bytes(short)} "
+            "are missing. Raise --cache-limit, or wait for them."
+        )
+    raise NoSpaceError(
+        f"{need.channel}: {format_bytes(need.disk_bytes)} are to be fetched, and the disk of "
+        f"{folders.folder} has {format_bytes(free)} free. Make room, or name another folder: "
+        "--cache-dir FOLDER."
+    )
+
+
+def remove_tree(folders: CacheDir, identity: str) -> bool:
+    """Remove a tree unless a job uses it or makes it; tell whether it is gone."""
+    lock = folders.lock(identity)
+    try:
+        if not lock.take(alone=True):
+            return False
+        folders.complete(identity).unlink(missing_ok=True)
+        shutil.rmtree(folders.tree(identity), ignore_errors=True)
+        return not folders.tree(identity).exists()
+    finally:
+        lock.close()
+
+
+def sweep(folders: CacheDir) -> None:
+    """Remove the objects that no tree has any more."""
+    for entry in _objects(folders):
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_nlink == 1:
+                os.unlink(entry.path)  # noqa: PTH108
+
+
+def used_bytes(folders: CacheDir) -> int:
+    """Return what the cache's objects and drafts take on the disk."""
+    total = 0
+    for entry in (*_objects(folders), *os.scandir(folders.folder / "drafts")):
+        with suppress(OSError):  # removed meanwhile
+            total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def _shortfall(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> int:
+    short = need.disk_bytes - shutil.disk_usage(folders.folder).free
+    if limit_bytes is not None:
+        short = max(short, used_bytes(folders) + need.missing_bytes - limit_bytes)
+    return short
+
+
+def _lacks_inodes(folders: CacheDir, need: SpaceNeed) -> bool:
+    status = os.statvfs(folders.folder)  # some file systems count no files, and say 0
+    return status.f_files > 0 and status.f_favail < need.missing_files
+
+
+def _by_last_use(folders: CacheDir) -> list[str]:
+    found = []
+    for tree in (folders.folder / "trees").iterdir():
+        with suppress(OSError):
+            used = folders.complete(tree.name)
+            found.append(((used if used.exists() else tree).stat().st_mtime, tree.name))
+    return [name for _, name in sorted(found)]
+
+
+def _objects(folders: CacheDir) -> Iterator[os.DirEntry[str]]:
+    for folder in os.scandir(folders.folder / "objects"):
+        yield from os.scandir(folder.path)
+
+
+def _clear_drafts(folders: CacheDir) -> None:
+    """Remove what killed processes left half-written, and nobody has gone on with for a day."""
+    oldest = time.time() - _DRAFTS_LAST_S
+    for entry in os.scandir(folders.folder / "drafts"):
+        with suppress(OSError):
+            if entry.stat().st_mtime < oldest:
+                Path(entry.path).unlink()
+                write_status(f"headrace: removed {entry.path}, half an object of a day ago\n")

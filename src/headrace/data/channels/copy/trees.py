@@ -1,0 +1,261 @@
+"""Trees of channels in the cache: made, or reused from another job, locked while in use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import HeadraceError, StorageError
+from headrace.data.channels.copy.cache_dir import CacheDir, CacheLock, disk_error, wait_for_lock
+from headrace.data.channels.copy.fetcher import FOLDER, ObjectFetcher
+from headrace.data.channels.copy.object_files import ContentRecords, ObjectFiles, is_unmodified
+from headrace.data.channels.copy.parallel_fetch import (
+    FetchShare,
+    default_processes,
+    fetch_in_processes,
+    split_objects,
+)
+from headrace.data.channels.copy.space import SpaceNeed, make_space
+from headrace.data.channels.listing import ChannelListing, first_names
+from headrace.data.channels.sidecar import CopyProgress, write_status
+from headrace.data.storage import ObjectInfo, StorageConfig
+from headrace.data.storage.client.requests import submit
+
+_PATIENCE_S = 120.0  # a process that makes a tree shows that it lives every second
+_HEARTBEAT_S = 1.0
+_LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedTree:
+    """A complete tree that nobody removes while it is held.
+
+    Attributes:
+        folder: Where the channel's files are.
+        listing: What they are of.
+        lock: What holds it.
+        used: The file whose time says when it was last in use.
+    """
+
+    folder: Path
+    listing: ChannelListing
+    lock: CacheLock
+    used: Path
+
+    def let_go(self) -> None:
+        """Note that it was in use until now, and let go of it."""
+        with suppress(OSError):
+            os.utime(self.used)
+        self.lock.close()
+
+
+class CacheTrees:
+    """The trees of a cache.
+
+    Args:
+        folders: The cache's.
+        limit_bytes: How much it may hold; None: what the disk does.
+        config: How requests are made.
+        processes: How many fetch small objects at once; None: as the cores allow.
+    """
+
+    def __init__(
+        self, folders: CacheDir, limit_bytes: int | None, config: StorageConfig,
+        processes: int | None = None,
+    ) -> None:  # fmt: skip
+        self._folders = folders
+        self._limit_bytes = limit_bytes
+        self._config = config
+        self._processes = processes or default_processes()
+
+    def hold(self, name: str, listing: ChannelListing) -> LockedTree:
+        """Return the tree of a listing, made where there is none, and held.
+
+        Args:
+            name: The channel's.
+            listing: What it has.
+
+        Raises:
+            StorageError: An object cannot be had, or the disk cannot take it.
+            UsageError: The disk has no locks.
+        """
+        for identity in _identities(listing.identity()):
+            while True:
+                lock = self._folders.lock(identity)
+                if not self._lock_exclusively(name, identity, lock):
+                    if self._is_intact(identity, listing):
+                        return self._held(name, identity, listing, lock)
+                    lock.close()
+                    break  # a running job has spoilt it: another one is made beside it
+                if not self._is_intact(identity, listing):
+                    self._make(name, identity, listing)
+                # Turned into a shared one it may be lost for a moment: then all begins anew.
+                if lock.take(alone=False) and self._folders.complete(identity).exists():
+                    return self._held(name, identity, listing, lock, said=True)
+                lock.close()
+        raise AssertionError
+
+    def _lock_exclusively(self, name: str, identity: str, lock: CacheLock) -> bool:
+        """Take a tree's lock alone; False: it is complete, and taken together with others."""
+        complete, beat = self._folders.complete(identity), self._folders.tree(identity) / "beat"
+
+        def is_shared() -> bool:
+            return complete.exists() and lock.take(alone=False)
+
+        if is_shared():
+            return False
+        return wait_for_lock(
+            lock,
+            alone=True,
+            first=lambda holder: write_status(
+                f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
+            ),
+            alive=lambda: _modified_s(beat),
+            patience_s=_PATIENCE_S,
+            until=is_shared,
+        )
+
+    def _held(
+        self,
+        name: str,
+        identity: str,
+        listing: ChannelListing,
+        lock: CacheLock,
+        *,
+        said: bool = False,
+    ) -> LockedTree:
+        complete = self._folders.complete(identity)
+        os.utime(complete)
+        if not said:
+            progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
+            progress.end(listing.url)
+        folder = self._folders.tree(identity) / "data"
+        return LockedTree(folder=folder, listing=listing, lock=lock, used=complete)
+
+    def _is_intact(self, identity: str, listing: ChannelListing) -> bool:
+        """Whether a tree is complete, and nobody has written to its files since."""
+        if not self._folders.complete(identity).exists():
+            return False
+        data = self._folders.tree(identity) / "data"
+        return not any(_is_missing(f"{data}/{info.path}", info) for info in listing.objects)
+
+    def _make(self, name: str, identity: str, listing: ChannelListing) -> None:
+        tree = self._folders.tree(identity)
+        data = tree / "data"
+        known = ContentRecords(self._folders, listing.base)
+        progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
+        try:
+            self._folders.complete(identity).unlink(missing_ok=True)
+            data.mkdir(parents=True, exist_ok=True)
+            for folder in listing.folders:
+                (data / folder).mkdir(exist_ok=True)
+            missing = self._hardlink_known(listing, data, known, progress)
+            need = SpaceNeed(
+                channel=f"--channel {name}={listing.url}",
+                size_bytes=listing.size_bytes,
+                missing_bytes=sum(info.size_bytes for info in missing),
+                missing_files=len(missing),
+            )
+            make_space(self._folders, need, self._limit_bytes)
+            if missing:
+                self._fetch(missing, listing.base, tree, known, progress)
+            lost = [
+                info.path for info in listing.objects if _is_missing(f"{data}/{info.path}", info)
+            ]
+            if lost:
+                raise StorageError(
+                    f"{need.channel}: {first_names(lost)}: gone from {data} while the channel was "
+                    "copied. Does another program tidy there? Name another folder: --cache-dir."
+                )
+            self._folders.complete(identity).touch()
+        except HeadraceError:
+            raise
+        except OSError as error:
+            raise disk_error(error, str(data)) from error
+        known.close()  # not after a failure: threads may be writing there, until this process ends
+        progress.end(listing.url)
+
+    def _fetch(
+        self, missing: Sequence[ObjectInfo], base: str, tree: Path, known: ContentRecords,
+        progress: CopyProgress,
+    ) -> None:  # fmt: skip
+        data, cache = str(tree / "data"), str(self._folders.folder)
+        own, *others = split_objects(missing, self._processes)
+        shares = [
+            FetchShare(base=base, tree=data, cache=cache, objects=tuple(objects))
+            for objects in others
+        ]
+        with fetch_in_processes(shares, progress) as works:
+            fetcher = ObjectFetcher(base, data, self._folders, known, progress, self._config)
+            here = submit(fetcher.fetch(own))
+            try:
+                _show_until([*works, here], progress, tree / "beat")
+            finally:
+                here.cancel()  # where another process failed
+
+    def _hardlink_known(
+        self, listing: ChannelListing, data: Path, known: ContentRecords, progress: CopyProgress
+    ) -> list[ObjectInfo]:
+        """Have what is on this host already in the tree; return what is not."""
+        objects, missing = ObjectFiles(self._folders), []
+        for info in listing.objects:
+            place = f"{data}/{info.path}"
+            if _is_missing(place, info) and not _hardlink(objects, known.get(info), info, place):
+                missing.append(info)
+                continue
+            progress.keep(objects=1, size_bytes=info.size_bytes)
+        return missing
+
+
+def _hardlink(objects: ObjectFiles, content: str | None, info: ObjectInfo, place: str) -> bool:
+    if content is None:
+        return False
+    if content == FOLDER:
+        Path(place).mkdir(exist_ok=True)
+        return True
+    return objects.link(content, info.size_bytes, place)
+
+
+def _is_missing(place: str, info: ObjectInfo) -> bool:
+    if is_unmodified(place, info.size_bytes):
+        return False
+    return info.size_bytes > 0 or not Path(place).is_dir()
+
+
+def _show_until(works: Sequence[Future[None]], progress: CopyProgress, beat: Path) -> None:
+    """Wait for works, showing how far they are; each request of theirs has a deadline.
+
+    Raises what the first of them raises that fails.
+    """
+    beaten_s = 0.0
+    while True:
+        now = time.monotonic()
+        if now - beaten_s >= _HEARTBEAT_S:
+            beaten_s = now
+            beat.touch()
+        progress.show()
+        done, pending = wait(works, _LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
+        for work in done:
+            work.result()
+        if not pending:
+            return
+
+
+def _modified_s(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _identities(first: str) -> Iterator[str]:
+    yield first
+    number = 2
+    while True:
+        yield f"{first}-{number}"
+        number += 1

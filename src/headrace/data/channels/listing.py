@@ -1,0 +1,207 @@
+"""The objects of a channel, each with a path on this host, and warnings of changed objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.errors import HeadraceError, NotFoundError, StorageError, UsageError
+from headrace.core.lazy import sha256
+from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.sidecar import write_status
+from headrace.data.storage import ObjectInfo, StorageConfig, open_store, safe_url, split_url
+from headrace.data.storage.client.retries import NO_FILES_NAME
+from headrace.data.storage.urls import parse_url
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelListing:
+    """The objects of a channel that this host gets.
+
+    Attributes:
+        base: The URL that their paths are below; may hold secrets.
+        url: The channel's URL as it may be told.
+        objects: By path, in the order of their keys.
+        folders: Every folder that they lie in, parents first.
+    """
+
+    base: str
+    url: str
+    objects: tuple[ObjectInfo, ...]
+    folders: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all objects."""
+        return sum(info.size_bytes for info in self.objects)
+
+    def identity(self) -> str:
+        """Return what two listings share where they are of the same objects, unchanged."""
+        state = sha256()
+        state.update(json.dumps([safe_url(self.base), self.folders]).encode())
+        for info in self.objects:
+            state.update(json.dumps([info.path, version_of(info), info.size_bytes]).encode())
+        return str(state.hexdigest()[:32])
+
+    def changes_since(self, earlier: ChannelListing) -> list[str]:
+        """Return the paths of objects that an earlier listing had, and that are others now."""
+        now = {info.path: (version_of(info), info.size_bytes) for info in self.objects}
+        return [
+            info.path
+            for info in earlier.objects
+            if now.get(info.path) != (version_of(info), info.size_bytes)
+        ]
+
+
+def version_of(info: ObjectInfo) -> str:
+    """Return what changes when an object does: its ETag, or where there is none its time."""
+    return info.etag or f"@{info.modified_s}"
+
+
+def list_channel(wanted: ChannelRequest, config: StorageConfig) -> ChannelListing:
+    """Return what a channel has for this host.
+
+    Args:
+        wanted: The channel, and which share of it.
+        config: How requests are made.
+
+    Raises:
+        UsageError: There is nothing, or something that cannot lie in a folder.
+        StorageError: It cannot be read.
+    """
+    base, found = _list_objects(wanted, config)
+    named = f"--channel {wanted.name}={safe_url(wanted.url)}"
+    if not found:
+        raise UsageError(f"{named}: there is no object there, nor any below it. Check the URL.")
+    files, folders = _files_and_folders(named, found)
+    share = files[wanted.number :: wanted.of]
+    if not share:
+        raise UsageError(
+            f"{named}: {len(files)} objects cannot be shared by {wanted.of} hosts, each of which "
+            "wants one. Use fewer hosts, or FullyReplicated."
+        )
+    return ChannelListing(
+        base=base, url=safe_url(wanted.url), objects=tuple(share), folders=tuple(folders)
+    )
+
+
+def _list_objects(wanted: ChannelRequest, config: StorageConfig) -> tuple[str, list[ObjectInfo]]:
+    """Return the URL below which objects lie, and them: of a folder, or one by its name."""
+    url = wanted.url
+    location = parse_url(url)
+    if location.kind == "memory":
+        raise UsageError(
+            f"{location.url}: what lies in a process's memory is no channel of another. Name a "
+            "URL of a bucket, or a path."
+        )
+    unlisted: StorageError | None = None
+    try:
+        found = list(open_store(url, config=config, client="direct").list())
+    except StorageError as error:
+        if NO_FILES_NAME in str(error):
+            raise UsageError(
+                f"--channel {wanted.name}={safe_url(url)}: {NO_FILES_NAME}. Rename the object, or "
+                "name a folder beside it."
+            ) from None
+        if location.kind != "http":  # a plain web server lists nothing
+            raise
+        found, unlisted = [], error
+    if found or not location.prefix:
+        return url, found
+    folder, name = split_url(url)
+    try:
+        only = open_store(folder, config=config, client="direct").head(name)
+    except NotFoundError:
+        if unlisted is not None:
+            raise unlisted from None
+        return url, []
+    return folder, [only]
+
+
+def _files_and_folders(
+    named: str, found: Sequence[ObjectInfo]
+) -> tuple[list[ObjectInfo], list[str]]:
+    """Return the objects that are files, and the folders that they need."""
+    needed: dict[str, str] = {}
+    for info in found:
+        parts = info.path.split("/")
+        if any(part in {"", ".", ".."} or "\0" in part for part in parts):
+            raise UsageError(
+                f"{named}: the object {info.path!r} would not lie in the channel's folder. "
+                "Rename it, or name a folder beside it."
+            )
+        for end in range(1, len(parts)):
+            needed.setdefault("/".join(parts[:end]), info.path)
+    files: dict[str, ObjectInfo] = {}
+    for info in found:
+        # What consoles write to show a folder: an empty object, its key the folder's.
+        if info.size_bytes == 0 and (info.path in needed or info.path in files):
+            continue
+        inner = needed.get(info.path)
+        if inner is not None:
+            raise UsageError(
+                f"{named}: {info.path!r} is an object, and a folder too ({inner!r} lies in it). "
+                "No disk can hold both: rename one, or name a folder beside them."
+            )
+        files[info.path] = info
+    return list(files.values()), sorted(needed)
+
+
+def check_unchanged(url: str, listed: ObjectInfo, came: ObjectInfo) -> None:
+    """Raise StorageError where what came is another object than the one that was listed."""
+    if listed.size_bytes == came.size_bytes:
+        if listed.etag and came.etag:
+            is_same = listed.etag == came.etag
+        else:
+            is_same = int(listed.modified_s) == int(came.modified_s)  # headers tell whole seconds
+        if is_same:
+            return
+    raise StorageError(
+        f"{url}: it was replaced after the channel was listed ({_described(listed)} became "
+        f"{_described(came)}). Start again once nobody writes there."
+    )
+
+
+def _described(info: ObjectInfo) -> str:
+    return f"{info.size_bytes:,} bytes, ETag {info.etag or 'unknown'}"
+
+
+def first_names(paths: Sequence[str]) -> str:
+    """Return up to five paths, and how many more there are."""
+    more = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def warn_of_changes(
+    wanted: ChannelRequest, before: ChannelListing, config: StorageConfig, *, read: str
+) -> None:
+    """List a channel once more and warn of objects that are others now.
+
+    Args:
+        wanted: The channel.
+        before: What it had when the job began.
+        config: How requests are made.
+        read: What the job has read of such objects, as a message ends.
+    """
+    try:
+        changed = list_channel(wanted, config).changes_since(before)
+    except HeadraceError as error:
+        warn_of_unknown_changes(wanted.name, error)
+        return
+    if changed:
+        these = "object was" if len(changed) == 1 else "objects were"
+        write_status(
+            f"headrace: warning: channel {wanted.name}: {len(changed):,} {these} replaced or "
+            f"removed at {before.url} while the job ran, which has read {read}: "
+            f"{first_names(changed)}\n"
+        )
+
+
+def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
+    """Warn that nothing is known of such objects."""
+    write_status(
+        f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
+    )

@@ -1,0 +1,257 @@
+"""FUSE programs that mount a URL on this host, and the process that runs one and unmounts.
+
+Mountpoint for S3 and gcsfuse come from the clouds themselves and go first where they are; rclone
+knows all stores. All of them are called so that they stay in the foreground, read only, list once,
+keep what was read on disk, and read ahead.
+
+`python -m headrace.data.channels.mount.mount_program --parent PID --folder FOLDER -- command...`
+ends when that process does, by SIGTERM, or when the command ends: the program may find its folder
+in use, and leave it behind. Its exit code is the command's.
+
+Sources: github.com/awslabs/mountpoint-s3 doc/CONFIGURATION.md, docs.cloud.google.com/storage
+"gcsfuse command", rclone.org/commands/rclone_mount and rclone.org/s3.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import HeadraceError
+from headrace.core.process.parent_death import die_with_parent, parent_bound_command
+from headrace.data.storage.client.credentials import read_settings
+from headrace.data.storage.urls import Location
+
+_UNMOUNTS = ("fusermount3", "fusermount")
+_DEVICE = Path("/dev/fuse")
+_MOUNTED = Path("/proc/self/mountinfo")  # the fifth field of a line is where; see proc(5)
+_LISTED_S = 24 * 3600  # what was listed is taken to be so for as long
+_AHEAD_MIB = 16
+# What reading a file's times would cost a request for each of them.
+_RCLONE = (
+    "--read-only", "--vfs-cache-mode=full", f"--vfs-read-ahead={_AHEAD_MIB}Mi",
+    "--vfs-read-chunk-size=4Mi", "--vfs-fast-fingerprint", f"--dir-cache-time={_LISTED_S}s",
+    f"--attr-timeout={_LISTED_S}s", "--poll-interval=0", "--no-modtime", "--no-checksum",
+    "--vfs-cache-max-age=240h", "--use-mmap", "--config=",
+)  # fmt: skip
+
+
+class NoMountError(HeadraceError):
+    """Nothing can be mounted on this host; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountProgram:
+    """A program, and how it shows a URL as a folder.
+
+    Attributes:
+        name: The program's.
+        command: Its arguments; no secret is among them.
+        environment: Variables that it has beside this process's; secrets may be.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def choose_programs(
+    location: Location, folder: Path, cache: Path, *, cache_bytes: int
+) -> list[MountProgram]:
+    """Return what shows a URL as a folder on this host, the best first.
+
+    Args:
+        location: What the URL names.
+        folder: Where; it exists and is empty.
+        cache: Where what was read is kept.
+        cache_bytes: How much of it.
+
+    Raises:
+        NoMountError: No program is there, or this host has no FUSE.
+        UsageError: Settings of the store that cannot be.
+    """
+    if not _DEVICE.exists():
+        raise NoMountError(f"this host has no {_DEVICE} (in a container: --device {_DEVICE})")
+    if not any(map(shutil.which, _UNMOUNTS)):
+        raise NoMountError("this host has no fusermount3 (package fuse3)")
+    ways = _PROGRAMS.get(location.kind, {})
+    if not ways:
+        raise NoMountError(f"no program shows {location.url} as a folder")
+    found = [
+        way(program, location, folder, cache, cache_bytes)
+        for name, way in ways.items()
+        if (program := _program_path(name)) is not None
+    ]
+    if not found:
+        raise NoMountError(f"none of {', '.join(ways)} is on this host")
+    return found
+
+
+def _program_path(name: str) -> str | None:
+    """Return a program of the user's path, or one that is installed beside this Python."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def is_mounted(folder: Path) -> bool:
+    """Whether something is mounted at a folder, also where its program is gone."""
+    # Not by looking at the folder, which may answer no more.
+    place = str(folder.parent.resolve() / folder.name).replace(" ", "\\040")
+    lines = _MOUNTED.read_text(errors="surrogateescape").splitlines()
+    return any(line.split(" ")[4] == place for line in lines)
+
+
+def unmount(folder: Path) -> None:
+    """End a mount at a folder, where there is one, whoever uses it."""
+    program = next((found for name in _UNMOUNTS if (found := shutil.which(name))), None)
+    if program is not None and is_mounted(folder):
+        subprocess.run([program, "-u", "-z", str(folder)], capture_output=True, check=False)
+
+
+def _mountpoint(
+    program: str, location: Location, folder: Path, cache: Path, cache_bytes: int
+) -> MountProgram:
+    settings = read_settings(location)
+    command = [
+        program, location.root, str(folder), "--read-only", "--foreground",
+        f"--cache={cache}", f"--max-cache-size={cache_bytes // 2**20}",
+        f"--metadata-ttl={_LISTED_S}",
+    ]  # fmt: skip
+    if location.prefix:
+        command.append(f"--prefix={location.prefix}/")
+    if "endpoint" in settings:
+        command += [f"--endpoint-url={settings['endpoint']}", "--force-path-style"]
+    if "region" in settings:
+        command.append(f"--region={settings['region']}")
+    if settings.get("skip_signature"):
+        command.append("--no-sign-request")
+    return MountProgram(name="mount-s3", command=tuple(command), environment=_aws_secrets(settings))
+
+
+def _gcsfuse(
+    program: str, location: Location, folder: Path, cache: Path, cache_bytes: int
+) -> MountProgram:
+    settings = read_settings(location)
+    command = [
+        program, "--foreground", "--implicit-dirs", "-o", "ro", f"--cache-dir={cache}",
+        f"--file-cache-max-size-mb={cache_bytes // 2**20}",
+        f"--metadata-cache-ttl-secs={_LISTED_S}", "--stat-cache-max-size-mb=-1",
+        "--type-cache-max-size-mb=-1",
+    ]  # fmt: skip
+    if location.prefix:
+        command.append(f"--only-dir={location.prefix}")
+    if "base_url" in settings:
+        command.append(f"--custom-endpoint={settings['base_url']}")
+    if settings.get("skip_signature"):
+        command.append("--anonymous-access")
+    return MountProgram(name="gcsfuse", command=(*command, location.root, str(folder)))
+
+
+def _rclone(
+    program: str, location: Location, folder: Path, cache: Path, cache_bytes: int
+) -> MountProgram:
+    settings = read_settings(location)
+    backend, environment = _RCLONES[location.kind](settings)
+    told = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in environment[0])])
+    command = (
+        program, "mount", f":{told}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
+        *_RCLONE, f"--cache-dir={cache}", f"--vfs-cache-max-size={cache_bytes}",
+    )  # fmt: skip
+    return MountProgram(name="rclone", command=command, environment=environment[1])
+
+
+_RemoteOptions = tuple[str, tuple[list[tuple[str, str]], dict[str, str]]]
+
+
+def _rclone_s3(settings: Mapping[str, Any]) -> _RemoteOptions:
+    told = [("env_auth", "false" if settings.get("skip_signature") else "true")]
+    if "endpoint" in settings:
+        told += [("provider", "Other"), ("endpoint", settings["endpoint"])]
+    else:
+        told.append(("provider", "AWS"))
+    if "region" in settings:
+        told.append(("region", settings["region"]))
+    return "s3", (told, _aws_secrets(settings))
+
+
+def _rclone_gs(settings: Mapping[str, Any]) -> _RemoteOptions:
+    told = [("env_auth", "true"), ("bucket_policy_only", "true")]
+    if settings.get("skip_signature"):
+        told = [("anonymous", "true")]
+    if "base_url" in settings:
+        told.append(("endpoint", f"{settings['base_url']}/storage/v1/"))
+    return "gcs", (told, {})
+
+
+def _rclone_az(settings: Mapping[str, Any]) -> _RemoteOptions:
+    told = [("env_auth", "true")]
+    if "account_name" in settings:
+        told.append(("account", settings["account_name"]))
+    key = settings.get("account_key")
+    return "azureblob", (told, {"RCLONE_AZUREBLOB_KEY": key} if key else {})
+
+
+def _aws_secrets(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of a profile, which the programs find in variables only."""
+    names = {
+        "access_key_id": "AWS_ACCESS_KEY_ID",
+        "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "session_token": "AWS_SESSION_TOKEN",
+    }
+    return {name: settings[ours] for ours, name in names.items() if ours in settings}
+
+
+def _quoted(value: str) -> str:
+    """Return a value of rclone's connection strings: in quotes, as it may hold a colon."""
+    return '"' + value.replace('"', '""') + '"'
+
+
+_RCLONES: Mapping[str, Callable[[Mapping[str, Any]], _RemoteOptions]] = {
+    "s3": _rclone_s3,
+    "gs": _rclone_gs,
+    "az": _rclone_az,
+}
+_PROGRAMS: Mapping[str, Mapping[str, Callable[[str, Location, Path, Path, int], MountProgram]]] = {
+    "s3": {"mount-s3": _mountpoint, "rclone": _rclone},
+    "gs": {"gcsfuse": _gcsfuse, "rclone": _rclone},
+    "az": {"rclone": _rclone},
+}
+
+_END_S = 5.0
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def supervised_command(folder: Path, parent_pid: int, command: Sequence[str]) -> list[str]:
+    """Return the command line that does so for a command which shows something at a folder."""
+    own = [sys.executable, "-P", "-m", "headrace.data.channels.mount.mount_program"]
+    return [*own, "--parent", str(parent_pid), "--folder", str(folder), "--", *command]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command until it, or whoever asked for it, ends."""
+    end = arguments.index("--")
+    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_END_SIGNALS, signal.SIGCHLD})
+    die_with_parent(int(told["--parent"]), signal.SIGTERM)
+    program = subprocess.Popen(
+        parent_bound_command(sys.executable, arguments[end + 1 :]), start_new_session=True
+    )
+    while program.poll() is None:
+        if signal.sigwait({*_END_SIGNALS, signal.SIGCHLD}) in _END_SIGNALS:
+            program.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                program.wait(_END_S)
+            break
+    unmount(Path(told["--folder"]))
+    program.kill()
+    return program.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

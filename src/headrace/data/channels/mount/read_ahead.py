@@ -1,0 +1,61 @@
+"""The process that reads files of a mount ahead of the script, so that they are on disk in time.
+
+`python -m headrace.data.channels.mount.read_ahead FOLDER BYTES` reads every file, in the order of
+names and many concurrently, until it has read so many bytes; what caches them is the mount's
+program. A file that cannot be read is left to whoever wants it, who gets the error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+_READERS = 32  # a small object costs one round trip to the store, whatever its size
+_PIECE_BYTES = 2**20
+_NICENESS = 10
+
+
+class _ByteBudget:
+    """The bytes that may yet be read."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._lock = Lock()
+
+    def take(self, count: int) -> bool:
+        """Take some, and return whether there were any."""
+        with self._lock:
+            self._left -= count
+            return self._left > 0
+
+
+def main(folder: Path, most_bytes: int) -> None:
+    """Read the files of a folder."""
+    os.nice(_NICENESS)
+    allowance = _ByteBudget(most_bytes)
+    with ThreadPoolExecutor(_READERS) as readers:
+        for _ in readers.map(lambda file: _read(file, allowance), _files(folder)):
+            if not allowance.take(0):
+                readers.shutdown(wait=False, cancel_futures=True)
+                return
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for above, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (Path(above) / name for name in sorted(names))
+
+
+def _read(file: Path, allowance: _ByteBudget) -> None:
+    with suppress(OSError), file.open("rb", buffering=0) as source:
+        while (count := len(source.read(_PIECE_BYTES))) and allowance.take(count):
+            pass
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

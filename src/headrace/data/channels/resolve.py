@@ -1,0 +1,263 @@
+"""The resolution of a job's channels on this host: in place, as mounts, pipes, copies or shares."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import LaunchError, StorageError, UsageError
+from headrace.data.channels.copy.cache_dir import default_cache_dir
+from headrace.data.channels.messages import ChannelRequest, ChannelsRequest
+from headrace.data.channels.modes import (
+    ChannelChangeWatch,
+    ChannelCopies,
+    ChannelMounts,
+    ChannelPipes,
+)
+from headrace.data.channels.sidecar_client import ActiveChannels
+from headrace.data.channels.sizes import channel_sizes
+from headrace.data.channels.spec import (
+    ChannelOptions,
+    ChannelSpec,
+    parse_cache_limit,
+    read_channels,
+)
+from headrace.data.storage import open_store
+from headrace.platforms.training_job import Channel, TrainingJob
+
+MAX_ENTRIES = 10_000
+"""How many of a folder are asked about: on a network disk each is a request."""
+
+
+def first_unreadable(folder: Path, most: int = MAX_ENTRIES) -> Path | None:
+    """Return the first of a folder's files and folders that this user may not read; None: none.
+
+    Links are followed, but for those to folders, into which nobody looks. One that leads nowhere
+    is as the script will find it: its data may not need it.
+
+    Args:
+        folder: It may be read itself.
+        most: How many entries are asked about, at any depth.
+    """
+    for number, entry in enumerate(_entries(folder)):
+        if number >= most:
+            break
+        if not _is_readable(entry):
+            return Path(entry.path)
+    return None
+
+
+def _is_readable(entry: os.DirEntry[str]) -> bool:
+    try:
+        is_folder = entry.is_dir()
+        entry.stat()
+    except PermissionError:  # a link into a folder that this user may not enter
+        return False
+    except OSError:  # a link that leads nowhere, or to itself
+        return True
+    return os.access(entry.path, os.R_OK | (os.X_OK if is_folder else 0))
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what is in a folder before what is in the folders in it."""
+    left = [str(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as found:
+                for entry in found:
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+
+
+_STOPPED_CODE = 128 + signal.SIGTERM
+
+
+def script_channels(options: ChannelOptions) -> tuple[Channel, ...]:
+    """Return the channels as scripts are told of them; raises UsageError."""
+    specs = read_channels(options.channels, options.input_modes)
+    return tuple(specs[name].script_channel() for name in sorted(specs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedChannels:
+    """The channels of a host.
+
+    Attributes:
+        places: Where each one lies: a path, or, of one in pipes, where it is read from.
+        held: What holds those that came from elsewhere.
+        piped: Those in pipes; None: there are none.
+    """
+
+    places: Mapping[str, str]
+    held: tuple[ActiveChannels, ...]
+    piped: ChannelPipes | None
+
+
+def preflight_channels(options: ChannelOptions, *, is_same_machine: bool) -> None:
+    """Look once for channels that each of several hosts is going to look for; raises UsageError.
+
+    Args:
+        options: Where the data are.
+        is_same_machine: Those are emulated on this one.
+    """
+    if not is_same_machine:  # they may have other files and other credentials
+        return
+    specs = read_channels(options.channels, options.input_modes).values()
+    for spec in specs:
+        if spec.is_local:
+            _local_path(spec)
+    with suppress(StorageError, LaunchError):  # each of them tells by itself
+        channel_sizes(
+            {spec.name: spec.uri for spec in specs if not spec.is_local}, first_alone=True
+        )
+
+
+def resolve_channels(
+    options: ChannelOptions, job: TrainingJob, host: str, folder: Path, pipes: Path
+) -> ResolvedChannels:
+    """Bring the channels of a host to it.
+
+    Args:
+        options: Where the data are.
+        job: Which hosts get which channels.
+        host: This one.
+        folder: Where what belongs to this host lies.
+        pipes: Where pipes are to lie, once there is such a folder.
+
+    Raises:
+        UsageError: A channel has nothing, or nothing that may be read.
+        StorageError: One cannot be copied.
+        LaunchError: A share of one cannot be made.
+    """
+    bringing = _Resolver(options, folder, pipes)
+    try:
+        for channel in job.channels_of(host):
+            bringing.take(channel.name, *_share(job, channel, host))
+        return bringing.done()
+    except BaseException:
+        bringing.give_up()
+        raise
+
+
+class _Resolver:
+    """The channels of a host on their way to it."""
+
+    def __init__(self, options: ChannelOptions, folder: Path, pipes: Path) -> None:
+        self._options = options
+        self._specs = read_channels(options.channels, options.input_modes)
+        self._folder = folder
+        self._pipes = pipes
+        self._limit = parse_cache_limit(options.cache_limit) if options.cache_limit else None
+        self._places: dict[str, str] = {}
+        self._mounts = ChannelMounts(folder / "mounts", self._limit)
+        self._held: list[ActiveChannels] = [self._mounts]
+        self._mounted: list[ChannelRequest] = []
+        self._copied: list[ChannelRequest] = []
+        self._streamed: list[ChannelRequest] = []
+
+    def take(self, name: str, number: int, of: int) -> None:
+        """Take a channel, of whose `of` shares this host gets one; what is copied comes later."""
+        spec = self._specs[name]
+        path = _local_path(spec) if spec.is_local else None
+        if spec.is_piped:
+            url = self._places[name] = spec.uri if path is None else str(path)
+            self._streamed.append(_channel_request(spec, url, self._pipes, number, of))
+            return
+        if path is None and spec.is_mounted:
+            path = self._mounts.show(spec)
+            if path is not None:
+                self._mounted.append(_channel_request(spec, spec.uri, path, number, of))
+        if path is None:
+            cache = _cache_folder(self._options, spec)
+            self._copied.append(_channel_request(spec, spec.uri, cache, number, of))
+            return
+        share = self._folder / "shares" / name
+        path = _linked_share(spec, path, share, number, of) if of > 1 else path
+        self._places[name] = str(path)
+
+    def done(self) -> ResolvedChannels:
+        """Copy what is copied, and return all channels."""
+        piped = None
+        if self._mounted:
+            self._held.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
+        if self._streamed:
+            piped = ChannelPipes(ChannelsRequest(channels=tuple(self._streamed)))
+            self._held.append(piped)
+            piped.look()
+        if self._copied:
+            request = ChannelsRequest(channels=tuple(self._copied), limit_bytes=self._limit)
+            copies = ChannelCopies(request)
+            self._held.append(copies)
+            self._places |= {name: str(path) for name, path in copies.make().items()}
+        return ResolvedChannels(places=self._places, held=tuple(self._held), piped=piped)
+
+    def give_up(self) -> None:
+        """Let go of what has come."""
+        for each in self._held:
+            each.end(_STOPPED_CODE)
+
+
+def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
+    """Return which share of a channel a host gets, and how many there are."""
+    if channel.distribution == "FullyReplicated":
+        return 0, 1
+    hosts = [each for each in job.hosts if channel.is_for(job.group_of(each).name)]
+    return hosts.index(host), len(hosts)
+
+
+def _channel_request(
+    spec: ChannelSpec, url: str, folder: Path, number: int, of: int
+) -> ChannelRequest:
+    return ChannelRequest(name=spec.name, url=url, folder=str(folder), number=number, of=of)
+
+
+def _cache_folder(options: ChannelOptions, spec: ChannelSpec) -> Path:
+    if spec.mode == "Cache" and options.cache_dir is not None:
+        return Path(options.cache_dir).expanduser().absolute()
+    return default_cache_dir()
+
+
+def _local_path(spec: ChannelSpec) -> Path:
+    path = spec.path
+    said = f"--channel {spec.name}={spec.uri}"
+    if not path.exists():
+        raise UsageError(f"{said}: there is no {path}. Name a folder, a file, or a URL.")
+    may_be = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
+    unreadable = path if not may_be else first_unreadable(path) if path.is_dir() else None
+    if unreadable is not None:
+        raise UsageError(f"{said}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
+    if path.is_dir() and not any(path.iterdir()):
+        raise UsageError(f"{said}: the folder {path} is empty. Name one that holds data.")
+    return path
+
+
+def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: int) -> Path:
+    """Make a folder of links to every file whose number in the order of their paths is ours."""
+    files = [info.path for info in open_store(str(path)).list()] if path.is_dir() else [path.name]
+    ours = files[number::of]
+    if not ours:
+        raise UsageError(
+            f"--channel {spec.name}={spec.uri}: {len(files)} files cannot be shared by {of} hosts, "
+            "each of which wants one. Use fewer hosts, or FullyReplicated."
+        )
+    root = path if path.is_dir() else path.parent
+    try:
+        shutil.rmtree(share, ignore_errors=True)  # of an earlier attempt
+        for file in ours:
+            link = share / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(root / file)
+    except OSError as error:
+        raise LaunchError(
+            f"--channel {spec.name}: links to this host's share cannot be made in {share}: "
+            f"{error.strerror}. Make room, or take another folder with --run-dir."
+        ) from error
+    return share

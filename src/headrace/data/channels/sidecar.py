@@ -1,0 +1,135 @@
+"""Common parts of the sidecars of channels: their start, their answers, and progress on stderr."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+
+from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.core.units import format_bytes, format_seconds
+from headrace.data.channels.messages import ChannelsAnswer
+from headrace.data.storage import declare_leaf
+
+
+def become_sidecar(parent_pid: int) -> None:
+    """Have this process end with whoever started it, and by nothing else."""
+    ignore_group_signals()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    die_with_parent(parent_pid)
+    declare_leaf()
+
+
+def write_answer(answer: ChannelsAnswer) -> None:
+    """Tell whoever started this process."""
+    sys.stdout.write(f"{answer.to_json()}\n")
+    sys.stdout.flush()
+
+
+_SILENT_S = 2.0  # nothing is shown of a copy that takes no longer
+_LINE_EVERY_S = 5.0
+_REFRESH_EVERY_S = 0.2
+
+
+class CopyCounts:
+    """Counts what a copy has; any thread may count.
+
+    Attributes:
+        objects: How many are there.
+        size_bytes: How long these are, and the parts of others.
+        fetched: How many of the objects came from the store.
+        fetched_bytes: How many bytes did.
+    """
+
+    def __init__(self) -> None:
+        self._counting = threading.Lock()
+        self.objects = 0
+        self.size_bytes = 0
+        self.fetched = 0
+        self.fetched_bytes = 0
+
+    def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count what has come from the store."""
+        with self._counting:
+            self.fetched += objects
+            self.fetched_bytes += size_bytes
+        self.keep(objects=objects, size_bytes=size_bytes)
+
+    def keep(self, *, objects: int = 0, size_bytes: int = 0) -> None:
+        """Count what was here before."""
+        with self._counting:
+            self.objects += objects
+            self.size_bytes += size_bytes
+
+
+class CopyProgress(CopyCounts):
+    """Shows how far a channel's copy is.
+
+    Args:
+        name: The channel's.
+        objects: How many it will have.
+        size_bytes: How long they are together.
+    """
+
+    def __init__(self, name: str, objects: int, size_bytes: int) -> None:
+        super().__init__()
+        self._name = name
+        self._of_objects = objects
+        self._of_bytes = size_bytes
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + _SILENT_S
+        self._on_terminal = sys.stderr.isatty()
+        self._line_shown = False
+
+    def show(self) -> None:
+        """Show how far the copy is, where it is time to."""
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (_REFRESH_EVERY_S if self._on_terminal else _LINE_EVERY_S)
+        self._write(self._line(now))
+
+    def end(self, source: str) -> None:
+        """Show what was copied, and how fast."""
+        elapsed_s = time.monotonic() - self._began_s
+        size = format_bytes(self._of_bytes)
+        count = "1 object" if self._of_objects == 1 else f"{self._of_objects:,} objects"
+        text = f"headrace: channel {self._name}: {count}, {size}, of {source}"
+        if not self.fetched:
+            self._last(f"{text}: here already\n")
+            return
+        rate = format_bytes(self.fetched_bytes / max(elapsed_s, 1e-3))
+        kept = self._of_objects - self.fetched
+        before = f"; {kept:,} were here already" if kept else ""
+        self._last(f"{text}: copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
+
+    def _line(self, now: float) -> str:
+        elapsed_s = now - self._began_s
+        rate = self.fetched_bytes / elapsed_s
+        left = (self._of_bytes - self.size_bytes) / rate if rate else 0.0
+        numbers = [
+            f"{self.objects:,}/{self._of_objects:,} objects",
+            f"{format_bytes(self.size_bytes)}/{format_bytes(self._of_bytes)}",
+            f"{format_bytes(rate)}/s",
+            f"{format_seconds(round(left))} left" if rate else "nothing has come yet",
+        ]
+        return f"headrace: channel {self._name}: {', '.join(numbers)}"
+
+    def _write(self, line: str) -> None:
+        if self._on_terminal:
+            self._line_shown = True
+            write_status(f"\r{line}\x1b[K")
+        else:
+            write_status(f"{line}\n")
+
+    def _last(self, line: str) -> None:
+        write_status(f"\r\x1b[K{line}" if self._line_shown else line)
+
+
+def write_status(text: str) -> None:
+    """Write text to stderr; where nobody reads that any more, go on."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

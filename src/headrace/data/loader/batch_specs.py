@@ -1,0 +1,207 @@
+"""The batch specs of an iteration, by plan, sampler or iteration, and the loader's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from typing import Any, Protocol
+
+from headrace.core.errors import CheckpointError
+from headrace.data.loader.batch_builder import BatchSpec
+from headrace.sampling.plan import Plan, PlanState
+
+
+class BatchSpecs(Protocol):
+    """The batches of one epoch, from where it is resumed."""
+
+    @property
+    def world(self) -> int:
+        """The world size."""
+        ...
+
+    def __iter__(self) -> Iterator[BatchSpec]:
+        """Iterate over the orders that are still to be delivered."""
+        ...
+
+    def position_after(self, delivered: int) -> int:
+        """Return the epoch's position after so many deliveries: all that resuming needs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBatchSpecs:
+    """The plan's batches for one rank; a position counts samples over all ranks.
+
+    Attributes:
+        plan: The plan of the epoch, from the position where it is resumed.
+        rank: This rank.
+        world: The world size.
+        single: Each batch is one sample as it is.
+    """
+
+    plan: Plan
+    rank: int
+    world: int
+    single: bool = False
+
+    def __iter__(self) -> Iterator[BatchSpec]:
+        """Iterate over this rank's part of each global batch."""
+        first_batch = self.plan.start // self.plan.global_batch
+        for number in range(self.plan.num_batches(self.world)):
+            samples = self.plan.batch(number, self.rank, self.world).tolist()
+            yield BatchSpec(
+                draws=(first_batch + number) * self.world + self.rank,
+                epoch=self.plan.epoch,
+                indices=samples,
+                seed_ids=samples,
+                single=self.single,
+            )
+
+    def position_after(self, delivered: int) -> int:
+        """Return the global position after so many deliveries."""
+        return self.plan.position_after(delivered - 1, self.world) if delivered else self.plan.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerBatchSpecs:
+    """A given batch sampler's batches, as they are; a position counts this rank's batches.
+
+    Attributes:
+        batches: Yields lists of indices; or single indices where `single`.
+        epoch: The epoch.
+        start: How many batches were delivered before: they are passed over by their indices.
+        single: Each batch is one sample as it is.
+        rank: This rank: samplers of different ranks draw differently.
+        world: The world size.
+    """
+
+    batches: Iterable[Any]
+    epoch: int
+    start: int = 0
+    single: bool = False
+    rank: int = 0
+    world: int = 1
+
+    def __iter__(self) -> Iterator[BatchSpec]:
+        """Iterate over the sampler's batches. A sample's seed derives from its place in them."""
+        place = 0
+        for number, batch in enumerate(self.batches):
+            indices = [batch] if self.single else list(batch)
+            places = range(place, place + len(indices))
+            place += len(indices)
+            if number >= self.start:
+                yield BatchSpec(
+                    draws=number * self.world + self.rank,
+                    epoch=self.epoch,
+                    indices=indices,
+                    seed_ids=[each * self.world + self.rank for each in places],
+                    single=self.single,
+                )
+
+    def position_after(self, delivered: int) -> int:
+        """Return how many batches of the sampler are delivered."""
+        return self.start + delivered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterableBatchSpecs:
+    """Orders for an iterable dataset, which itself knows what comes next.
+
+    Attributes:
+        epoch: The epoch.
+        start: How many batches were delivered before; they are made again and passed over.
+        rank: This rank.
+        world: The world size.
+    """
+
+    epoch: int
+    start: int = 0
+    rank: int = 0
+    world: int = 1
+
+    def __iter__(self) -> Iterator[BatchSpec]:
+        """Iterate without end; the stream ends when every worker is exhausted."""
+        for number in count():
+            yield BatchSpec(draws=number * self.world + self.rank, epoch=self.epoch)
+
+    def position_after(self, delivered: int) -> int:
+        """Return how many batches are delivered."""
+        return self.start + delivered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCount:
+    """Where an epoch of a given sampler or of an iterable dataset stands.
+
+    Attributes:
+        epoch: The epoch.
+        position: How many of this rank's batches were delivered.
+        seed: The loader's seed.
+        world: The world size.
+        batch_size: Samples a batch on this rank.
+        workers: That an iterable dataset is shared among; 0 for a sampler.
+        shuffled: How a Ray Dataset's samples are shuffled together: in windows of so many; 0: as
+            they are.
+    """
+
+    epoch: int
+    position: int
+    seed: int
+    world: int
+    batch_size: int
+    workers: int
+    shuffled: int = 0
+
+    def check_same(self, loader: BatchCount) -> None:
+        """Raise CheckpointError unless a loader counts in the same batches."""
+        names = {
+            "world": "rank(s)",
+            "batch_size": "sample(s) a batch",
+            "workers": "worker(s)",
+            "shuffled": "sample(s) shuffled together",
+        }
+        changed = [name for name in names if getattr(self, name) != getattr(loader, name)]
+        if changed:
+            was, now = (
+                ", ".join(f"{getattr(count, name)} {names[name]}" for name in changed)
+                for count in (self, loader)
+            )
+            raise CheckpointError(
+                f"This state was taken with {was}, and the loader has {now}. The place of a given "
+                "sampler, or of an iterable dataset, is a number of batches, which are others "
+                "then. Make the loader as it was; a map-style dataset without a sampler goes on "
+                "at any of these."
+            )
+
+
+LoaderState = PlanState | BatchCount
+
+
+def state_to_dict(state: LoaderState) -> dict[str, Any]:
+    """Return the state as plain numbers and strings."""
+    if isinstance(state, PlanState):
+        return {"kind": "plan", **state.to_dict()}
+    return {"kind": "batches", **asdict(state)}
+
+
+def state_from_dict(entries: Mapping[str, Any], *, planned: bool) -> LoaderState:
+    """Return the state that `state_to_dict` wrote.
+
+    Raises:
+        CheckpointError: It is damaged, or of a loader of the other kind.
+    """
+    rest = dict(entries)
+    kind = rest.pop("kind", None)
+    if kind != ("plan" if planned else "batches"):
+        has = "no sampler of its own" if planned else "its own sampler or an iterable dataset"
+        raise CheckpointError(
+            f"This state is of kind {kind!r}, but the loader has {has}. Make the loader with the "
+            f"arguments of the run that saved the state."
+        )
+    if kind == "plan":
+        return PlanState.from_dict(rest)
+    try:
+        return BatchCount(**rest)
+    except TypeError as error:
+        raise CheckpointError(f"This is no state of a loader: {error}.") from None

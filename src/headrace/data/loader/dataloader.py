@@ -1,0 +1,424 @@
+"""`headrace.DataLoader`: torch's arguments, our order, our workers."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import BatchSampler
+
+from headrace.core.world import current_world
+from headrace.data.loader.arguments import (
+    batch_sizes,
+    check_exclusive,
+    check_executor,
+    check_world_unchanged,
+    dataset_shape,
+    draw_seed,
+    is_iterable,
+    resolve_prefetch,
+    resolve_workers,
+)
+from headrace.data.loader.batch_builder import LoaderSpec
+from headrace.data.loader.batch_specs import (
+    BatchCount,
+    BatchSpecs,
+    IterableBatchSpecs,
+    LoaderState,
+    PlanBatchSpecs,
+    SamplerBatchSpecs,
+    state_from_dict,
+    state_to_dict,
+)
+from headrace.data.loader.dataset_protocol import NativeDataset
+from headrace.data.loader.executors.base import (
+    Executor,
+    RemoteWorkers,
+    claim_executor,
+    close_executors,
+    release_executor,
+)
+from headrace.data.loader.executors.inline import InlineExecutor
+from headrace.data.loader.executors.iterable import IterableExecutor
+from headrace.data.loader.executors.process import ProcessExecutor
+from headrace.data.loader.executors.ray_data import (
+    RayDatasetBatches,
+    RayExecutor,
+    check_ray_arguments,
+    is_ray_dataset,
+)
+from headrace.data.loader.iteration import (
+    BatchStream,
+    DeviceTransfer,
+    IterationProgress,
+    LoaderStats,
+)
+from headrace.data.loader.needed_modules import modules_of
+from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.sampling.plan import Plan, PlanState
+
+_LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make their loaders in order
+
+
+class DataLoader:
+    """Batches of a dataset, in an order that is arithmetic, made by whoever is free.
+
+    Takes `torch.utils.data.DataLoader`'s arguments with their meaning, for any map-style or
+    iterable dataset. Without a sampler the plan decides which sample goes into which batch of which
+    rank, from the dataset's fingerprint, the seed, the epoch and the global batch size alone; so
+    the state is a position, and resuming is exact at any world size and number of workers. Batches
+    are the same, bit for bit, for any number of workers, for map-style datasets that draw from
+    Python's, NumPy's and torch's global generators.
+
+    Each `iter(loader)` begins the next epoch; the first one after `load_state_dict` goes on where
+    the state was taken.
+
+    Args:
+        dataset: Map-style (`__getitem__`, `__len__`) or iterable; or a Ray Dataset, or an iterator
+            of one, whose batches are its columns as a dict of tensors.
+        batch_size: Samples a batch on this rank; None gives samples as they are, uncollated.
+        shuffle: Shuffle anew each epoch.
+        seed: Decides the order and every sample's random draws.
+        num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
+            the host's cores.
+        drop_last: Drop the tail that does not fill a global batch, instead of splitting it.
+        collate_fn: List of samples to batch; torch's `default_collate` by default. For a Ray
+            Dataset: a batch's columns, as NumPy arrays, to batch.
+        sampler: Yields this rank's indices, used as they are; excludes `shuffle`.
+        batch_sampler: Yields this rank's lists of indices, used as they are.
+        prefetch_batches: Batches made ahead; two a worker by default.
+        device: Where tensors are moved, asynchronously on CUDA.
+        global_batch: Samples a batch over all ranks, fixed across world sizes; excludes
+            `batch_size`.
+        device_transform: Called with each batch on its device, its generators seeded by batch.
+        executor: "processes", or an object with the methods of `Executor`.
+        rank, world: This rank and the world size; by default of the process group or torchrun.
+        timeout_s: Longest wait for one batch, in seconds.
+        lanes: How many samples in a row come from different parts of the dataset; about 64.
+        window: Samples of a lane that are shuffled together; about one shard by default. Of a Ray
+            Dataset: samples that are; 8 global batches by default.
+        worker_init_fn: Called with the worker's number when a worker starts.
+        prefetch_factor: torch's spelling of `prefetch_batches`: batches ahead for each worker.
+        timeout: torch's spelling of `timeout_s`; 0 leaves it.
+        generator: torch's spelling of `seed`: the seed is drawn from it.
+        pin_memory: Deliver tensors in pinned memory, where there is CUDA.
+        persistent_workers: Accepted; workers are kept as long as the dataset does not change.
+        multiprocessing_context: Accepted; workers are forked from a small server in any case.
+        in_order: Accepted; batches come in order in any case, and no worker waits for it.
+        pin_memory_device: Accepted; tensors are pinned for the current device, as in newer torch.
+
+    Raises:
+        UsageError: Arguments that exclude one another, or numbers that do not fit.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        num_workers: int | Literal["auto"] = "auto",
+        drop_last: bool = False,
+        collate_fn: Callable[[Any], Any] | None = None,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        prefetch_batches: int | None = None,
+        device: torch.device | str | None = None,
+        global_batch: int | None = None,
+        device_transform: Callable[[Any], Any] | None = None,
+        executor: Literal["processes"] | Executor = "processes",
+        rank: int | None = None,
+        world: int | None = None,
+        timeout_s: float = 120.0,
+        lanes: int | None = None,
+        window: int | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        prefetch_factor: int | None = None,
+        timeout: float = 0,
+        generator: torch.Generator | None = None,
+        pin_memory: bool = False,
+        persistent_workers: bool = True,  # noqa: ARG002 - these four are torch's, for a script
+        multiprocessing_context: Any = None,  # noqa: ARG002 - that changes its import alone
+        in_order: bool = True,  # noqa: ARG002
+        pin_memory_device: str = "",  # noqa: ARG002
+    ) -> None:
+        self.dataset, self.is_ray_dataset = dataset, is_ray_dataset(dataset)
+        self.iterable = self.is_ray_dataset or is_iterable(dataset)
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.sampler, self.batch_sampler = sampler, batch_sampler
+        self.collate_fn, self.worker_init_fn = collate_fn, worker_init_fn
+        self.timeout_s = timeout or timeout_s
+        self.seed = seed if generator is None else draw_seed(generator)
+        self.world = current_world(rank, world)
+        self._is_placed = rank is not None  # by the caller, whatever the process group says
+        check_exclusive(
+            iterable=self.iterable and not self.is_ray_dataset,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            batch_size=batch_size,
+        )
+        check_executor(executor, self.timeout_s)
+        self._single = batch_size is None and global_batch is None
+        self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
+        workers = 0 if self.is_ray_dataset and num_workers == "auto" else num_workers
+        self.num_workers = resolve_workers(workers, self.world)
+        self.prefetch_batches = resolve_prefetch(
+            prefetch_batches, prefetch_factor, self.num_workers
+        )
+        self._lanes, self._window, self.pin_memory = lanes, window, pin_memory
+        self._feed = DeviceTransfer(device, device_transform, pin_memory=pin_memory)
+        self._executor_given = None if isinstance(executor, str) else executor
+        self._get_ready()
+
+    def _get_ready(self) -> None:
+        self._number = next(_LOADER_NUMBERS)
+        self._stats = LoaderStats()
+        self._epoch = 0  # of the iteration at work, or of the one that comes next
+        self._progress: IterationProgress | None = None  # of the newest iteration
+        self._resumed: LoaderState | None = None
+        self._idle: list[Executor] = []
+        self._closer = weakref.finalize(self, close_executors, self._idle)
+        if self._planned:
+            for warning in self._plan(0).check(self.world.size):
+                warnings.warn(warning, stacklevel=3)
+        if self.is_ray_dataset:
+            given: dict[str, Any] = {
+                "sampler": self.sampler, "batch_sampler": self.batch_sampler, "lanes": self._lanes,
+                "num_workers": self.num_workers, "worker_init_fn": self.worker_init_fn,
+                "executor": self._executor_given,
+            }  # fmt: skip
+            check_ray_arguments(self._ray_batches(), given, single=self._single)
+        if self.num_workers and self._executor_given is None:
+            self._idle.append(self._new_executor())  # early, so that the first batch is soon there
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin the next epoch, or go on where a loaded state stands."""
+        began_ns = time.monotonic_ns()
+        if not self._is_placed:
+            check_world_unchanged(self.world)
+        state, epoch = self._resumed, self.epoch
+        if state is None and self._progress is not None and not self._progress.finished:
+            epoch += 1  # an iteration that was left: the next one is another epoch
+        executor = self._executor()
+        try:
+            executor.start(self._loader_spec(epoch))
+        except BaseException:
+            if executor is not self._executor_given:
+                executor.close()
+            raise
+        self._resumed, self._epoch = None, epoch
+        self._progress = IterationProgress(self._batch_specs(state))
+        return BatchStream(
+            self._progress,
+            executor,
+            seed=self.seed,
+            feed=self._feed,
+            budget=self._budget(),
+            stats=self._stats,
+            timeout_s=self.timeout_s,
+            on_end=self._on_end(executor),
+            is_taken=claim_executor(executor),
+            began_ns=began_ns,
+        )
+
+    def __len__(self) -> int:
+        """Return how many batches an epoch has on this rank; TypeError where that is unknown."""
+        if self._planned:
+            return self._plan(0).num_batches(self.world.size)
+        if self.is_ray_dataset:
+            return self._ray_batches().count()
+        if self.iterable:
+            samples = len(self.dataset)  # TypeError where the dataset has no length, as in torch
+            return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return len(self._given_batches())  # type: ignore[arg-type]  # TypeError, as in torch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch at work; before the first and after each one, the epoch that comes next."""
+        if self._resumed is not None:
+            return self._resumed.epoch
+        return self._epoch + (self._progress is not None and self._progress.finished)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this loader stands: under 1 KB, valid at any world size and worker count.
+
+        Taken inside the loop it speaks of the batches delivered so far; the batch just received
+        counts as delivered. Taken after the loop it is the next epoch's begin.
+        """
+        return state_to_dict(self._state())
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict()` was taken.
+
+        Raises:
+            CheckpointError: It is damaged, or of a loader of another kind.
+            DatasetError: It belongs to another dataset.
+        """
+        state = state_from_dict(state_dict, planned=self._planned)
+        if isinstance(state, PlanState):
+            state.check_dataset(dataset_shape(self.dataset)[0])
+        else:
+            state.check_same(self._count(state.epoch, state.position))
+        self.seed = state.seed
+        self._resumed = state
+
+    def stats(self) -> LoaderStats:
+        """Return what was delivered and how long the script waited for it; it goes on counting."""
+        return self._stats
+
+    @property
+    def _planned(self) -> bool:
+        return not self.iterable and self.sampler is None and self.batch_sampler is None
+
+    def _state(self) -> LoaderState:
+        if self._resumed is not None:
+            return self._resumed
+        under_way = None
+        if self._progress is not None and not self._progress.finished:
+            under_way = self._progress
+        position = under_way.position() if under_way is not None else 0
+        if under_way is not None and isinstance(under_way.orders, PlanBatchSpecs):
+            return under_way.orders.plan.state_at(position)
+        if self._planned:
+            return self._plan(self.epoch).state_at(0)
+        return self._count(self.epoch, position)
+
+    def _count(self, epoch: int, position: int) -> BatchCount:
+        return BatchCount(
+            epoch=epoch,
+            position=position,
+            seed=self.seed,
+            world=self.world.size,
+            batch_size=self.batch_size,
+            workers=self._shared_among() if self.iterable else 0,
+            shuffled=self._ray_batches().shuffle_window if self.is_ray_dataset else 0,
+        )
+
+    def _shared_among(self) -> int:
+        """Return among how many workers an iterable dataset is shared."""
+        given = self._executor_given
+        return max(self.num_workers if given is None else given.workers, 1)
+
+    def _plan(self, epoch: int) -> Plan:
+        fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
+        return Plan(
+            fingerprint=fingerprint,
+            num_samples=samples,
+            shard_sizes=shard_sizes,
+            seed=self.seed,
+            epoch=epoch,
+            global_batch=self.global_batch,
+            lanes=self._lanes,
+            window=self._window,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+        )
+
+    def _batch_specs(self, state: LoaderState | None) -> BatchSpecs:
+        if isinstance(state, PlanState):
+            fingerprint, samples, shard_sizes = dataset_shape(self.dataset)
+            plan = Plan.resume(
+                state,
+                fingerprint=fingerprint,
+                num_samples=samples,
+                shard_sizes=shard_sizes,
+                global_batch=self.global_batch,
+                drop_last=self.drop_last,
+            )
+            for warning in plan.check(self.world.size):
+                warnings.warn(warning, stacklevel=3)
+        elif self._planned:
+            plan = self._plan(self._epoch)
+        else:
+            start = 0 if state is None else state.position
+            if self.iterable:
+                return IterableBatchSpecs(epoch=self._epoch, start=start, **self._place())
+            return SamplerBatchSpecs(
+                batches=self._given_batches(),
+                epoch=self._epoch,
+                start=start,
+                single=self._single,
+                **self._place(),
+            )
+        return PlanBatchSpecs(plan=plan, single=self._single, **self._place())
+
+    def _place(self) -> dict[str, int]:
+        return {"rank": self.world.rank, "world": self.world.size}
+
+    def _given_batches(self) -> Iterable[Any]:
+        if self.batch_sampler is not None:
+            return self.batch_sampler
+        assert self.sampler is not None  # _planned is False and the dataset is not iterable
+        if self._single:
+            return self.sampler
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
+
+    def _loader_spec(self, epoch: int) -> LoaderSpec:
+        return LoaderSpec(
+            dataset=self.dataset,
+            collate_fn=self.collate_fn,
+            iterable=self.iterable,
+            batch_size=None if self._single else self.batch_size,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            epoch=epoch if self.iterable else 0,
+            rank=self.world.rank,
+            worker_init_fn=self.worker_init_fn,
+        )
+
+    def _budget(self) -> BadSampleBudget:
+        known = isinstance(self.dataset, NativeDataset)
+        rate = self.dataset.max_bad_rate if known else None
+        return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
+
+    def _executor(self) -> Executor:
+        """Return the executor for an iteration that begins: one that idles, or another."""
+        if self._executor_given is not None:
+            return self._executor_given
+        while self._idle:
+            executor = self._idle.pop()
+            if executor.usable:
+                return executor
+            executor.close()  # its forkserver was killed, or it belongs to the parent process
+        return self._new_executor()
+
+    def _on_end(self, executor: Executor) -> Callable[[], None]:
+        if executor is self._executor_given:
+            return executor.finish  # its owner closes it
+        idle, closer = self._idle, self._closer
+        return lambda: release_executor(executor, idle if closer.alive else None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""
+        kept = {name: value for name, value in self.__dict__.items() if name != "_closer"}
+        return {**kept, "_idle": [], "_progress": None, "_resumed": self._state()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin with no process."""
+        self.__dict__.update(state)
+        self._closer = weakref.finalize(self, close_executors, self._idle)
+
+    def _new_executor(self, helper: RemoteWorkers | None = None) -> Executor:
+        if self.is_ray_dataset:
+            return RayExecutor(self._ray_batches())
+        if self.num_workers == 0 and helper is None:
+            return InlineExecutor(self.world.rank)
+        return (IterableExecutor if self.iterable else ProcessExecutor)(
+            max(self.num_workers, 1), self.prefetch_batches, rank=self.world.rank,
+            modules=modules_of(self.dataset, self.collate_fn), helper=helper,
+        )  # fmt: skip
+
+    def _ray_batches(self) -> RayDatasetBatches:
+        return RayDatasetBatches(
+            dataset=self.dataset, batch_size=self.batch_size, world=self.world,
+            shuffle=self.shuffle, window=self._window, drop_last=self.drop_last,
+            prefetch=self.prefetch_batches,
+        )  # fmt: skip

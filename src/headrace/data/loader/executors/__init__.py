@@ -1,0 +1,1 @@
+"""Executors of a loader: whoever makes its batches."""

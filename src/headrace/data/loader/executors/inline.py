@@ -1,0 +1,100 @@
+"""The executor that makes batches in the training process, when they are asked for."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from headrace.data.loader.batch_builder import (
+    BatchBuilder,
+    BatchSpec,
+    IterableExhausted,
+    LoaderSpec,
+)
+from headrace.data.loader.executors.base import BuiltBatch
+from headrace.data.loader.failures import BatchFailure, sample_at
+from headrace.data.loader.library_state import (
+    generator_states,
+    preserve_generators,
+    seed_generators,
+    set_generator_states,
+)
+from headrace.data.loader.serialization import decode_batch
+from headrace.data.loader.workers.shared_memory import PlainArena, plain_value
+
+
+class InlineExecutor:
+    """`num_workers=0`: no process, no prefetching; the model's random generators stay as they are.
+
+    Attributes:
+        workers: 0.
+    """
+
+    workers = 0
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._batch_specs: deque[BatchSpec] = deque()
+        self._next_batch = 0
+
+    def start(self, recipe: LoaderSpec) -> None:
+        """Get ready for an iteration over `recipe`."""
+        self._loader_spec = recipe
+        self._done = 0
+        self._maker = BatchBuilder(recipe, self._note_progress)
+        self._batch_specs.clear()
+        self._next_batch = 0
+        with preserve_generators():
+            seed_generators(recipe.worker_seed(0))
+            self._states = generator_states()  # an iterable dataset goes on drawing from these
+
+    def has_room(self) -> bool:
+        """Whether another order can be taken now."""
+        return not self._batch_specs
+
+    def submit(self, order: BatchSpec) -> None:
+        """Take the order of the next batch."""
+        self._batch_specs.append(order)
+
+    def next_made(
+        self,
+        timeout_s: float,  # noqa: ARG002 - inline work has no one to wait for
+        on_room: Callable[[], None],  # noqa: ARG002 - likewise
+    ) -> BuiltBatch:
+        """Make and return the next batch; raises as `Executor` says."""
+        order = self._batch_specs.popleft()
+        arena = PlainArena()
+        batch = self._next_batch
+        self._next_batch += 1
+        try:
+            with preserve_generators():
+                set_generator_states(self._states)
+                structure = self._maker.make(order, arena)
+                if self._loader_spec.iterable:
+                    self._states = generator_states()
+        except IterableExhausted:
+            return BuiltBatch(batch=batch, exhausted=True)
+        except Exception as error:
+            index = sample_at(order.indices, self._done)
+            failure = BatchFailure.of(
+                error, traceback.format_exc(), self._loader_spec.dataset, index
+            )
+            raise failure.in_caller(f"rank {self._rank}, inline") from error
+        content, bad, samples = decode_batch(structure, lambda placed: plain_value(arena, placed))
+        return BuiltBatch(batch=batch, content=content, bad=tuple(bad), samples=samples)
+
+    def finish(self) -> None:
+        """Forget what is under way."""
+        self._batch_specs.clear()
+
+    @property
+    def usable(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _note_progress(self, samples_done: int) -> None:
+        self._done = samples_done

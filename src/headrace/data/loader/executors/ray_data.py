@@ -1,0 +1,366 @@
+"""The executor for Ray Datasets: Ray's processes make the batches, each rank takes its part.
+
+Ray is not imported here: an object's class tells whether it is Ray's.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import queue
+import threading
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headrace.core.errors import DatasetError, LoaderTimeoutError, UsageError
+from headrace.core.world import World
+from headrace.data.loader.batch_builder import BatchSpec, LoaderSpec
+from headrace.data.loader.executors.base import BuiltBatch
+from headrace.data.loader.failures import BatchFailure
+from headrace.sampling.seeds import batch_seed
+
+ColumnBatch = dict[str, NDArray[Any]]
+_UNSPLIT = "DataIteratorImpl"
+_WINDOW_BATCHES = 8
+_OWN_ORDER = "Ray's dataset decides its own order; shuffle=True shuffles it in windows"
+_REFUSED = {
+    "sampler": _OWN_ORDER,
+    "batch_sampler": _OWN_ORDER,
+    "num_workers": "Ray's own processes make its batches; map_batches(concurrency=...) says how "
+    "many",
+    "worker_init_fn": "Ray's own processes make its batches; map_batches takes a class, whose "
+    "objects begin once a process",
+    "executor": "Ray's own processes make its batches",
+    "lanes": "Ray's dataset has no shards; window= says how many samples are shuffled together",
+}
+_TENSOR_KINDS = "biufc"  # NumPy's kinds that torch has, too: bool, int, uint, float, complex
+
+
+def is_ray_dataset(dataset: Any) -> bool:
+    """Whether a dataset is a `ray.data.Dataset` or a `ray.data.DataIterator`."""
+    return _is_whole(dataset) or _has_class(dataset, "ray.data.iterator", "DataIterator")
+
+
+def _is_whole(dataset: Any) -> bool:
+    return _has_class(dataset, "ray.data.dataset", "Dataset")
+
+
+def _has_class(dataset: Any, module: str, name: str) -> bool:
+    return any(
+        (each.__module__, each.__qualname__) == (module, name) for each in type(dataset).__mro__
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayDatasetBatches:
+    """What one iteration over a Ray Dataset is made of.
+
+    A rank takes its part of each global batch, so all ranks have as many steps, and each sample is
+    one rank's. An iterator of Ray's, as of `get_dataset_shard`, is one rank's already.
+
+    Attributes:
+        dataset: The `ray.data.Dataset` or `ray.data.DataIterator`.
+        batch_size: Samples a batch on this rank.
+        world: This rank's place.
+        shuffle: Permute each window.
+        window: Samples of a window; None: of 8 global batches.
+        drop_last: Drop the tail that does not fill a global batch.
+        prefetch: Batches that Ray fetches ahead.
+    """
+
+    dataset: Any
+    batch_size: int
+    world: World
+    shuffle: bool
+    window: int | None
+    drop_last: bool
+    prefetch: int
+
+    def of_epoch(self, seed: int, epoch: int) -> Iterator[ColumnBatch]:
+        """Iterate over this rank's batches of an epoch."""
+        world = self._sharers
+        whole = self.batch_size * world.size
+        batches = self._global_batches(whole, seed, epoch)
+        if self.drop_last:
+            batches = (batch for batch in batches if rows_of(batch) == whole)
+        elif world.size > 1:
+            batches = _with_tail_joined(batches, world.size)
+        for batch in batches:
+            rows = rows_of(batch)
+            begin, end = (rows * rank // world.size for rank in (world.rank, world.rank + 1))
+            yield {name: column[begin:end] for name, column in batch.items()}
+
+    @property
+    def shuffle_window(self) -> int:
+        """Samples of a window; 0: they come as they are."""
+        rows = self.batch_size * self._sharers.size
+        return max((self.window or _WINDOW_BATCHES * rows) // rows, 1) * rows if self.shuffle else 0
+
+    @property
+    def _sharers(self) -> World:
+        """This rank's place among those that share what Ray gives to each."""
+        return self.world if _is_whole(self.dataset) else World()
+
+    def count(self) -> int:
+        """Return how many batches an epoch has on each rank.
+
+        Raises:
+            TypeError: Ray does not know without running the dataset, or it is an iterator of Ray's.
+        """
+        # The public count() runs the whole dataset where the number is not known.
+        samples = self.dataset._meta_count() if _is_whole(self.dataset) else None  # noqa: SLF001
+        if samples is None:
+            raise TypeError(
+                "How many samples this Ray Dataset has is not known before it has run. Count "
+                "batches as they come, or give the loader dataset.materialize()."
+            )
+        whole, left = divmod(samples, self.batch_size * self.world.size)
+        return int(whole + (not self.drop_last and left >= (self.world.size if whole else 1)))
+
+    def _global_batches(self, rows: int, seed: int, epoch: int) -> Iterator[ColumnBatch]:
+        if not self.shuffle:
+            yield from self._chunks(rows, self.prefetch)
+            return
+        # Not Ray's own shuffle: what that gives depends on how rows are spread over blocks, which
+        # differs with the cores that are free, and so could from rank to rank.
+        window = self.shuffle_window
+        ahead = max(1, self.prefetch * rows // window)
+        for number, chunk in enumerate(self._chunks(window, ahead)):
+            order = np.random.default_rng(batch_seed(seed, epoch, number))
+            places = order.permutation(rows_of(chunk))
+            for begin in range(0, len(places), rows):
+                chosen = places[begin : begin + rows]
+                yield {name: column[chosen] for name, column in chunk.items()}
+
+    def _chunks(self, rows: int, ahead: int) -> Iterator[ColumnBatch]:
+        dataset = self.dataset
+        if _is_whole(dataset):
+            # Blocks come as they are ready otherwise, another way each time and on each rank.
+            dataset.context.execution_options.preserve_order = True
+        return iter(
+            dataset.iter_batches(batch_size=rows, batch_format="numpy", prefetch_batches=ahead)
+        )
+
+
+def check_ray_arguments(
+    batches: RayDatasetBatches, given: Mapping[str, Any], *, single: bool
+) -> None:
+    """Raise UsageError for arguments that mean nothing for a Ray Dataset.
+
+    Warns where ranks have the same work done once each.
+
+    Args:
+        batches: What iterations will be made of.
+        given: Other arguments by their names; what is falsy was not given.
+        single: Samples are wanted one by one.
+    """
+    for name, why in _REFUSED.items():
+        if given[name]:
+            raise UsageError(f"{name} and a Ray Dataset: {why}. Leave {name} out.")
+    if single:
+        raise UsageError(
+            "batch_size=None and a Ray Dataset: its rows come in batches of columns. Give a number."
+        )
+    window = batches.window
+    if window is not None and (window < 1 or not batches.shuffle):
+        raise UsageError(f"window={window} and a Ray Dataset: 1 or more, and with shuffle=True.")
+    if batches.world.size == 1:
+        return
+    if _is_whole(batches.dataset):
+        warnings.warn(
+            f"Each of {batches.world.size} ranks has Ray prepare this whole dataset, and takes its "
+            "own part: a Ray program is one rank's. In Ray Train, give the loader "
+            "ray.train.get_dataset_shard(...), which is prepared once for all ranks.",
+            stacklevel=4,
+        )
+    elif _has_class(batches.dataset, "ray.data._internal.iterator.iterator_impl", _UNSPLIT):
+        warnings.warn(
+            f"Each of {batches.world.size} ranks is given all of this iterator of Ray's, so each "
+            "sample comes to every rank. Split it: Dataset.streaming_split, or in Ray Train "
+            "datasets_to_split; or give the loader the dataset itself.",
+            stacklevel=4,
+        )
+
+
+def rows_of(columns: ColumnBatch) -> int:
+    """Return how many rows there are."""
+    return len(next(iter(columns.values()))) if columns else 0
+
+
+def _with_tail_joined(batches: Iterator[ColumnBatch], ranks: int) -> Iterator[ColumnBatch]:
+    """Iterate over batches; a last one with fewer rows than ranks joins the one before it."""
+    held: ColumnBatch | None = None
+    for batch in batches:
+        if held is None:
+            held = batch
+        elif rows_of(batch) < ranks:
+            held = {name: _joined(held[name], batch[name]) for name in held}
+        else:
+            yield held
+            held = batch
+    if held is None:
+        return
+    if rows_of(held) < ranks:
+        raise DatasetError(
+            f"The Ray Dataset has {rows_of(held)} samples for {ranks} ranks: not every rank could "
+            "have one. Use fewer ranks, or drop_last=True."
+        )
+    yield held
+
+
+def _joined(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Return rows of both; Ray stacks those of one shape, and lists those of several."""
+    if one.dtype != other.dtype or one.shape[1:] != other.shape[1:]:
+        rows = np.empty(len(one) + len(other), object)
+        for place, row in enumerate((*one, *other)):  # all at once, NumPy would stack them
+            rows[place] = row
+        return rows
+    return np.concatenate([one, other])
+
+
+def to_tensors(columns: ColumnBatch) -> dict[str, Any]:
+    """Return columns as tensors; what torch has no type for as a list, dates as arrays."""
+    return {name: _to_tensor(column) for name, column in columns.items()}
+
+
+def _to_tensor(column: Any) -> Any:
+    if not isinstance(column, np.ndarray):
+        return column
+    if column.dtype.kind in _TENSOR_KINDS:
+        # Ray's shared memory may not be written to, and torch cannot say that of a tensor.
+        return torch.from_numpy(column if column.flags.writeable else copy.copy(column))
+    if column.dtype.kind == "O":  # rows of different shapes, texts, anything
+        return [_to_tensor(value) for value in column]
+    return column.tolist() if column.dtype.kind in "US" else column
+
+
+_STOP_TIMEOUT_S = 5.0  # for Ray to stop what is under way
+
+
+class RayExecutor:
+    """Hands over what Ray Data makes.
+
+    Args:
+        batches: What an iteration is made of.
+
+    Attributes:
+        workers: 0: none of ours.
+    """
+
+    workers = 0
+
+    def __init__(self, batches: RayDatasetBatches) -> None:
+        self._batches = batches
+        self._batch_specs: deque[BatchSpec] = deque()
+        self._next_batch = 0
+        self._taker: _BatchThread | None = None
+        self._pid = os.getpid()
+
+    def start(self, recipe: LoaderSpec) -> None:
+        """Have Ray begin an epoch."""
+        self._loader_spec = recipe
+        self._batch_specs.clear()
+        self._next_batch = 0
+        columns = self._batches.of_epoch(recipe.seed, recipe.epoch)
+        self._taker = _BatchThread(columns, recipe.collate_fn or to_tensors)
+
+    def has_room(self) -> bool:
+        """Whether another order can be taken now."""
+        return not self._batch_specs
+
+    def submit(self, order: BatchSpec) -> None:
+        """Take the order of the next batch."""
+        self._batch_specs.append(order)
+
+    def next_made(
+        self,
+        timeout_s: float,
+        on_room: Callable[[], None],  # noqa: ARG002 - there is room for one at a time
+    ) -> BuiltBatch:
+        """Return the next batch; raises as `Executor` says."""
+        assert self._taker is not None  # an iteration has been started
+        batch, where = self._next_batch, f"rank {self._batches.world.rank}, Ray Data"
+        try:
+            taken = self._taker.take(min(timeout_s, threading.TIMEOUT_MAX))
+        except queue.Empty:
+            raise LoaderTimeoutError(
+                f"{where}: batch {batch} did not arrive within {timeout_s:g} s. Ray may wait for "
+                "cores that others have, or for other ranks; `ray status` tells. Raise timeout_s "
+                "if the work really takes that long."
+            ) from None
+        self._batch_specs.popleft()
+        self._next_batch += 1
+        if taken is None:
+            return BuiltBatch(batch=batch, exhausted=True)
+        if isinstance(taken, BatchFailure):
+            raise taken.in_caller(where)
+        rows, content = taken
+        return BuiltBatch(batch=batch, content=content, samples=rows)
+
+    def finish(self) -> None:
+        """Have Ray stop."""
+        self._batch_specs.clear()
+        if self._taker is not None:
+            self._taker.leave()
+            self._taker = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether this is the process whose Ray it is."""
+        return os.getpid() == self._pid
+
+    def close(self) -> None:
+        """Have Ray stop."""
+        if self.usable:
+            self.finish()
+
+
+class _BatchThread:
+    """A thread that takes batches from Ray, which may take any time over one.
+
+    Args:
+        batches: Of one epoch, in their columns.
+        collate: Makes of the columns what is delivered.
+    """
+
+    def __init__(self, batches: Iterator[Any], collate: Callable[[Any], Any]) -> None:
+        self._batches = batches
+        self._collate = collate
+        self._wanted = threading.Semaphore(2)  # one for the script, one ahead
+        self._left = False
+        self._taken: queue.SimpleQueue[tuple[int, Any] | BatchFailure | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="headrace-ray", daemon=True)
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> tuple[int, Any] | BatchFailure | None:
+        """Return a batch and its rows, what went wrong, or None at the end; raises Empty."""
+        taken = self._taken.get(timeout=timeout_s)
+        self._wanted.release()
+        return taken
+
+    def leave(self) -> None:
+        """Take no more, and let go of Ray's iterator."""
+        self._left = True
+        self._wanted.release()
+        self._thread.join(_STOP_TIMEOUT_S)  # one that is stuck in Ray ends with the process
+
+    def _run(self) -> None:
+        try:
+            while self._wanted.acquire() and not self._left:
+                columns = next(self._batches, None)
+                if columns is None:
+                    break
+                self._taken.put((rows_of(columns), self._collate(columns)))
+            self._taken.put(None)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script is told
+            self._taken.put(BatchFailure.of(error, traceback.format_exc(), None, None))
+        finally:
+            self._batches = iter(())  # Ray stops what is under way as its iterator goes

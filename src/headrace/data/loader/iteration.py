@@ -1,0 +1,305 @@
+"""One iteration over a loader: batches in order, their transfer to the device, statistics."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from headrace.core.errors import LoaderError, WorkerError
+from headrace.data.loader.batch_builder import BatchSpec
+from headrace.data.loader.batch_specs import BatchSpecs, IterableBatchSpecs, PlanBatchSpecs
+from headrace.data.loader.executors.base import BuiltBatch, Executor
+from headrace.data.loader.quarantine import BadSampleBudget
+from headrace.sampling.seeds import batch_seed
+
+
+@dataclass(slots=True, kw_only=True)
+class LoaderStats:
+    """What one loader has delivered since it was made, or since `reset`.
+
+    Attributes:
+        batches: Batches delivered.
+        samples: Samples in them, on this rank.
+        wait_ns: Time the script spent in `iter(loader)` and waiting for batches, in nanoseconds:
+            the data wait. In the first epoch workers start in it.
+        elapsed_ns: Time from `iter(loader)` to the end of the last step, summed over iterations,
+            in nanoseconds: data wait and everything else.
+        first_batch_ns: The newest iteration's time from `iter(loader)` to the first batch.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    wait_ns: int = 0
+    elapsed_ns: int = 0
+    first_batch_ns: int = 0
+
+    @property
+    def data_wait_share(self) -> float:
+        """Data wait / step time, 0 to 1; 0 before anything was measured."""
+        return self.wait_ns / self.elapsed_ns if self.elapsed_ns else 0.0
+
+    def reset(self) -> None:
+        """Begin anew, at an epoch's start for example."""
+        self.batches = self.samples = self.wait_ns = self.elapsed_ns = self.first_batch_ns = 0
+
+
+def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`.
+
+    Objects of other kinds are left as they are.
+    """
+    match batch:
+        case torch.Tensor():
+            return change(batch)
+        case MutableMapping():
+            changed = copy.copy(batch)  # of the same class: an OrderedDict, a UserDict, ...
+            changed.update({name: map_tensors(value, change) for name, value in batch.items()})
+            return changed
+        case tuple() if hasattr(batch, "_fields"):
+            return type(batch)(*(map_tensors(value, change) for value in batch))
+        case list() | tuple():
+            return type(batch)(map_tensors(value, change) for value in batch)
+        case _:
+            return batch
+
+
+class DeviceTransfer:
+    """Copies batches to a device and applies the transform there.
+
+    On CUDA a batch is copied into pinned memory and from there on a side stream, so that the copy
+    overlaps with the step at work; the consuming stream waits for it on the device, never here.
+
+    Args:
+        device: Where batches go; None leaves them where they are. "cuda" without a number is the
+            current device when the first batch comes, as in torch.
+        transform: Called with the batch on its device; draws from torch's global generators, which
+            are seeded by (seed, epoch, batch, rank) for it and put back afterwards.
+        pin_memory: Without a device: leave tensors in pinned memory, where there is CUDA.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | None,
+        transform: Callable[[Any], Any] | None,
+        *,
+        pin_memory: bool = False,
+    ) -> None:
+        self._device = torch.device(device) if device is not None else None
+        self._pins = pin_memory and torch.cuda.is_available()
+        self._transform = transform
+        self._stream: torch.cuda.Stream | None = None  # from the first batch on, for CUDA
+        # Pinned sources of copies that may still be under way, with the event that ends each.
+        self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
+
+    def __call__(self, batch: Any, seed: int) -> Any:
+        """Return a batch on its device, transformed with generators of that seed."""
+        if self._device is not None and self._device.type == "cuda":
+            batch = self._copy_on_side_stream(batch, self._stream or self._begun(self._device))
+        elif self._device is not None:
+            batch = map_tensors(batch, lambda tensor: tensor.to(self._device))
+        elif self._pins:
+            batch = map_tensors(batch, lambda tensor: tensor.pin_memory())
+        if self._transform is None:
+            return batch
+        on_cuda = self._device if self._stream is not None else None
+        with torch.random.fork_rng(devices=[on_cuda] if on_cuda is not None else []):
+            # Not torch.manual_seed: it would seed every accelerator, and fork_rng puts back one.
+            torch.default_generator.manual_seed(seed)
+            if on_cuda is not None:
+                torch.cuda.default_generators[on_cuda.index or 0].manual_seed(seed)
+            return self._transform(batch)
+
+    def _begun(self, device: torch.device) -> torch.cuda.Stream:
+        """Settle on the device: a script may make its loader first and choose its device then."""
+        number = torch.cuda.current_device() if device.index is None else device.index
+        self._device = torch.device(device.type, number)
+        self._stream = torch.cuda.Stream(self._device)
+        return self._stream
+
+    def _copy_on_side_stream(self, batch: Any, stream: torch.cuda.Stream) -> Any:
+        while self._under_way and self._under_way[0][0].query():
+            self._under_way.popleft()
+        pinned = map_tensors(batch, lambda tensor: tensor.pin_memory())
+        with torch.cuda.stream(stream):
+            moved = map_tensors(pinned, lambda tensor: tensor.to(self._device, non_blocking=True))
+            event = torch.cuda.Event()
+            event.record(stream)
+        self._under_way.append((event, pinned))
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        # The caching allocator must not hand this memory out while the step's stream reads it.
+        map_tensors(moved, lambda tensor: tensor.record_stream(current))
+        return moved
+
+
+@dataclass(slots=True)
+class IterationProgress:
+    """How far an iteration is; it outlives the iteration.
+
+    Attributes:
+        orders: What the iteration is made of.
+        delivered: How many batches the script has been given.
+        samples: How many samples were in them.
+        finished: The script was told that there are no more.
+    """
+
+    orders: BatchSpecs
+    delivered: int = 0
+    samples: int = 0
+    finished: bool = False
+
+    def position(self) -> int:
+        """Return the epoch's position after what was delivered so far."""
+        return self.orders.position_after(self.delivered)
+
+    def seen_with(self, samples: int) -> int:
+        """Return how many samples all ranks have been given after one more batch, or about."""
+        if isinstance(self.orders, PlanBatchSpecs):
+            return self.orders.position_after(self.delivered + 1)
+        return (self.samples + samples) * self.orders.world
+
+
+class BatchStream(Iterator[Any]):
+    """Gives orders out ahead, takes batches in order, and counts what was delivered."""
+
+    def __init__(
+        self,
+        progress: IterationProgress,
+        executor: Executor,
+        *,
+        seed: int,
+        feed: DeviceTransfer,
+        budget: BadSampleBudget,
+        stats: LoaderStats,
+        timeout_s: float,
+        on_end: Callable[[], None],
+        is_taken: Callable[[], bool],
+        began_ns: int,
+        survives_errors: bool = False,
+    ) -> None:
+        self._ended = False
+        self._progress = progress
+        self._upcoming: Iterator[BatchSpec] = iter(progress.orders)
+        self._given_all = False
+        self._given: list[BatchSpec] = []
+        self._executor = executor
+        self._seed = seed
+        self._feed = feed
+        self._budget = budget
+        self._stats = stats
+        self._timeout_s = timeout_s
+        self._on_end = on_end
+        self._is_taken = is_taken
+        self._survives_errors = survives_errors  # of a batch: the next one can be asked for
+        self._working = set(range(max(executor.workers, 1)))
+        # An iterable dataset cannot be told where to begin: what was delivered is made again.
+        orders = progress.orders
+        self._to_pass_over = orders.start if isinstance(orders, IterableBatchSpecs) else 0
+        self._stats.first_batch_ns = 0
+        self._give_out()
+        # The script has waited since `iter(loader)`, for workers to start in the first epoch.
+        self._began_ns = self._stepped_ns = began_ns
+        self._account(began_ns)
+
+    def __next__(self) -> Any:
+        """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""
+        if self._ended:
+            raise StopIteration
+        if self._is_taken():
+            self._ended = True  # what the executor does is the other's
+            raise LoaderError(
+                "Another iteration has taken the executor of this one. Give each loader that is "
+                "iterated over meanwhile an executor of its own."
+            )
+        asked_ns = time.monotonic_ns()
+        try:
+            batch = self._next_batch()
+        except BaseException as error:
+            if not (self._survives_errors and isinstance(error, WorkerError)):
+                self.end()
+            raise
+        finally:
+            self._account(asked_ns)
+        self._stats.batches += 1
+        if not self._stats.first_batch_ns:
+            self._stats.first_batch_ns = self._stepped_ns - self._began_ns
+        return batch
+
+    def _next_batch(self) -> Any:
+        self._give_out()
+        while self._given:
+            try:
+                made = self._executor.next_made(self._timeout_s, self._give_out)
+            except WorkerError:
+                self._given.pop(0)
+                raise
+            order = self._given.pop(0)
+            if made.exhausted:
+                self._note_exhausted(made.batch)
+                self._give_out()
+                continue
+            if self._to_pass_over:
+                self._to_pass_over -= 1
+                self._give_out()
+                continue
+            return self._deliver(order, made)
+        if self._working and not self._given_all:
+            raise LoaderError(
+                "No batch can be ordered: the executor has no room although none is under way."
+            )
+        self._budget.check(self._progress.delivered)
+        self._progress.finished = True
+        raise StopIteration
+
+    def _deliver(self, order: BatchSpec, made: BuiltBatch) -> Any:
+        number = self._progress.delivered
+        self._budget.check(number)
+        batch = self._fed(made.content, batch_seed(self._seed, order.epoch, order.draws))
+        if made.bad:  # first: should that fail, the batch was not delivered
+            self._budget.note(made.bad, number, self._progress.seen_with(made.samples))
+        self._progress.delivered += 1
+        self._progress.samples += made.samples
+        self._stats.samples += made.samples
+        return batch
+
+    def _fed(self, content: Any, seed: int) -> Any:
+        try:
+            return self._feed(content, seed)
+        except StopIteration as error:  # a loop over this stream would take it for the end
+            raise RuntimeError("The device_transform raised StopIteration.") from error
+
+    def _give_out(self) -> None:
+        while self._working and self._executor.has_room():
+            order = next(self._upcoming, None)
+            if order is None:
+                self._given_all = True
+                return
+            self._executor.submit(order)
+            self._given.append(order)
+
+    def _note_exhausted(self, batch: int) -> None:
+        """An iterable dataset's worker has no more; when none has, no more orders are given out."""
+        self._working.discard(batch % max(self._executor.workers, 1))
+
+    def _account(self, asked_ns: int) -> None:
+        now_ns = time.monotonic_ns()
+        self._stats.wait_ns += now_ns - asked_ns
+        self._stats.elapsed_ns += now_ns - self._stepped_ns
+        self._stepped_ns = now_ns
+
+    def end(self) -> None:
+        """Stop: no more orders, and the executor is free for another iteration."""
+        if not self._ended:
+            self._ended = True
+            if not self._is_taken():
+                self._on_end()
+
+    def __del__(self) -> None:
+        """A loop that is left with `break` lets go of its stream: end it."""
+        self.end()

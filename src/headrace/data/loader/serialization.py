@@ -1,0 +1,182 @@
+"""The serialised form of a batch: arrays in an arena, and a pickled structure around them.
+
+A batch is any Python object. Its arrays and tensors are written into an arena (a slot of shared
+memory, or plain memory when the work is done inline) and its structure is pickled with a reference
+in the place of each. Pickle carries our own objects between our own processes; data from a dataset
+is never unpickled.
+
+This module works without torch. A worker that never imports torch makes batches of NumPy arrays,
+marked to become tensors, and the training process, which has torch, makes them so.
+
+In a worker the script is not `__main__`; its classes came there by value. Sent back in the same way
+they would be laid over the training process's own with each batch, and what the script has set on
+them since would be undone. So they go back by name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Literal, Protocol, final
+
+import cloudpickle
+import numpy as np
+from numpy.typing import NDArray
+
+_MAIN = "__main__"
+
+
+def script_attribute(name: str) -> Any:
+    """Return what the script defines under a qualified name; AttributeError where it does not."""
+    return reduce(getattr, name.split("."), sys.modules[_MAIN])
+
+
+class ScriptPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+    """Pickles what a worker made, for the training process."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return how `obj` is pickled: what the script defines by its name, all else as usual."""
+        if getattr(obj, "__module__", None) == _MAIN and (
+            isinstance(obj, type) or (callable(obj) and hasattr(obj, "__code__"))
+        ):
+            name = getattr(obj, "__qualname__", "<")
+            if "<" not in name:
+                return script_attribute, (name,)
+        return super().reducer_override(obj)
+
+
+def pickle_for_script(obj: object) -> bytes:
+    """Return `obj` pickled for the training process."""
+    buffer = io.BytesIO()
+    ScriptPickler(buffer).dump(obj)
+    return buffer.getvalue()
+
+
+Kind = Literal["tensor", "array"]
+
+ALIGNMENT = 64  # bytes: one cache line, and what vector instructions like best
+
+
+class Arena(Protocol):
+    """Memory that a batch's arrays are placed in, one after the other."""
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return the offset of `size_bytes` new bytes, aligned to 64."""
+
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of what was reserved at `offset`."""
+
+
+@final
+class PlacedArray:
+    """An array that lies in the arena already.
+
+    Attributes:
+        kind: What the reader makes of it: a torch tensor or a NumPy array.
+        dtype: A NumPy dtype's string, or "torch:NAME" for what NumPy does not have.
+        shape: The array's shape.
+        offset: Where it starts in the arena, in bytes.
+    """
+
+    __slots__ = ("dtype", "kind", "offset", "shape")
+
+    def __init__(self, kind: Kind, dtype: str, shape: tuple[int, ...], offset: int) -> None:
+        self.kind, self.dtype, self.shape, self.offset = kind, dtype, shape, offset
+
+
+def place_array(
+    arena: Arena, kind: Kind, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> PlacedArray:
+    """Reserve room for an array of that dtype and shape; its bytes are the caller's to write."""
+    size_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    return PlacedArray(kind, dtype.str, shape, arena.reserve(size_bytes))
+
+
+def encode_batch(batch: object, arena: Arena) -> bytes:
+    """Write the arrays and tensors of `batch` into `arena`; return its pickled structure.
+
+    Raises:
+        pickle.PicklingError, TypeError, AttributeError: Something in the batch cannot be pickled.
+    """
+    try:
+        return _dump(_Encoder, batch, arena)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Lambdas and classes of functions, say, travel by value.
+        return _dump(_CloudEncoder, batch, arena)
+
+
+def decode_batch(structure: bytes, read: Callable[[PlacedArray], Any]) -> Any:
+    """Rebuild a batch from its structure; `read` turns each placed array into what it is."""
+    return _Decoder(structure, read).load()
+
+
+def _dump(encoder: type[_Encoder | _CloudEncoder], batch: object, arena: Arena) -> bytes:
+    buffer = io.BytesIO()
+    encoder(buffer, arena).dump(batch)
+    return buffer.getvalue()
+
+
+def _placed_reference(obj: object, arena: Arena) -> tuple[str, str, tuple[int, ...], int] | None:
+    """Return the reference that stands for `obj` in the structure, or None for a plain object."""
+    if type(obj) is np.ndarray and obj.dtype.kind in "biufcSU" and obj.size:
+        obj = _copy_in(arena, "array", obj)
+    elif (torch := sys.modules.get("torch")) is not None and type(obj) is torch.Tensor:
+        obj = _tensor_in(arena, obj, torch)
+    if type(obj) is PlacedArray:
+        return (obj.kind, obj.dtype, obj.shape, obj.offset)
+    return None
+
+
+def _copy_in(arena: Arena, kind: Kind, array: NDArray[Any]) -> PlacedArray:
+    placed = place_array(arena, kind, array.dtype, array.shape)
+    arena.write(placed.offset, 0, array)
+    return placed
+
+
+def _tensor_in(arena: Arena, tensor: Any, torch: Any) -> Any:
+    plain = (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and not tensor.is_quantized
+        and tensor.numel() > 0
+    )
+    if not plain:
+        return tensor  # pickled as torch does it
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype is torch.bfloat16 or "float8" in str(tensor.dtype):
+        bits = tensor.contiguous().view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+        placed = _copy_in(arena, "tensor", bits.numpy())
+        return PlacedArray("tensor", f"torch:{str(tensor.dtype).removeprefix('torch.')}",
+                      placed.shape, placed.offset)  # fmt: skip
+    return _copy_in(arena, "tensor", tensor.numpy())
+
+
+class _Encoder(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self._arena = arena
+
+    def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
+        return _placed_reference(obj, self._arena)
+
+
+class _CloudEncoder(ScriptPickler):
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        super().__init__(file)
+        self._arena = arena
+
+    def persistent_id(self, obj: object) -> tuple[str, str, tuple[int, ...], int] | None:
+        return _placed_reference(obj, self._arena)
+
+
+class _Decoder(pickle.Unpickler):
+    def __init__(self, structure: bytes, read: Callable[[PlacedArray], Any]) -> None:
+        super().__init__(io.BytesIO(structure))
+        self._read = read
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._read(PlacedArray(*pid))

@@ -1,0 +1,349 @@
+"""`headrace.ShardDataset`: a map-style dataset in shards, and the reader of its samples.
+
+This module imports no torch: workers that only read, decode and transform stay small.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import BadSampleError, CorruptError, TooManyBadSamplesError, UsageError
+from headrace.core.units import parse_bytes
+from headrace.data import storage as storage_layer  # whose CachedStore few workers need
+from headrace.data.loader.dataset_protocol import NativeDataset
+from headrace.data.loader.quarantine import too_many, write_records
+from headrace.data.shards.members import Member, SampleLocation, as_bytes, verify
+from headrace.data.shards.shard_index import ShardIndex, open_index
+from headrace.data.storage import Buffer, StorageConfig, Store, open_store
+from headrace.data.storage.remote_store import RemoteStore
+from headrace.data.storage.urls import streamed_url
+from headrace.data.transforms.decode import decode_member
+from headrace.sampling.seeds import combine
+
+# Members of one sample lie side by side in a tar, a header between them. Further apart than this,
+# two requests are cheaper than the bytes between.
+_WIDEST_GAP_BYTES = 1 << 18
+_MAX_AHEAD = 4096  # samples whose reads may be under way; older ones nobody came for are let go
+
+
+class _Span(NamedTuple):
+    """Neighbouring members of one object, which one request reads."""
+
+    path: str
+    start: int
+    length: int
+    members: Sequence[Member]
+
+
+class SampleReader:
+    """Reads the members of samples.
+
+    Args:
+        store: The store at the dataset's data URL.
+        verified: Compare each member's checksum with the index.
+    """
+
+    def __init__(self, store: Store, *, verified: bool) -> None:
+        self._store = store
+        self._verified = verified
+        self._ahead: dict[int, list[Future[Buffer]]] = {}
+        self._owner = os.getpid()
+
+    def begin(self, locations: Iterable[SampleLocation]) -> None:
+        """Begin to read these samples; `read` then finds their bytes under way or there."""
+        ahead = self._reads_ahead()
+        for location in locations:
+            if location.sample not in ahead:
+                ahead[location.sample] = [
+                    self._store.submit_range(span.path, span.start, span.length)
+                    for span in _spans(location)
+                ]
+        while len(ahead) > _MAX_AHEAD:
+            ahead.pop(next(iter(ahead)))
+
+    def under_way(self) -> int:
+        """Return how many reads were begun and have not arrived."""
+        ahead = self._reads_ahead().values()
+        return sum(not future.done() for futures in ahead for future in futures)
+
+    def read(self, location: SampleLocation) -> list[tuple[Member, Buffer | bytes]]:
+        """Return each member of a sample with its bytes.
+
+        Raises:
+            CorruptError: A checksum differs, even after one more read.
+            StorageError: The store failed; the message names URL and range.
+        """
+        under_way = self._reads_ahead().pop(location.sample, None)
+        try:
+            return self._read_members(location, under_way)
+        except CorruptError:
+            for span in _spans(location):  # or a cache would give the same bytes again
+                self._store.forget(span.path, span.start, span.length)
+            return self._read_members(location, None)
+
+    def _read_members(
+        self, location: SampleLocation, under_way: list[Future[Buffer]] | None
+    ) -> list[tuple[Member, Buffer | bytes]]:
+        stored = [member for member in location.members if member.data is None]
+        contents = self._arrived(location, under_way) if under_way else self._fetched(stored)
+        found: list[tuple[Member, Buffer | bytes]] = []
+        for member in location.members:
+            if member.data is not None:
+                found.append((member, member.data))
+                continue
+            data = contents[member]
+            if self._verified:
+                verify(location, member, data, self._store.url)
+            found.append((member, data))
+        return found
+
+    def _fetched(self, members: Sequence[Member]) -> dict[Member, Buffer]:
+        contents: dict[Member, Buffer] = {}
+        for path, group in groupby(members, key=_path_of):
+            together = list(group)
+            ranges = [(member.offset, member.size_bytes) for member in together]
+            contents.update(zip(together, self._store.get_ranges(path, ranges), strict=True))
+        return contents
+
+    @staticmethod
+    def _arrived(location: SampleLocation, under_way: list[Future[Buffer]]) -> dict[Member, Buffer]:
+        contents: dict[Member, Buffer] = {}
+        for span, future in zip(_spans(location), under_way, strict=True):
+            content = future.result()
+            for member in span.members:
+                begin = member.offset - span.start
+                contents[member] = content[begin : begin + member.size_bytes]
+        return contents
+
+    def _reads_ahead(self) -> dict[int, list[Future[Buffer]]]:
+        if os.getpid() != self._owner:  # forked: the parent's reads never arrive here
+            self._owner = os.getpid()
+            self._ahead = {}
+        return self._ahead
+
+
+def _path_of(member: Member) -> str:
+    return member.path
+
+
+def _spans(location: SampleLocation) -> list[_Span]:
+    stored = [member for member in location.members if member.data is None]
+    spans = []
+    for _, group in groupby(stored, key=_path_of):
+        members = sorted(group, key=lambda member: member.offset)
+        whole = _span(members)
+        wanted_bytes = sum(member.size_bytes for member in members)
+        if whole.length - wanted_bytes <= _WIDEST_GAP_BYTES:
+            spans.append(whole)
+        else:
+            spans += [_span([member]) for member in members]
+    return spans
+
+
+def _span(members: Sequence[Member]) -> _Span:
+    start = members[0].offset
+    end = max(member.offset + member.size_bytes for member in members)
+    return _Span(members[0].path, start, end - start, members)
+
+
+_MAX_REPLACEMENTS = 16  # tries to find a good sample in place of a bad one
+
+
+class ShardDataset(NativeDataset):
+    """Samples of a packed or indexed dataset, read by range, verified and decoded.
+
+    A sample is a dict: its members by extension, decoded (jpg and png to uint8[H, W, C] arrays, cls
+    to int, json to what it holds, txt to str, others to bytes), and "__key__", its name.
+
+    A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
+    another of its shard, always by the same one, and written down in quarantine.jsonl in the run
+    folder, or in the working folder outside of a run. A store that fails is an error instead:
+    nothing is replaced because of a network.
+
+    Args:
+        url: The dataset's URL, as it was packed or indexed, or the folder of a channel.
+        transform: Called with each sample; draws from the global random generators. Members whose
+            extension it names in an attribute `wants_bytes` are handed to it undecoded; those in
+            `takes_bytes` too, where packing has decoded every file and `verify` is on.
+        cache_dir: Keep what is read from a remote store on this disk, for all ranks and later jobs.
+        cache_bytes: Limit of that cache.
+        verify: Compare every member's checksum on each read.
+        max_bad_rate: Share of bad samples above which loading stops, from the third one on.
+        storage: Retries, deadlines and connections.
+
+    Attributes:
+        fingerprint: Identifies the dataset's content.
+        shard_sizes: int64[shards], samples of each shard; None where each sample is an object.
+        reads_ahead: Whether reads are worth starting before their samples are asked for.
+
+    Raises:
+        NotFoundError, DatasetError: There is no dataset at `url`, or it is damaged.
+    """
+
+    def __init__(
+        self,
+        url: str | Path,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        cache_dir: str | Path | None = None,
+        cache_bytes: str | int = "64GiB",
+        verify: bool = True,  # noqa: FBT001, FBT002 - named in every call one would write
+        *,
+        max_bad_rate: float = 0.001,
+        storage: StorageConfig | None = None,
+    ) -> None:
+        if not 0 <= max_bad_rate <= 1:
+            raise UsageError(f"max_bad_rate={max_bad_rate}: give a share from 0 to 1.")
+        self.url = streamed_url(str(url))
+        self.transform = transform
+        self.verify = verify
+        self.max_bad_rate = max_bad_rate
+        self.index: ShardIndex = open_index(self.url, cache_dir=cache_dir, config=storage)
+        self.fingerprint: str = self.index.fingerprint
+        self.shard_sizes: NDArray[np.int64] | None = self.index.shard_sizes
+        store: Store = open_store(self.index.data_url, config=storage)
+        self.reads_ahead = isinstance(store, RemoteStore)
+        # Importing the client is harmless before a fork; calling it would not be.
+        self.modules = ("headrace.data.storage.client.direct",) if self.reads_ahead else ()
+        if isinstance(store, RemoteStore) and cache_dir is not None:
+            limit_bytes = parse_bytes(cache_bytes)
+            store = storage_layer.CachedStore(store, Path(cache_dir), limit_bytes=limit_bytes)
+        self._store = store
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = SampleReader(self._store, verified=self.verify)
+        self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
+        if self.verify and self.index.manifest.decoded:  # checksums vouch for whole files
+            self._undecoded |= getattr(self.transform, "takes_bytes", frozenset())
+        self._collected: list[Mapping[str, Any]] | None = None
+        self._bad = self._seen = 0
+
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+        return self.index.num_samples
+
+    def __getitem__(self, sample: int) -> Any:
+        """Return a sample, transformed; raises IndexError, StorageError, TooManyBadSamplesError."""
+        number = int(sample)
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"sample {number} of {len(self)} in {self.url}")
+        return self._load_or_replace(number % len(self))
+
+    def __getitems__(self, samples: Sequence[int]) -> list[Any]:
+        """Return several samples; their reads are under way together."""
+        self.prefetch(samples)
+        return [self[sample] for sample in samples]
+
+    def prefetch(self, samples: Sequence[int]) -> None:
+        """Begin to read these samples, so that they are there when they are asked for."""
+        if self.reads_ahead:
+            # Numbers that are none are left for `__getitem__`, which says so.
+            count = len(self)
+            known = [int(each) % count for each in samples if -count <= int(each) < count]
+            self.index.prefetch(known)
+            self._reader.begin(self.index.locate(sample) for sample in known)
+
+    def reads_under_way(self) -> int:
+        """Return how many of the reads that were begun have not arrived."""
+        return self._reader.under_way() if self.reads_ahead else 0
+
+    def describe(self, sample: int) -> str:
+        """Return a sample's name for messages."""
+        location = self.index.locate(int(sample))
+        return f"sample {location.key} (number {sample}) of {location.path} in {self.index.url}"
+
+    @contextmanager
+    def collecting_bad(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Hand the records of bad samples met meanwhile to the caller, who writes them down."""
+        records: list[Mapping[str, Any]] = []
+        self._collected = records
+        try:
+            yield records
+        finally:
+            self._collected = None
+
+    def _load_or_replace(self, sample: int) -> Any:
+        self._seen += 1
+        location = self.index.locate(sample)
+        first_error: Exception | None = None
+        for attempt in range(_MAX_REPLACEMENTS + 1):
+            candidate = location if not attempt else self._replacement(location, attempt)
+            try:
+                made = self._made(candidate)
+            except (BadSampleError, CorruptError) as error:
+                first_error = first_error or error
+                continue
+            if first_error is not None:
+                self._note_bad(location, candidate, first_error)
+            return made
+        raise TooManyBadSamplesError(
+            f"{location.path} of {self.index.url}: sample {location.key} and {_MAX_REPLACEMENTS} "
+            f"others tried in its place are all bad; the first: {first_error} "
+            f"Run `headrace data lint {self.index.url}` to see every fault."
+        )
+
+    def _made(self, location: SampleLocation) -> Any:
+        sample: dict[str, Any] = {"__key__": location.key}
+        for member, data in self._reader.read(location):
+            if member.extension in self._undecoded:
+                sample[member.extension] = as_bytes(data)
+            else:
+                sample[member.extension] = decode_member(member.extension, data)
+        return sample if self.transform is None else self.transform(sample)
+
+    def _replacement(self, location: SampleLocation, attempt: int) -> SampleLocation:
+        """Return another sample of the same shard, or of the dataset where the shard has only one.
+
+        A function of the sample and the attempt alone, so every rank and every resumed run takes
+        the same one.
+        """
+        size, first = len(self), 0
+        if self.shard_sizes is not None and self.shard_sizes[location.shard] > 1:
+            size = int(self.shard_sizes[location.shard])
+            first = int(self.shard_sizes[: location.shard].sum())
+        step = 1 + combine(location.sample, attempt) % max(size - 1, 1)
+        return self.index.locate(first + (location.sample - first + step) % size)
+
+    def _note_bad(
+        self, location: SampleLocation, replacement: SampleLocation, error: Exception
+    ) -> None:
+        record: Mapping[str, Any] = {
+            "dataset": self.index.url,
+            "fingerprint": self.fingerprint,
+            "sample": location.sample,
+            "key": location.key,
+            "shard": location.path,
+            "error": type(error).__name__,
+            "message": str(error),
+            "replacement": replacement.sample,
+            "replacement_key": replacement.key,
+        }
+        if self._collected is not None:
+            self._collected.append(record)
+            return
+        path = write_records([record])
+        self._bad += 1
+        if too_many(self._bad, self._seen, self.max_bad_rate):
+            raise TooManyBadSamplesError(
+                f"{self._bad} of {self._seen} samples read by this process are bad, more than the "
+                f"allowed {self.max_bad_rate:.2%}; the last: {error} All are listed in {path}."
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process; a subclass's own attributes go along."""
+        own = {"_reader", "_undecoded", "_collected", "_bad", "_seen"}
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        self.__dict__.update(state)
+        self._begin()

@@ -1,0 +1,1 @@
+"""Worker processes of a loader: forkserver, pool, messages, shared memory."""

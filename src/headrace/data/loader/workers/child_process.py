@@ -1,0 +1,157 @@
+"""A Python child process with a control connection, which ends when the training process does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import LoaderError, LoaderTimeoutError
+
+_END_S = 5.0
+_LAST_WORDS_S = 10.0
+
+_LIVE: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
+
+
+def _close_all_controls() -> None:
+    for process in list(_LIVE):
+        process.control.close()
+
+
+# Or the process would outlive its parent: a forked child holds the connection open, too.
+os.register_at_fork(after_in_child=_close_all_controls)
+
+
+class ControlConnection(Connection):
+    """A connection that closes its descriptor once.
+
+    That of the standard library closes it as it dies, and again where whoever dies after it, of
+    objects that keep each other, tells it to: by then it may be another file's.
+    """
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class ChildProcess:
+    """A Python process that is started fresh, asked through a connection, and ends with it.
+
+    Args:
+        name: What it is, for messages: "rank 0: the workers' forkserver".
+        main: Where its code is, "module:function"; called with the connection's descriptor and
+            `arguments`.
+        arguments: What else it is called with: numbers, texts, lists of them.
+        descriptors: That it inherits.
+        environment: Its variables.
+        path: Its `sys.path`; by default this process's.
+
+    Attributes:
+        name: As given.
+        control: The connection to it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        main: str,
+        arguments: Sequence[Any],
+        *,
+        descriptors: Sequence[int],
+        environment: Mapping[str, str],
+        path: Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self._owner = os.getpid()
+        ours, theirs = socket.socketpair()
+        module, _, function = main.partition(":")
+        told = ", ".join(map(repr, [theirs.fileno(), *arguments]))
+        code = (
+            f"import sys; sys.path[:] = {_absolute(path or sys.path)!r}; "
+            f"from {module} import {function}; {function}({told})"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            pass_fds=[theirs.fileno(), *descriptors],
+            stdin=subprocess.DEVNULL,
+            env=dict(environment),
+        )
+        theirs.close()
+        self.control = ControlConnection(ours.detach())
+        _LIVE.add(self)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process started it, and not its parent."""
+        return os.getpid() == self._owner
+
+    @property
+    def lives(self) -> bool:
+        """Whether it lives, and was started by this process."""
+        return self.is_own and self._process.poll() is None
+
+    def request(self, *request: Any) -> None:
+        """Send it a request; raises LoaderError where it has ended."""
+        try:
+            self.control.send(request)
+        except OSError:  # gone, or closed here
+            raise self._ended() from None
+
+    def report(self, longest_s: float, what_may_last: str) -> tuple[Any, ...]:
+        """Return its next report.
+
+        Args:
+            longest_s: Longest wait, in seconds.
+            what_may_last: What to look for where it takes longer, for the message.
+
+        Raises:
+            LoaderTimeoutError: It sent none.
+            LoaderError: It has ended.
+        """
+        try:
+            if not self.control.poll(longest_s):
+                raise LoaderTimeoutError(
+                    f"{self.name} (process {self._process.pid}) did not answer within "
+                    f"{longest_s:.0f} s. {what_may_last}"
+                )
+            report: tuple[Any, ...] = self.control.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+        return report
+
+    def end(self) -> None:
+        """Kill it, whatever it is at."""
+        _LIVE.discard(self)
+        self._process.kill()
+        self._process.wait()
+        self.control.close()
+
+    def close(self) -> None:
+        """Have it end, as a kill of this process would; only where it is this process's own."""
+        _LIVE.discard(self)
+        self.control.close()
+        try:
+            self._process.wait(timeout=_END_S)
+        except subprocess.TimeoutExpired:  # it is in the middle of importing the user's modules
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self) -> LoaderError:
+        try:
+            status = str(self._process.wait(timeout=_LAST_WORDS_S))
+        except subprocess.TimeoutExpired:
+            status = "unknown"
+        return LoaderError(
+            f"{self.name} ended with exit status {status}. "
+            f"Its last words are above; a status of -9 often means that memory ran out."
+        )
+
+
+def _absolute(path: Sequence[str]) -> list[str]:
+    return [str(Path.cwd()) if entry == "" else entry for entry in path]

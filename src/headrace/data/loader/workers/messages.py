@@ -1,0 +1,196 @@
+"""Messages between a loader and its workers, the workers' status table, the first-batch event.
+
+Tasks go out over a socket that keeps message boundaries; all workers read the same one, so whoever
+is free takes the next. (An iterable dataset has one such socket a worker, because its batches come
+from that worker's own iterator.) Answers come back over one more. What is larger than a few numbers
+lies in the task's slot. None of it has a name in the file system.
+
+The first-batch event delays the reads of later batches until those of an iteration's first have
+arrived: the script waits for that batch and for nothing else, and workers that read at the same
+time would share the network.
+
+The status table, in shared memory, says which tasks each worker has taken and how far it is: which
+batch a killed worker had, and which sample a stuck one is at.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import select
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from io import FileIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TASKS_PER_WORKER = 2  # a worker makes one batch and may have the reads of the next one under way
+STATUS_COLUMNS = (
+    TASKS_PER_WORKER + 1
+)  # the tickets it holds, and the samples done of the one at work
+NO_TASK = -1
+
+_TASK = struct.Struct("<qqqq")  # ticket number, slot, payload bytes, whether it goes first
+_ANSWER = struct.Struct("<qqqqqq")  # what, worker, ticket number, slot, offset, bytes
+
+
+class Answer(IntEnum):
+    """What became of a ticket."""
+
+    MADE = 0
+    FAILED = 1
+    EXHAUSTED = 2
+    RETURNED = 3  # by a helper: others are to make it
+    ROOM = 4  # of a helper: how many tickets it can have, in the place of a ticket's number
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """Ticket `number`: make the order that lies in `slot`, in `slot`.
+
+    Attributes:
+        number: The ticket's number.
+        slot: Where its order lies, and where its batch goes.
+        payload_bytes: Length of the order.
+        is_first_batch: It is for an iteration's first batch, whose reads go before all others.
+    """
+
+    number: int
+    slot: int
+    payload_bytes: int
+    is_first_batch: bool
+
+    def pack(self) -> bytes:
+        """Return the message's bytes."""
+        return _TASK.pack(self.number, self.slot, self.payload_bytes, self.is_first_batch)
+
+    @classmethod
+    def unpack(cls, message: bytes) -> TaskMessage:
+        """Return the message that `pack` made."""
+        number, slot, payload_bytes, is_first_batch = _TASK.unpack(message)
+        return cls(number, slot, payload_bytes, bool(is_first_batch))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerMessage:
+    """What became of ticket `number`; `size_bytes` at `offset` of `slot` tell more."""
+
+    answer: Answer
+    worker: int
+    number: int
+    slot: int
+    offset: int
+    size_bytes: int
+
+    def pack(self) -> bytes:
+        """Return the message's bytes."""
+        return _ANSWER.pack(
+            self.answer, self.worker, self.number, self.slot, self.offset, self.size_bytes
+        )
+
+    @classmethod
+    def unpack(cls, message: bytes) -> AnswerMessage:
+        """Return the message that `pack` made."""
+        what, *rest = _ANSWER.unpack(message)
+        return cls(Answer(what), *rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDescriptors:
+    """File descriptors that workers hold, as they are handed over at start.
+
+    Attributes:
+        tickets: Receiving ends of the ticket sockets: one, or one a worker.
+        answers: Sending end of the answer socket.
+        status_table: The board's anonymous file.
+        gate: The gate's event file.
+        slots: The slots' anonymous files.
+        workers: How many workers there are.
+    """
+
+    tickets: list[int]
+    answers: int
+    status_table: int
+    gate: int
+    slots: list[int]
+    workers: int
+
+    def descriptors(self) -> list[int]:
+        """Return all descriptors."""
+        return [*self.tickets, self.answers, self.status_table, self.gate, *self.slots]
+
+    def to_json(self) -> str:
+        """Return a text that `from_json` reads, for a command line."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkerDescriptors:
+        """Return the ends that `to_json` told."""
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return (sender, receiver) of a socket that keeps message boundaries."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def new_status_table(workers: int) -> int:
+    """Return the descriptor of a board for that many workers."""
+    descriptor = os.memfd_create("headrace-board", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, workers * STATUS_COLUMNS * 8)
+    map_status_table(descriptor, workers)[:] = NO_TASK
+    return descriptor
+
+
+def map_status_table(descriptor: int, workers: int) -> NDArray[np.int64]:
+    """Return the board as a shared int64[workers, 3]."""
+    pages = mmap.mmap(descriptor, workers * STATUS_COLUMNS * 8)
+    return np.frombuffer(pages, np.int64).reshape(workers, STATUS_COLUMNS)
+
+
+class FirstBatchEvent:
+    """Closed at the start of an iteration, opened once; an event file that all workers hold.
+
+    Args:
+        descriptor: The file's; closed with the gate, at the latest when nobody holds the gate.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = FileIO(descriptor)
+
+    @classmethod
+    def new(cls) -> FirstBatchEvent:
+        """Return a closed gate."""
+        return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def fileno(self) -> int:
+        """Return its descriptor."""
+        return self._file.fileno()
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        with suppress(BlockingIOError):  # its counter is full: open it is
+            os.eventfd_write(self.fileno(), 1)
+
+    def shut(self) -> None:
+        """Let nobody through until it is opened."""
+        with suppress(BlockingIOError):  # it was shut
+            os.eventfd_read(self.fileno())
+
+    def wait(self, longest_s: float) -> bool:
+        """Wait until it is open, `longest_s` at most; return whether it is."""
+        poller = select.poll()
+        poller.register(self._file, select.POLLIN)
+        return bool(poller.poll(longest_s * 1000))
+
+    def close(self) -> None:
+        """Close this process's end."""
+        self._file.close()

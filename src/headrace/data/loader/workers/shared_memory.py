@@ -1,0 +1,236 @@
+"""Slots: reused shared memory that batches are written to.
+
+A slot is an anonymous file (memfd): it has no name in /dev/shm, so nothing is left behind by a
+kill, and a container's small /dev/shm does not limit it. A worker writes a batch into a slot, like
+into a file, and the training process maps the same pages, so pixels are never pickled and never
+sent. The slot is free again when the last tensor view of its batch dies.
+
+Workers do not map slots: each would hold all of them in its page tables, and be counted with them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.data.loader.serialization import ALIGNMENT, PlacedArray, decode_batch
+
+
+def new_slot_file() -> int:
+    """Return the descriptor of a new, empty anonymous file, inherited by nobody by default."""
+    return os.memfd_create("headrace-slot", os.MFD_CLOEXEC)
+
+
+class SlotArena:
+    """An arena in a slot: what a worker writes one batch into. The file grows as needed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._end = 0
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return the offset of `size_bytes` new bytes, aligned to 64."""
+        offset = _round_up(self._end, ALIGNMENT)
+        self._end = offset + size_bytes
+        return offset
+
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of what was reserved at `offset`."""
+        write_at(self._descriptor, offset + start, data)
+
+
+class PlainArena:
+    """An arena in ordinary memory: what inline work writes one batch into."""
+
+    def __init__(self) -> None:
+        self._pieces: list[NDArray[np.uint8]] = []
+
+    def reserve(self, size_bytes: int) -> int:
+        """Return a handle of `size_bytes` new bytes."""
+        self._pieces.append(np.empty(size_bytes, np.uint8))
+        return len(self._pieces) - 1
+
+    def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
+        """Copy bytes in, at `start` of the bytes behind the handle `offset`."""
+        source = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else _bytes_of(data)
+        self._pieces[offset][start : start + len(source)] = source
+
+    def view(self, offset: int) -> NDArray[np.uint8]:
+        """Return the bytes behind a handle."""
+        return self._pieces[offset]
+
+
+class _SlotView(weakref.ref[NDArray[np.uint8]]):
+    """Tells that the last view of a lent slot has died.
+
+    Attributes:
+        slot: The slot.
+    """
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+class SlotPool:
+    """The slots of one executor, as the training process sees them.
+
+    Attributes:
+        count: How many slots there are.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.descriptors: list[int] = []
+        # Whoever lets go of an executor without closing it leaves no files behind.
+        self._closer = weakref.finalize(self, _close_files, self.descriptors)
+        try:
+            self.descriptors.extend(new_slot_file() for _ in range(count))
+        except OSError:
+            self._closer()
+            raise
+        self._maps = [np.empty(0, np.uint8)] * count
+        # Last freed, first taken: its pages are warm, and slots never needed are never touched.
+        self._free: deque[int] = deque(reversed(range(count)))
+        self._lent: dict[int, _SlotView] = {}
+        self._ended: deque[_SlotView] = deque()
+
+    def take(self) -> int | None:
+        """Return a free slot for a batch to be made in, or None."""
+        self._take_back()
+        try:
+            return self._free.pop()
+        except IndexError:
+            return None
+
+    def give(self, slot: int) -> None:
+        """Make a slot free again that was not lent."""
+        self._free.append(slot)
+
+    def reclaim(self) -> None:
+        """Make all slots free that the script has no view of; only while no worker runs."""
+        self._take_back()
+        self._free = deque(slot for slot in reversed(range(self.count)) if slot not in self._lent)
+
+    def free_count(self) -> int:
+        """Return how many slots are free."""
+        self._take_back()
+        return len(self._free)
+
+    def write(self, slot: int, payload: bytes) -> None:
+        """Put the bytes of an order at the start of a slot."""
+        write_at(self.descriptors[slot], 0, payload)
+
+    def read(self, slot: int, offset: int, size_bytes: int) -> bytes:
+        """Return bytes of a slot, copied."""
+        return read_at(self.descriptors[slot], offset, size_bytes)
+
+    def lend(self, slot: int, structure: bytes) -> Any:
+        """Return the batch in `slot` as views of it; the slot is freed when the last view dies."""
+        memory = self._mapped(slot)
+        # A new array object over the same bytes: NumPy keeps it as the base of every view, torch
+        # keeps the view, so the death of `lease` is the death of the last tensor.
+        lease = np.frombuffer(memory.data, np.uint8)
+        # Views die wherever they die, and no Python runs then: a ctrl-C that came there would be
+        # raised in a place that drops it.
+        ended = _SlotView(lease, self._ended.append)
+        ended.slot = slot
+        self._lent[slot] = ended
+        return decode_batch(structure, lambda placed: _value(_window(lease, placed), placed))
+
+    def copy_out(self, slot: int, structure: bytes) -> Any:
+        """Return the batch in `slot` as copies, and free the slot."""
+        memory = self._mapped(slot)
+        try:
+            return decode_batch(
+                structure, lambda placed: _value(_window(memory, placed).copy(), placed)
+            )
+        finally:
+            self.give(slot)
+
+    def close(self) -> None:
+        """Close the files. Batches that are still in use keep their pages."""
+        self._closer()
+        self._maps = []
+
+    def _take_back(self) -> None:
+        """Make the slots free whose last views have died."""
+        # In this order: where ctrl-C comes in between, `reclaim` still finds it.
+        while self._ended:
+            slot = self._ended[0].slot
+            self._lent.pop(slot, None)
+            self._ended.popleft()
+            self._free.append(slot)
+
+    def _mapped(self, slot: int) -> NDArray[np.uint8]:
+        """Map all of a slot. Views of an earlier, smaller mapping stay valid: the same pages."""
+        size_bytes = os.fstat(self.descriptors[slot]).st_size
+        if size_bytes > len(self._maps[slot]):
+            mapping = mmap.mmap(self.descriptors[slot], size_bytes)
+            self._maps[slot] = np.frombuffer(mapping, np.uint8)
+        return self._maps[slot]
+
+
+def _close_files(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def write_at(descriptor: int, offset: int, data: NDArray[Any] | bytes) -> None:
+    """Write all of `data` at `offset` of a file."""
+    whole = memoryview(data) if isinstance(data, bytes) else _bytes_of(data).data
+    written = os.pwrite(descriptor, whole, offset)
+    while written < len(whole):  # over 2 GiB, or a signal came
+        written += os.pwrite(descriptor, whole[written:], offset + written)
+
+
+def read_at(descriptor: int, offset: int, size_bytes: int) -> bytes:
+    """Return bytes of a file that has them."""
+    data = os.pread(descriptor, size_bytes, offset)
+    while len(data) < size_bytes:
+        data += os.pread(descriptor, size_bytes - len(data), offset + len(data))
+    return data
+
+
+def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def plain_value(arena: PlainArena, placed: PlacedArray) -> Any:
+    """Return what a placed array of inline work is to the script."""
+    size_bytes = _dtype_of(placed).itemsize * int(np.prod(placed.shape, dtype=np.int64))
+    raw = arena.view(placed.offset)[:size_bytes]
+    return _value(raw.view(_dtype_of(placed)).reshape(placed.shape), placed)
+
+
+def _dtype_of(placed: PlacedArray) -> np.dtype[Any]:
+    if not placed.dtype.startswith("torch:"):
+        return np.dtype(placed.dtype)
+    return np.dtype(np.int16 if placed.dtype == "torch:bfloat16" else np.uint8)
+
+
+def _window(memory: NDArray[np.uint8], placed: PlacedArray) -> NDArray[Any]:
+    dtype = _dtype_of(placed)
+    size_bytes = dtype.itemsize * int(np.prod(placed.shape, dtype=np.int64))
+    window = memory[placed.offset : placed.offset + size_bytes]
+    return window.view(dtype).reshape(placed.shape)
+
+
+def _value(array: NDArray[Any], placed: PlacedArray) -> Any:
+    if placed.kind == "array":
+        return array
+    import torch
+
+    tensor = torch.from_numpy(array)
+    if placed.dtype.startswith("torch:"):
+        return tensor.view(getattr(torch, placed.dtype.removeprefix("torch:")))
+    return tensor
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,302 @@
+"""Index and manifest of existing tars or loose objects, which stay where they lie.
+
+Nothing is copied, every byte is read once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.errors import (
+    BadSampleError,
+    CredentialsError,
+    DatasetError,
+    NotFoundError,
+    UsageError,
+)
+from headrace.data.shards.index_rows import MemberKind
+from headrace.data.shards.index_writer import IndexRowBuilder
+from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetSource
+from headrace.data.shards.members import checksum, extension_of
+from headrace.data.shards.pack import PackReport
+from headrace.data.shards.reports import (
+    BadFile,
+    Fault,
+    PackProgress,
+    ProgressCallback,
+    ProgressTally,
+    check_bad_files,
+    list_faults,
+    report_listing,
+)
+from headrace.data.shards.shard_packer import PACKING_FOLDER, UNREADABLE, SourceReader
+from headrace.data.shards.shard_records import (
+    DatasetDescription,
+    ShardRecord,
+    ShardRecordSpool,
+    assemble,
+    summarise,
+)
+from headrace.data.shards.sources.sample_table import (
+    IMAGE_EXTENSIONS,
+    FileColumn,
+    IgnoredFiles,
+    SampleTable,
+    SourceSample,
+    listing_hash,
+    samples_of,
+    texts,
+)
+from headrace.data.shards.sources.source_kinds import SourceOptions, list_source
+from headrace.data.shards.sources.tables import TABLE_SUFFIXES
+from headrace.data.shards.tar import check_size, index_tar
+from headrace.data.shards.task_pool import map_in_order, wait_for_result
+from headrace.data.storage import Store, open_store
+
+CONCURRENT_TARS = 4
+
+
+def index_tars(
+    store: Store,
+    target_url: str,
+    spool: ShardRecordSpool,
+    tell: ProgressCallback,
+    classes: tuple[str, ...] = (),
+) -> DatasetDescription:
+    """Read all tars of a store into `spool`, in the order of their paths.
+
+    Raises:
+        DatasetError: Some are damaged or hold what is refused; every fault is named.
+        StorageError: One cannot be read.
+    """
+    ignored, state, tars = IgnoredFiles(), listing_hash(), []
+    for info in store.list():
+        if info.path.endswith(".tar"):
+            tars.append(info)
+            state.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+        else:
+            ignored.add(info.path)
+    tally = ProgressTally(tell, "reading", of_samples=0)
+    faults: list[Fault] = []
+    for number, found in enumerate(
+        map_in_order(
+            lambda info: index_tar(store, info.path, info.size_bytes), tars, CONCURRENT_TARS
+        )
+    ):
+        faults.extend(found.faults)
+        for name in found.ignored:
+            ignored.add(f"{found.path}:{name}")
+        spool.add(
+            ShardRecord.build(
+                found.rows, number=number, name=found.path, size_bytes=found.size_bytes
+            )
+        )
+        tally.add(len(found.rows), found.size_bytes, 0)
+    if faults:
+        raise DatasetError(
+            f"{store.url}: {len(faults)} faults in its tars:\n{list_faults(faults)}\n"
+            "Write those tars again, or move them away, then index again."
+        )
+    return DatasetDescription(
+        layout="tar",
+        classes=classes,
+        data_url="" if store.url == target_url else store.url,
+        source=DatasetSource(
+            kind="tars",
+            url=store.url,
+            num_files=len(tars),
+            size_bytes=sum(info.size_bytes for info in tars),
+            num_ignored=ignored.count,
+            ignored=tuple(ignored.examples),
+            listing=state.hexdigest(),
+        ),
+    )
+
+
+GROUP_SAMPLES = 8192
+"""Samples of one record batch: about 0.5 MB, one request where the index is read by range."""
+
+
+def index_objects(
+    table: SampleTable, target_url: str, spool: ShardRecordSpool, tell: ProgressCallback
+) -> DatasetDescription:
+    """Read all objects of a table into `spool`.
+
+    Raises:
+        StorageError: The store fails. Objects that cannot be read or are empty are noted as bad.
+    """
+    reader = SourceReader(table.url)
+    tally = ProgressTally(tell, "reading", of_samples=len(table))
+    templates: dict[str, tuple[str, ...]] = {}
+    try:
+        for number, first in enumerate(range(0, len(table), GROUP_SAMPLES)):
+            rows = np.arange(first, min(first + GROUP_SAMPLES, len(table)), dtype=np.int64)
+            group = _ObjectGroup(table.take(rows), tally)
+            group.read(reader)
+            templates |= group.templates
+            spool.add(
+                ShardRecord.build(
+                    group.rows, number=number, size_bytes=group.size_bytes, bad=tuple(group.bad)
+                )
+            )
+    finally:
+        reader.close()
+    return DatasetDescription(
+        layout="objects",
+        source=table.source,
+        classes=table.classes,
+        data_url="" if table.url == target_url else table.url,
+        templates=templates,
+    )
+
+
+class _ObjectGroup:
+    """The samples of one record batch."""
+
+    def __init__(self, table: SampleTable, tally: ProgressTally) -> None:
+        self.rows = IndexRowBuilder()
+        self.bad: list[BadFile] = []
+        self.size_bytes = 0
+        self.templates: dict[str, tuple[str, ...]] = {}
+        self._table = table
+        self._tally = tally
+        self._columns = [table.images] if table.masks is None else [table.images, table.masks]
+
+    def read(self, reader: SourceReader) -> None:
+        """Read all files and note their sizes and checksums."""
+        stems = texts(self._table.stems)
+        samples = samples_of(self._table)
+        for row, (sample, contents) in enumerate(reader.read(samples)):
+            members = self._members(row, sample, contents)
+            if members is not None:
+                self.rows.add(stems[row], members)  # the very stem: it gives the path back
+
+    def _members(
+        self, row: int, sample: SourceSample, contents: Sequence[Future[bytes]]
+    ) -> Mapping[str, tuple[MemberKind, Sequence[int]]] | None:
+        members: dict[str, tuple[MemberKind, Sequence[int]]] = {}
+        read_bytes, bad = 0, False
+        for file, column, content in zip(sample.files, self._columns, contents, strict=True):
+            try:
+                data = wait_for_result(content)
+                _refuse_empty(data)
+                check_size(data)
+            except CredentialsError:
+                raise
+            except (BadSampleError, *UNREADABLE) as error:
+                self.bad.append(BadFile(file=file.path, reason=str(error)))
+                bad = True
+                continue
+            read_bytes += len(data)
+            self.templates[file.extension] = column.templates
+            members[file.extension] = (
+                "object",
+                (_template(column, row), len(data), checksum(data)),
+            )
+        self._tally.add(1, read_bytes, int(bad))
+        if bad:
+            return None
+        self.size_bytes += read_bytes
+        if self._table.labels is not None:
+            members["cls"] = "value", (int(self._table.labels[row]),)
+        return members
+
+
+def _template(column: FileColumn, row: int) -> int:
+    return 0 if column.template_ids is None else int(column.template_ids[row])
+
+
+def _refuse_empty(data: bytes) -> None:
+    if not data:
+        raise BadSampleError("The object is empty: 0 bytes.")
+
+
+_PROBE_NAME = ".headrace-write-test"
+
+
+def index_in_place(
+    url: str,
+    *,
+    destination: str | None = None,
+    source: SourceOptions | None = None,
+    max_bad: int = 0,
+    progress: ProgressCallback | None = None,
+) -> PackReport:
+    """Make a dataset of what lies at `url` by writing an index and a manifest.
+
+    WebDataset tars stay shards as they are. A loose object becomes a shard of its own: class
+    folders and pairs are told as in packing.
+
+    Args:
+        url: The folder.
+        destination: Where index and manifest go, if not into the folder itself (which may be
+            someone else's, and read-only).
+        source: How to read loose objects.
+        max_bad: How many unreadable or empty objects may be left out.
+        progress: Called as it goes on.
+
+    Raises:
+        DatasetError: Nothing to index, a dataset is there already, or faults of tars: all named.
+        TooManyBadSamplesError: More unreadable objects than `max_bad`; all are named.
+        StorageError: It cannot be read or written.
+    """
+    tell = progress or (lambda _: None)
+    options = source or SourceOptions()
+    store, target = open_store(url), open_store(destination or url)
+    if store.url.lower().endswith(TABLE_SUFFIXES):
+        raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
+    holds_tars = _holds_tars(store)
+    _refuse_used(target)
+    listed = report_listing(tell)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        spool = ShardRecordSpool(Path(folder))
+        if options.image_glob is None and holds_tars:
+            if options.split is not None:
+                raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
+            about = index_tars(store, target.url, spool, tell, options.classes)
+        else:
+            about = index_objects(list_source(url, options, listed), target.url, spool, tell)
+        summary = summarise(spool.parts())
+        check_bad_files(summary.bad, max_bad, store.url, complete=True)
+        tell(PackProgress(stage="indexing"))
+        manifest = assemble(target, summary, spool.parts, about)
+    return PackReport(url=target.url, manifest=manifest)
+
+
+def _refuse_used(target: Store) -> None:
+    """Refuse a folder that holds a dataset, or cannot be written: before hours of reading."""
+    for name in (MANIFEST_NAME, f"{PACKING_FOLDER}/plan.json"):
+        try:
+            target.head(name)
+        except NotFoundError:
+            continue
+        what = "a dataset" if name == MANIFEST_NAME else "an unfinished packing"
+        raise DatasetError(
+            f"{target.url} holds {what} already ({name}). Delete {MANIFEST_NAME} and {INDEX_NAME} "
+            "there to index it anew, or choose another place with --to."
+            if name == MANIFEST_NAME
+            else f"{target.url} holds {what} ({name}). Finish it by running its `headrace data "
+            "pack` again."
+        )
+    target.put(_PROBE_NAME, b"")
+    target.delete(_PROBE_NAME)
+
+
+def _holds_tars(store: Store) -> bool:
+    """Tell by the first tar or image; raises DatasetError where there is nothing at all."""
+    found = store.list()
+    first = next(found, None)
+    if first is None:
+        raise DatasetError(f"{store.url} holds nothing, or does not exist. Check the URL.")
+    for info in chain([first], found):
+        if info.path.endswith(".tar"):
+            return True
+        if extension_of(info.path) in IMAGE_EXTENSIONS:
+            return False
+    return False

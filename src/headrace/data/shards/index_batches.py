@@ -1,0 +1,364 @@
+"""Record batches of an index, mapped or read by range, and the local copy of a remote index.
+
+Copies of indexes are named by fingerprint, those of manifests by their own checksum too (the same
+members may have been packed with other options), so one folder serves all datasets and jobs, and
+nothing in it can be stale. One process copies, holding a lock that the kernel drops when it dies;
+the others, and this one meanwhile, read by range until the file appears.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import google_crc32c
+
+from headrace.core import env
+from headrace.core.errors import CorruptError, DatasetError, StorageError
+from headrace.core.files import write_atomically
+from headrace.data.shards.index_rows import FINGERPRINT, IndexRows, Kinds
+from headrace.data.shards.manifest import INDEX_NAME, DatasetManifest
+from headrace.data.storage import Buffer, Store
+from headrace.data.storage.byte_ranges import RangeStream
+
+_CHUNK_BYTES = 2**20
+_UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks make room
+
+
+class IndexCopy:
+    """The local copy of one dataset's index and manifest, there or not yet.
+
+    Args:
+        folder: Where copies lie; None where no folder can be written, so that none ever appears.
+        fingerprint: The dataset's.
+    """
+
+    def __init__(self, folder: Path | None, fingerprint: str) -> None:
+        self._folder = folder
+        self._fingerprint = fingerprint
+        self._thread: threading.Thread | None = None
+
+    def index(self) -> Path | None:
+        """Return the index's file, or None while it is not there."""
+        return self._existing(".arrow")
+
+    def manifest(self, crc32c: int) -> bytes | None:
+        """Return the bytes of the manifest with this checksum, or None where it is not there."""
+        path = self._existing(_manifest_suffix(crc32c))
+        data = path.read_bytes() if path else b""
+        return data if google_crc32c.value(data) == crc32c else None
+
+    def store_manifest(self, manifest: bytes) -> None:
+        """Keep the manifest, so that workers need not fetch it; a full disk is no error."""
+        crc32c = google_crc32c.value(manifest)
+        if self._folder is not None and self.manifest(crc32c) is None:
+            with suppress(OSError):
+                write_atomically(self._file(_manifest_suffix(crc32c)), [manifest], durable=False)
+
+    def fetch(self, store: Store, manifest: DatasetManifest) -> None:
+        """Copy the index now, unless another process is at it; a full disk is no error.
+
+        Raises:
+            CorruptError: What arrives is not what the manifest says.
+        """
+        if self._folder is None or self.index() is not None:
+            return
+        try:
+            self._locked_fetch(store, manifest)
+        except StorageError:
+            raise
+        except OSError:  # no room, or read-only: reading by range goes on
+            return
+
+    def fetch_in_background(self, store: Store, manifest: DatasetManifest) -> None:
+        """Copy the index while this process goes on; whatever fails, it reads by range."""
+        if self._folder is not None and self.index() is None:
+            self._thread = threading.Thread(
+                target=self._quiet_fetch,
+                args=(store, manifest),
+                name="headrace-index-copy",
+                daemon=True,
+            )
+            self._thread.start()
+
+    def discard(self) -> None:
+        """Remove an index that turned out to be damaged; a later job copies it anew."""
+        if self._folder is not None:
+            with suppress(OSError):
+                self._file(".arrow").unlink()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until this process copies no longer, `timeout_s` seconds at most."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _quiet_fetch(self, store: Store, manifest: DatasetManifest) -> None:
+        # The reader by range meets the same fault where it matters, and raises it there.
+        with suppress(StorageError):
+            self.fetch(store, manifest)
+
+    def _locked_fetch(self, store: Store, manifest: DatasetManifest) -> None:
+        with self._file(".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            try:
+                if self.index() is None:
+                    self._remove_unused()
+                    write_atomically(self._file(".arrow"), _verified_chunks(store, manifest))
+                with suppress(OSError):
+                    self._file(".lock").unlink()
+            finally:  # to close it is not enough: a child forked meanwhile has it
+                fcntl.flock(lock, fcntl.LOCK_UN)
+
+    def _remove_unused(self) -> None:
+        assert self._folder is not None
+        oldest = time.time() - _UNUSED_S
+        for file in self._folder.iterdir():
+            with suppress(OSError):
+                if file.stat().st_mtime < oldest:
+                    file.unlink()
+
+    def _existing(self, suffix: str) -> Path | None:
+        if self._folder is None:
+            return None
+        file = self._file(suffix)
+        try:
+            os.utime(file)
+        except OSError:
+            return file if file.exists() else None
+        return file
+
+    def _file(self, suffix: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{self._fingerprint}{suffix}"
+
+
+def _manifest_suffix(crc32c: int) -> str:
+    return f"-{crc32c:08x}.json"
+
+
+def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
+    """Return the folder for copies, made where needed; None where none can be written.
+
+    `cache_dir`, else HEADRACE_CACHE_DIR, else a folder of this user's own below the system's
+    temporary folder.
+    """
+    chosen = cache_dir or env.CACHE_DIR.get()
+    folder = (
+        Path(chosen) / "indexes"
+        if chosen
+        else Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
+    )
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return None
+    # In a temporary folder someone else may have made one of this name, to serve us their index.
+    shared = not chosen and (status.st_uid != os.getuid() or status.st_mode & 0o022)
+    if shared or not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
+        return None
+    return folder
+
+
+def _verified_chunks(store: Store, manifest: DatasetManifest) -> Iterator[bytes]:
+    stream = RangeStream(store, INDEX_NAME, manifest.index_bytes)
+    checksum = 0
+    try:
+        while chunk := stream.read(_CHUNK_BYTES):
+            checksum = google_crc32c.extend(checksum, chunk)
+            yield chunk
+    finally:
+        stream.close()
+    if checksum != manifest.index_crc32c:
+        raise CorruptError(
+            f"{store.url}/{INDEX_NAME}: its checksum is not the manifest's. Copy index.arrow and "
+            "manifest.json together, or pack the dataset again."
+        )
+
+
+class RecordBatches(Protocol):
+    """Record batches by number."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether batches are views of one shared mapping, so that keeping them costs nothing."""
+        ...
+
+    def rows(self, number: int) -> IndexRows:
+        """Return the rows of one record batch; raises DatasetError where they are damaged."""
+        ...
+
+    def prefetch(self, numbers: Iterable[int]) -> None:
+        """Begin reading some batches that will be asked for."""
+        ...
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a local copy that is on its way; return whether all is local."""
+        ...
+
+
+class InMemoryBatches:
+    """All of an index in memory, mapped or not.
+
+    Args:
+        index: The file's bytes.
+        manifest: The dataset's.
+        where: The index's place, for messages.
+
+    Raises:
+        DatasetError: The index belongs to another dataset, or is damaged.
+    """
+
+    mapped = True
+
+    def __init__(self, index: memoryview, manifest: DatasetManifest, where: str) -> None:
+        if len(index) != manifest.index_bytes:
+            raise DatasetError(
+                f"{where} has {len(index)} bytes, the manifest says {manifest.index_bytes}: it is "
+                "cut or belongs to another dataset. Copy index.arrow and manifest.json together."
+            )
+        _check_fingerprint(index, manifest, where)
+        self._index = index
+        self._where = where
+        self._shards = manifest.shards
+        self._kinds = kinds_of(manifest)
+
+    @classmethod
+    def map(cls, path: Path, manifest: DatasetManifest, where: str) -> InMemoryBatches:
+        """Map a local file; raises DatasetError where it cannot be read."""
+        try:
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: an empty file
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DatasetError(
+                f"{where} cannot be read ({reason}). Restore it, or pack again."
+            ) from None
+        return cls(memoryview(mapped), manifest, where)
+
+    def rows(self, number: int) -> IndexRows:
+        """Return the rows of one record batch, views of the index; raises DatasetError."""
+        shard = self._shards[number]
+        end = shard.index_start + shard.index_bytes
+        try:
+            rows = IndexRows.parse(self._index[shard.index_start : end], self._kinds)
+        except ValueError as error:
+            raise DatasetError(
+                f"{self._where}, the rows of {shard.name or f'group {number}'}: {error}. Restore "
+                "it, or pack again."
+            ) from None
+        if rows.count != shard.num_samples:
+            raise DatasetError(
+                f"{self._where} has {rows.count} rows for {shard.name or f'group {number}'}, the "
+                f"manifest says {shard.num_samples}. Copy index.arrow and manifest.json together."
+            )
+        return rows
+
+    def prefetch(self, numbers: Iterable[int]) -> None:
+        """Do nothing: all is there."""
+
+    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002  (the protocol's)
+        """Return at once: all is there."""
+        return True
+
+
+class RangedBatches:
+    """Batches fetched by range, each checked against the manifest, until a local copy appears.
+
+    Args:
+        store: Where the index lies.
+        manifest: The dataset's.
+        copy: The local copy that may appear.
+    """
+
+    def __init__(self, store: Store, manifest: DatasetManifest, copy: IndexCopy) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._copy = copy
+        self._kinds = kinds_of(manifest)
+        self._whole: InMemoryBatches | None = None
+        self._coming: dict[int, Future[Buffer]] = {}
+
+    @property
+    def mapped(self) -> bool:
+        """Whether the local copy has appeared."""
+        return self._local() is not None
+
+    def rows(self, number: int) -> IndexRows:
+        """Return the rows of one record batch; raises DatasetError where they are another's."""
+        whole = self._local()
+        if whole is not None:
+            self._coming.clear()
+            return whole.rows(number)
+        # Taken out first: a read that failed is asked for again the next time.
+        future = self._coming.pop(number, None) or self._submit(number)
+        return self._checked(number, future.result())
+
+    def prefetch(self, numbers: Iterable[int]) -> None:
+        """Begin fetching the batches that are not on their way."""
+        if self._local() is None:
+            for number in numbers:
+                if number not in self._coming:
+                    self._coming[number] = self._submit(number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for this process's copying to end; return whether the copy is there."""
+        self._copy.wait(timeout_s)
+        return self.mapped
+
+    def _submit(self, number: int) -> Future[Buffer]:
+        shard = self._manifest.shards[number]
+        return self._store.submit_range(INDEX_NAME, shard.index_start, shard.index_bytes)
+
+    def _checked(self, number: int, message: Buffer) -> IndexRows:
+        rows: IndexRows | None = None
+        with suppress(ValueError):
+            rows = IndexRows.parse(memoryview(message), self._kinds)
+        if rows is None or rows.digest(self._kinds) != self._manifest.shards[number].digest:
+            raise DatasetError(
+                f"{self._store.url}/{INDEX_NAME} belongs to another dataset or is damaged: its "
+                f"batch {number} is not the manifest's. Copy index.arrow and manifest.json "
+                f"together, then run `headrace data lint {self._store.url}`."
+            )
+        return rows
+
+    def _local(self) -> InMemoryBatches | None:
+        if self._whole is None:
+            path = self._copy.index()
+            if path is not None:
+                try:
+                    self._whole = InMemoryBatches.map(path, self._manifest, str(path))
+                except DatasetError:  # damaged: the index itself is still where it was
+                    self._copy.discard()
+        return self._whole
+
+
+def kinds_of(manifest: DatasetManifest) -> Kinds:
+    """Return extension -> kind, in the order of the index's columns."""
+    return {extension.name: extension.kind for extension in manifest.extensions}
+
+
+def _check_fingerprint(index: memoryview, manifest: DatasetManifest, where: str) -> None:
+    """Raise DatasetError unless the index is of this dataset: its schema says whose it is."""
+    head = bytes(index[: manifest.shards[0].index_start]) if manifest.shards else bytes(index)
+    if manifest.fingerprint.encode() in head:
+        return
+    whose = "another's" if FINGERPRINT in head else "none"
+    raise DatasetError(
+        f"{where} belongs to another dataset or is damaged: the manifest's fingerprint is "
+        f"{manifest.fingerprint[:12]}, the index has {whose}. Copy index.arrow and manifest.json "
+        "together."
+    )

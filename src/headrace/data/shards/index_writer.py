@@ -1,0 +1,185 @@
+"""Index rows collected while packing, and index.arrow: an uncompressed Arrow IPC file."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow_arrays import numbers, strings
+from headrace.data.shards.index_rows import (
+    COLUMNS,
+    FINGERPRINT,
+    IndexColumn,
+    IndexRows,
+    Kinds,
+    MemberKind,
+)
+
+
+def schema_of(kinds: Kinds) -> pa.Schema:
+    """Return the index's schema; no column holds nulls."""
+    fields = [
+        pa.field(f"{extension}.{column.name}", _arrow_type(column), nullable=False)
+        for extension, kind in kinds.items()
+        for column in COLUMNS[kind]
+    ]
+    return pa.schema([pa.field("key", pa.string(), nullable=False), *fields])
+
+
+class IndexRowBuilder:
+    """Collects the rows of one record batch; extensions may appear as they come."""
+
+    def __init__(self) -> None:
+        self._keys: list[str] = []
+        self._kinds: dict[str, MemberKind] = {}
+        self._columns: dict[str, tuple[array[int], ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @property
+    def num_members(self) -> int:
+        """How many members the rows have in all."""
+        return sum(
+            len(columns[0]) - columns[0].count(COLUMNS[self._kinds[extension]][0].absent)
+            for extension, columns in self._columns.items()
+        )
+
+    def add(self, key: str, members: Mapping[str, tuple[MemberKind, Sequence[int]]]) -> None:
+        """Add a sample: extension -> kind and the values of that kind's columns."""
+        for extension, (kind, _) in members.items():
+            if extension not in self._columns:
+                self._kinds[extension] = kind
+                self._columns[extension] = tuple(
+                    array(column.code, [column.absent]) * len(self._keys)
+                    for column in COLUMNS[kind]
+                )
+        self._keys.append(key)
+        for extension, columns in self._columns.items():
+            kind = self._kinds[extension]
+            values = members[extension][1] if extension in members else _absent(kind)
+            for column, value in zip(columns, values, strict=True):
+                column.append(value)
+
+    def items(self) -> Iterator[tuple[str, dict[str, tuple[int, ...]]]]:
+        """Yield each sample's key and, for each member it has, the values of its columns."""
+        absent = {name: COLUMNS[kind][0].absent for name, kind in self._kinds.items()}
+        for row, key in enumerate(self._keys):
+            yield (
+                key,
+                {
+                    extension: tuple(column[row] for column in columns)
+                    for extension, columns in self._columns.items()
+                    if columns[0][row] != absent[extension]
+                },
+            )
+
+    def kinds(self) -> dict[str, MemberKind]:
+        """Return the extensions that appeared, sorted, with their kinds."""
+        return dict(sorted(self._kinds.items()))
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as one record batch, extensions sorted."""
+        kinds = self.kinds()
+        arrays: list[pa.Array[Any]] = [strings(self._keys)]
+        for extension, kind in kinds.items():
+            for column, values in zip(COLUMNS[kind], self._columns[extension], strict=True):
+                arrays.append(numbers(np.frombuffer(values, values.typecode), _arrow_type(column)))
+        return pa.record_batch(arrays, schema=schema_of(kinds))
+
+
+def align_columns(batch: pa.RecordBatch, kinds: Kinds) -> pa.RecordBatch:
+    """Return the batch with columns for all of `kinds`, absent where it had none."""
+    schema = schema_of(kinds)
+    have = set(batch.schema.names)
+    arrays: list[pa.Array[Any]] = [batch.column("key")]
+    for extension, kind in kinds.items():
+        for column in COLUMNS[kind]:
+            name = f"{extension}.{column.name}"
+            absent = np.full(batch.num_rows, column.absent, dtype=column.code)
+            arrays.append(
+                batch.column(name) if name in have else numbers(absent, _arrow_type(column))
+            )
+    return pa.record_batch(arrays, schema=schema)
+
+
+def rows_of(batch: pa.RecordBatch, kinds: Kinds) -> IndexRows:
+    """Return the rows of a batch whose columns are those of `kinds`, in this order."""
+    return IndexRows.parse(memoryview(batch.serialize()), kinds)
+
+
+def digest_of(batch: pa.RecordBatch, kinds: Kinds) -> str:
+    """Return the hash of a batch's rows; see `IndexRows.digest`."""
+    return rows_of(batch, kinds).digest(kinds)
+
+
+def _arrow_type(column: IndexColumn) -> pa.DataType:
+    kind: pa.DataType = getattr(pa, column.type)()
+    return kind
+
+
+def _absent(kind: MemberKind) -> tuple[int, ...]:
+    return tuple(column.absent for column in COLUMNS[kind])
+
+
+_MAGIC_BYTES = 8  # "ARROW1" and two zero bytes come before the schema
+_CHUNK_BYTES = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenIndex:
+    """What was written.
+
+    Attributes:
+        spans: Start and length of each batch's message.
+        size_bytes: The file's size.
+        crc32c: Its checksum.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    size_bytes: int
+    crc32c: int
+
+
+def write_index(
+    path: Path, batches: Iterable[pa.RecordBatch], kinds: Kinds, fingerprint: str
+) -> WrittenIndex:
+    """Write an index.
+
+    Args:
+        path: A local file, made new.
+        batches: One a shard, in order; extensions that a batch lacks are filled in.
+        kinds: The extensions of all batches.
+        fingerprint: Kept in the file, so that it can be told from another dataset's.
+    """
+    schema = schema_of(kinds).with_metadata({FINGERPRINT: fingerprint.encode()})
+    # Batches are read by the place of their message alone, with no footer at hand.
+    position = _MAGIC_BYTES + len(schema.serialize())
+    spans = []
+    with (
+        pa.OSFile(str(path), "wb") as sink,
+        pa.ipc.new_file(sink, schema) as writer,
+    ):
+        for batch in batches:
+            writer.write_batch(align_columns(batch, kinds))
+            spans.append((position, sink.tell() - position))
+            position = sink.tell()
+    return WrittenIndex(
+        spans=tuple(spans), size_bytes=path.stat().st_size, crc32c=checksum_of_file(path)
+    )
+
+
+def checksum_of_file(path: Path) -> int:
+    """Return the CRC-32C of a file's bytes."""
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            checksum = google_crc32c.extend(checksum, chunk)
+    return checksum

@@ -1,1 +1,0 @@
-"""Checks of what lies in a store against the index."""

@@ -1,1 +1,0 @@
-"""What packing and indexing are made of: cutting, workers, records of finished shards."""

@@ -1,0 +1,310 @@
+"""The plan of a packing: bounds of shards, sizes of samples, and its state in the destination.
+
+.packing/plan.json which source and options, and how the samples were cut .packing/000000.arrow the
+record of a finished shard, written after the shard
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import (
+    BadSampleError,
+    CredentialsError,
+    DatasetError,
+    NotFoundError,
+    UsageError,
+)
+from headrace.core.files import remove_abandoned_files
+from headrace.data.shards.manifest import INDEX_NAME, MANIFEST_NAME, DatasetManifest
+from headrace.data.shards.shard_packer import (
+    PACKING_FOLDER,
+    UNREADABLE,
+    RecodeFunction,
+    SourceReader,
+    recode_file,
+    record_name,
+    shard_name,
+)
+from headrace.data.shards.shard_records import ShardRecord
+from headrace.data.shards.sources.sample_table import SampleTable, SourceSample, samples_of
+from headrace.data.shards.tar import BLOCK_BYTES
+from headrace.data.shards.task_pool import wait_for_result
+from headrace.data.storage import Store
+from headrace.data.storage.urls import parse_url
+
+# Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
+# pseudorandom number generators", OOPSLA 2014), written out because NumPy does not promise that
+# its own permutations stay the same between versions.
+_INCREMENT = 0x9E3779B97F4A7C15
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
+    """Return a permutation of 0 to num_samples - 1 that depends on `seed` alone."""
+    start = np.uint64(seed * _INCREMENT % 2**64)
+    with np.errstate(over="ignore"):
+        keys = start + np.arange(1, num_samples + 1, dtype=np.uint64) * np.uint64(_INCREMENT)
+        keys = (keys ^ (keys >> np.uint64(30))) * _MIX_1
+        keys = (keys ^ (keys >> np.uint64(27))) * _MIX_2
+        keys ^= keys >> np.uint64(31)
+    return np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def tar_bytes(file_bytes: NDArray[np.int64], files_per_sample: int) -> NDArray[np.int64]:
+    """Return how many bytes of a tar samples take: content, headers, and half a block of padding.
+
+    Args:
+        file_bytes: int64[n], the bytes of each sample's files.
+        files_per_sample: How many files each has.
+    """
+    return file_bytes + files_per_sample * (BLOCK_BYTES + BLOCK_BYTES // 2)
+
+
+def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[np.int64]:
+    """Return where shards begin: int64[shards + 1], from 0 to the number of samples.
+
+    There are as many shards as `shard_bytes` asks for, rounded up; all of about one size, so that
+    none is a small rest; none is empty.
+
+    Args:
+        sample_bytes: int64[n], n > 0, what each sample will take.
+        shard_bytes: The size that no shard should exceed by more than one sample.
+    """
+    ends = np.cumsum(sample_bytes)
+    total = int(ends[-1])
+    shards = min(max(1, -(-total // shard_bytes)), len(sample_bytes))
+    targets = [total * number // shards for number in range(1, shards)]
+    inner = np.searchsorted(ends, np.array(targets, dtype=np.int64), side="left") + 1
+    bounds = np.concatenate([[0], inner, [len(sample_bytes)]]).astype(np.int64)
+    # A sample larger than a shard leaves shards without any.
+    return np.unique(bounds)
+
+
+def spread_rows(num_samples: int, count: int) -> NDArray[np.int64]:
+    """Return up to `count` rows spread evenly over all of them, the same every time."""
+    count = min(count, num_samples)
+    return (np.arange(count, dtype=np.int64) * num_samples) // max(count, 1)
+
+
+_SAMPLES_MEASURED = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeScale:
+    """What the sizes of a source turn into.
+
+    Attributes:
+        ratio: Packed bytes for each byte of the source.
+        mean_bytes: Bytes of a sample whose size is not known beforehand.
+    """
+
+    ratio: float = 1.0
+    mean_bytes: int = 0
+
+    def packed_bytes(self, known_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64[n], what samples of these sizes (-1: unknown) will have."""
+        source = np.where(known_bytes < 0, self.mean_bytes, known_bytes)
+        return (source * self.ratio).astype(np.int64)
+
+
+def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScale:
+    """Read and recode a few samples, the same ones every time.
+
+    Nothing is read where nothing would be learnt: all sizes known, and no recoding.
+    """
+    known = table.known_bytes()
+    if recode is None and bool((known >= 0).all()):
+        return SizeScale()
+    rows = spread_rows(len(table), _SAMPLES_MEASURED)
+    reader = SourceReader(table.url)
+    try:
+        before, after, count = _sum_sizes(reader, samples_of(table.take(rows)), recode)
+    finally:
+        reader.close()
+    if before == 0:
+        return SizeScale()
+    return SizeScale(ratio=after / before, mean_bytes=before // count)
+
+
+def _sum_sizes(
+    reader: SourceReader, samples: Sequence[SourceSample], recode: RecodeFunction | None
+) -> tuple[int, int, int]:
+    before = after = count = 0
+    for sample, contents in reader.read(samples):
+        for file, content in zip(sample.files, contents, strict=True):
+            try:
+                data = wait_for_result(content)
+                kept, _ = recode_file(file, data, recode, None)
+            except CredentialsError:
+                raise
+            except (BadSampleError, *UNREADABLE):
+                continue  # packing meets it again, and names it
+            before, after = before + len(data), after + len(kept)
+        count += 1
+    return before, after, count
+
+
+_PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackingPlan:
+    """What a packing is keyed by.
+
+    Attributes:
+        key: A hash of the source's listing and of the options that decide the bytes.
+        source_url: For messages.
+        scale: Measured once, so that going on cuts the samples as before.
+    """
+
+    key: str
+    source_url: str
+    scale: SizeScale
+
+
+def packing_key(listing: str, described: Mapping[str, Any]) -> str:
+    """Return the key of a packing."""
+    return hashlib.sha256(json.dumps([listing, described], sort_keys=True).encode()).hexdigest()
+
+
+def finished_manifest(
+    store: Store, described: Mapping[str, Any], listing: str
+) -> DatasetManifest | None:
+    """Return the manifest where this very packing was finished before, None where none was.
+
+    Raises:
+        DatasetError: The destination holds another dataset.
+    """
+    try:
+        data = store.get(MANIFEST_NAME)
+    except NotFoundError:
+        return None
+    manifest = DatasetManifest.from_json(data, store.url)
+    if dict(manifest.options) != dict(described) or manifest.source.listing != listing:
+        raise DatasetError(
+            f"{store.url} holds a dataset already, of other options or another source "
+            f"({manifest.num_samples} samples of {manifest.source.url}). Choose another "
+            "destination, or delete that one first."
+        )
+    return manifest
+
+
+def resume_plan(store: Store, key: str) -> PackingPlan | None:
+    """Return the plan of an unfinished packing with this key, None where the destination is free.
+
+    Raises:
+        DatasetError: It holds an unfinished packing of something else, or other files.
+    """
+    try:
+        content = json.loads(bytes(store.get(_PLAN_NAME)))
+        plan = PackingPlan(
+            key=content["key"],
+            source_url=content["source_url"],
+            scale=SizeScale(**content["scale"]),
+        )
+    except NotFoundError:
+        _refuse_foreign(store)
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise DatasetError(
+            f"{store.url}/{_PLAN_NAME} is damaged. Delete the destination and pack again."
+        ) from None
+    if plan.key != key:
+        raise DatasetError(
+            f"{store.url} holds an unfinished packing of other options, or its source has changed "
+            f"({plan.source_url}). Run it again as it was, choose another destination, or delete "
+            "what is there."
+        )
+    return plan
+
+
+def claim_destination(store: Store, plan: PackingPlan) -> PackingPlan:
+    """Claim the destination; return the plan to go by, which another one's claim may have set.
+
+    Raises:
+        DatasetError: A packing of something else, begun at the same moment, has claimed it.
+    """
+    scale = {"ratio": plan.scale.ratio, "mean_bytes": plan.scale.mean_bytes}
+    content = {"key": plan.key, "source_url": plan.source_url, "scale": scale}
+    store.create(_PLAN_NAME, json.dumps(content).encode())
+    # Read back, whatever the answer was: it may have been lost, or the server has no conditions.
+    return resume_plan(store, plan.key) or plan
+
+
+def refuse_foreign_records(
+    parts: Iterable[ShardRecord], key: str, url: str
+) -> Iterator[ShardRecord]:
+    """Yield parts; raises DatasetError at one that another packing wrote.
+
+    That happens where two began at once and the store let both claim the destination.
+    """
+    for part in parts:
+        if part.key not in {key, ""}:  # "": of a version that did not write it
+            raise DatasetError(
+                f"{url}: {record_name(part.number)} is of another packing to the same place. Delete "
+                "what is there and pack again, each source to a destination of its own."
+            )
+        yield part
+
+
+def finished_shards(store: Store, count: int) -> set[int]:
+    """Return the numbers of the shards that need not be packed again."""
+    names = {info.path for info in store.list(PACKING_FOLDER)}
+    return {number for number in range(count) if record_name(number) in names}
+
+
+def forget_shards(store: Store, numbers: Iterable[int]) -> None:
+    """Remove the records of some shards, so that the next packing makes them anew."""
+    for number in numbers:
+        store.delete(record_name(number))
+
+
+def remove_state(store: Store) -> None:
+    """Remove the records: the manifest now says it all. The plan goes last."""
+    for info in store.list(PACKING_FOLDER):
+        if info.path != _PLAN_NAME:
+            store.delete(info.path)
+    store.delete(_PLAN_NAME)
+    location = parse_url(store.url)
+    if location.kind == "local":  # only there are folders things of their own
+        _tidy(Path(location.prefix))
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a killed packing left half-written, and the folder of the records."""
+    for place in (folder, folder / PACKING_FOLDER):
+        remove_abandoned_files(place)
+    with suppress(OSError):
+        (folder / PACKING_FOLDER).rmdir()
+
+
+def refuse_overlap(source_url: str, destination_url: str) -> None:
+    """Raise UsageError where the destination lies in the source: shards are no source."""
+    if f"{destination_url}/".startswith(f"{source_url.rstrip('/')}/"):
+        raise UsageError(
+            f"The destination {destination_url} lies within the source {source_url}. Choose a "
+            "folder beside it."
+        )
+    if destination_url.startswith("memory://"):
+        raise UsageError("memory:// lives in one process; packing uses several. Use a folder.")
+
+
+def _refuse_foreign(store: Store) -> None:
+    first = next(store.list(), None)
+    if first is not None:
+        raise DatasetError(
+            f"{store.url} is not empty: it holds {first.path}, which no packing of this source "
+            f"wrote. Shards are named {shard_name(0)} and so on, beside {INDEX_NAME}; choose an "
+            "empty destination."
+        )

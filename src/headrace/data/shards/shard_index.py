@@ -1,0 +1,384 @@
+"""The index of a dataset: from a sample's number or key to the bytes of its members."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import DatasetError, NotFoundError, UsageError
+from headrace.data.shards.index_batches import (
+    IndexCopy,
+    InMemoryBatches,
+    RangedBatches,
+    RecordBatches,
+    index_copies_dir,
+)
+from headrace.data.shards.index_rows import COLUMNS, IndexRows
+from headrace.data.shards.manifest import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    DatasetManifest,
+    MemberExtension,
+)
+from headrace.data.shards.members import (
+    Member,
+    PathPattern,
+    SampleLocation,
+    checksum,
+    split_name,
+    verify,
+)
+from headrace.data.storage import StorageConfig, Store, join_url, open_store
+from headrace.data.storage.urls import parse_url
+
+
+class ShardRows:
+    """Rows of one shard.
+
+    Args:
+        rows: The rows; their memory stays in use as long as the view does.
+        extensions: The dataset's kinds of members.
+        globs: For each extension, its templates.
+        path: The shard's path; "" for loose objects.
+    """
+
+    __slots__ = ("_key_ends", "_keys", "_members", "_path")
+
+    def __init__(
+        self,
+        rows: IndexRows,
+        extensions: Sequence[MemberExtension],
+        globs: Sequence[Sequence[PathPattern]],
+        path: str,
+    ) -> None:
+        self._key_ends = rows.key_ends
+        self._keys = rows.text
+        self._path = path
+        self._members = tuple(
+            (extension.name, extension.kind, columns, COLUMNS[extension.kind][0].absent, templates)
+            for extension, columns, templates in zip(extensions, rows.columns, globs, strict=True)
+        )
+
+    def key(self, row: int) -> str:
+        """Return a row's key."""
+        return str(self._keys[self._key_ends[row] : self._key_ends[row + 1]], "utf-8")
+
+    def find(self, key: str) -> int | None:
+        """Return the row with this key, or None."""
+        wanted = key.encode()
+        text = self._keys.tobytes()
+        start = text.find(wanted)
+        while start >= 0:
+            row = _row_at_offset(self._key_ends, start)
+            if row is not None and self._key_ends[row + 1] == start + len(wanted):
+                return row
+            start = text.find(wanted, start + 1)
+        return None
+
+    def members(self, row: int, key: str) -> tuple[Member, ...]:
+        """Return a row's members."""
+        members = []
+        for name, kind, columns, absent, templates in self._members:
+            first = columns[0][row]
+            if first == absent:
+                continue
+            if kind == "range":
+                members.append(Member(name, self._path, first, columns[1][row], columns[2][row]))
+            elif kind == "object":
+                path = templates[first].expand(key)
+                members.append(Member(name, path, 0, columns[1][row], columns[2][row]))
+            else:
+                members.append(_value_member(name, first))
+        return tuple(members)
+
+
+def _value_member(extension: str, value: int) -> Member:
+    data = str(value).encode()
+    return Member(
+        extension=extension,
+        path="",
+        offset=0,
+        size_bytes=len(data),
+        crc32c=checksum(data),
+        data=data,
+    )
+
+
+def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
+    # Empty keys share their start with the next row; the last of them is the one with text.
+    row = bisect_right(ends, start) - 1
+    return row if row + 1 < len(ends) and ends[row] == start else None
+
+
+_MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves stay in the mapping
+_FETCHED_VIEWS = 256  # each holds its batch, about 80 kB
+_SMALL_INDEX_BYTES = 8 * 2**20  # fetched at once: less time than two round trips
+
+
+class ShardIndex:
+    """The index of one dataset. Pickles small: another process maps the same local file.
+
+    Safe to use from several threads. See `open_index`.
+
+    Attributes:
+        url: The dataset's folder.
+        data_url: The folder that paths are relative to: the dataset's own, unless it was indexed
+            in place from elsewhere.
+        manifest: What the dataset is.
+        fingerprint: A hash of all its members' names, sizes and checksums.
+        num_samples: How many samples it has.
+        shard_sizes: int64[shards], samples of each shard; None where every sample is a shard of
+            its own (loose objects).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        manifest: DatasetManifest,
+        blocks: RecordBatches,
+        reopen: tuple[Callable[..., ShardIndex], tuple[Any, ...]],
+    ) -> None:
+        self.url = url
+        self.manifest = manifest
+        self.data_url = manifest.data_url or url
+        self.fingerprint = manifest.fingerprint
+        self.num_samples = manifest.num_samples
+        self.shard_sizes: NDArray[np.int64] | None = None
+        sizes = np.array([shard.num_samples for shard in manifest.shards], dtype=np.int64)
+        if manifest.layout == "tar":
+            self.shard_sizes = sizes
+        self._starts: array[int] = array("q", [0, *np.cumsum(sizes).tolist()])
+        self._globs = [
+            [PathPattern.parse(template) for template in extension.templates]
+            for extension in manifest.extensions
+        ]
+        self._blocks = blocks
+        self._views: OrderedDict[int, ShardRows] = OrderedDict()
+        self._reopen = reopen
+
+    def __reduce__(self) -> tuple[Callable[..., ShardIndex], tuple[Any, ...]]:
+        return self._reopen
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def locate(self, sample: int) -> SampleLocation:
+        """Return where a sample lies; about 5 us once its shard's rows were touched.
+
+        Raises:
+            UsageError: There is no such sample.
+            StorageError: The index is remote and could not be read.
+        """
+        number = self._block_of(sample)
+        view = self._view(number)
+        row = sample - self._starts[number]
+        key = view.key(row)
+        members = view.members(row, key)
+        if self.shard_sizes is not None:
+            shard, path = number, self.manifest.shards[number].name
+        else:
+            shard, path = sample, next((each.path for each in members if each.path), "")
+        return SampleLocation(sample=sample, shard=shard, path=path, key=key, members=members)
+
+    def shard_of(self, sample: int) -> int:
+        """Return the number of a sample's shard; for loose objects the sample's own number."""
+        block = self._block_of(sample)
+        return sample if self.shard_sizes is None else block
+
+    def find(self, key: str) -> int:
+        """Return the number of the first sample with this key; reads the whole index.
+
+        Raises:
+            DatasetError: There is none.
+        """
+        ahead = 64
+        for number in range(len(self.manifest.shards)):
+            if number % ahead == 0:
+                self._blocks.prefetch(range(number, min(number + ahead, len(self._starts) - 1)))
+            row = self._view(number).find(key)
+            if row is not None:
+                return int(self._starts[number]) + row
+        raise DatasetError(
+            f"{self.url} has no sample {key!r}. `headrace data info {self.url}` shows what its "
+            "keys look like."
+        )
+
+    def prefetch(self, samples: Iterable[int]) -> None:
+        """Begin reading the rows of some samples, where the index is remote and not yet local."""
+        if not self._blocks.mapped:
+            numbers = {self._block_of(int(sample)) for sample in samples}
+            self._blocks.prefetch(number for number in numbers if number not in self._views)
+
+    def wait_until_local(self, timeout_s: float = 60.0) -> bool:
+        """Wait for the copy of a remote index; return whether all of the index is local."""
+        return self._blocks.wait(timeout_s)
+
+    def _block_of(self, sample: int) -> int:
+        if not 0 <= sample < self.num_samples:
+            raise UsageError(
+                f"sample {sample} of {self.url}, which has {self.num_samples}: samples are "
+                f"0 to {self.num_samples - 1}."
+            )
+        return int(bisect_right(self._starts, sample)) - 1
+
+    def _view(self, number: int) -> ShardRows:
+        view = self._views.get(number)
+        if view is None:
+            shard = self.manifest.shards[number]
+            view = ShardRows(
+                self._blocks.rows(number), self.manifest.extensions, self._globs, shard.name
+            )
+            limit = _MAPPED_VIEWS if self._blocks.mapped else _FETCHED_VIEWS
+            while len(self._views) >= limit:
+                self._views.popitem(last=False)
+            self._views[number] = view
+        return view
+
+
+def open_index(
+    url: str,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    config: StorageConfig | None = None,
+) -> ShardIndex:
+    """Open the index of a dataset.
+
+    A local index is mapped. A small remote one is copied first; of a large one only the batches
+    in use are read, by range, while a thread copies it whole. Copies are named by fingerprint and
+    shared by all jobs of the host.
+
+    Args:
+        url: The dataset's folder.
+        cache_dir: Where the copy of a remote index lies; HEADRACE_CACHE_DIR, or a folder below
+            the system's temporary one, where None.
+        config: How to reach a remote store.
+
+    Raises:
+        DatasetError: No dataset is there, it is damaged, or its index belongs to another.
+        StorageError: It cannot be read.
+    """
+    store = open_store(url, config=config)
+    data = read_manifest_bytes(store)
+    manifest = DatasetManifest.from_json(data, store.url)
+    # Workers may stand in another folder when they open it again.
+    url = store.url if _local_folder(url) is not None else url
+    cache_dir = None if cache_dir is None else Path(cache_dir).absolute()
+    return _open(store, url, manifest, data, cache_dir, config)
+
+
+def read_manifest_bytes(store: Store) -> bytes:
+    """Return manifest.json of a dataset; raises DatasetError where there is none."""
+    try:
+        return bytes(store.get(MANIFEST_NAME))
+    except NotFoundError:
+        raise DatasetError(
+            f"{store.url} holds no dataset ({MANIFEST_NAME} is missing). Check the URL; make a "
+            "dataset with `headrace data pack`, or index tars and objects that are there with "
+            f"`headrace data index {store.url}`."
+        ) from None
+
+
+def _open(
+    store: Store,
+    url: str,
+    manifest: DatasetManifest,
+    data: bytes,
+    cache_dir: str | os.PathLike[str] | None,
+    config: StorageConfig | None,
+) -> ShardIndex:
+    reopen = (_reopen, (url, cache_dir, config, manifest.fingerprint, checksum(bytes(data))))
+    folder = _local_folder(url)
+    where = f"{store.url}/{INDEX_NAME}"
+    if folder is not None:
+        blocks: RecordBatches = InMemoryBatches.map(folder / INDEX_NAME, manifest, where)
+        return ShardIndex(store.url, manifest, blocks, reopen)
+    return ShardIndex(store.url, manifest, _remote(store, manifest, data, cache_dir), reopen)
+
+
+def _remote(
+    store: Store, manifest: DatasetManifest, data: bytes, cache_dir: str | os.PathLike[str] | None
+) -> RecordBatches:
+    copy = IndexCopy(index_copies_dir(cache_dir), manifest.fingerprint)
+    copy.store_manifest(data)
+    if manifest.index_bytes <= _SMALL_INDEX_BYTES:
+        copy.fetch(store, manifest)
+    else:
+        copy.fetch_in_background(store, manifest)
+    return RangedBatches(store, manifest, copy)
+
+
+def _reopen(
+    url: str,
+    cache_dir: str | os.PathLike[str] | None,
+    config: StorageConfig | None,
+    fingerprint: str,
+    manifest_crc32c: int,
+) -> ShardIndex:
+    """Open the index that another process has open, from the very bytes that it has checked."""
+    store = open_store(url, config=config)
+    data = None
+    if _local_folder(url) is None:
+        data = IndexCopy(index_copies_dir(cache_dir), fingerprint).manifest(manifest_crc32c)
+    data = data or read_manifest_bytes(store)
+    if checksum(data) != manifest_crc32c:
+        raise DatasetError(
+            f"{join_url(store.url, MANIFEST_NAME)} changed while it was in use: it is no longer "
+            f"that of the dataset {fingerprint[:12]}. Start again."
+        )
+    manifest = DatasetManifest.from_json(data, store.url, checked=True)
+    return _open(store, url, manifest, data, cache_dir, config)
+
+
+def _local_folder(url: str) -> Path | None:
+    location = parse_url(url)
+    return Path(location.prefix) if location.kind == "local" else None
+
+
+def read_member(store: Store, index: ShardIndex, location: SampleLocation, member: Member) -> bytes:
+    """Return a member's bytes.
+
+    Args:
+        store: Opened at `index.data_url`.
+        index: The dataset's.
+        location: The sample.
+        member: One of its members.
+
+    Raises:
+        CorruptError: They are not what was indexed.
+        StorageError: They cannot be read.
+    """
+    if member.data is not None:
+        return member.data
+    data = bytes(store.get_range(member.path, member.offset, member.size_bytes))
+    verify(location, member, data, index.url)
+    return data
+
+
+def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
+    """Return the sample that a key, or a key with a member's extension, names; the extension.
+
+    Raises:
+        DatasetError: There is no such sample or member.
+    """
+    try:
+        return index.locate(index.find(name)), ""
+    except DatasetError:
+        parts = split_name(name)
+        if parts is None:
+            raise
+    location = index.locate(index.find(parts[0]))
+    extensions = [member.extension for member in location.members]
+    if parts[1] not in extensions:
+        raise DatasetError(
+            f"Sample {parts[0]!r} of {index.url} has no member .{parts[1]}; it has "
+            f"{', '.join(extensions)}."
+        )
+    return location, parts[1]

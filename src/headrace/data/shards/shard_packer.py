@@ -1,0 +1,285 @@
+"""Options of packing, the reader of source files, and the packer of one shard."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from headrace.core.errors import (
+    BadSampleError,
+    CorruptError,
+    CredentialsError,
+    DeniedError,
+    NotFoundError,
+    UsageError,
+)
+from headrace.data.shards.members import refusal
+from headrace.data.shards.reports import BadFile
+from headrace.data.shards.shard_records import ShardRecord
+from headrace.data.shards.sources.sample_table import SourceFile, SourceSample
+from headrace.data.shards.sources.source_kinds import SourceOptions
+from headrace.data.shards.tar import TarWriter, check_size
+from headrace.data.shards.task_pool import ReportCallback, wait_for_result
+from headrace.data.storage import Store, open_store, safe_url, split_url
+
+RecodeFunction = Callable[[str, bytes], bytes]
+"""Takes a member's extension ("jpg", "mask.png") and content, returns the content to keep."""
+
+CheckFunction = Callable[[str, bytes], object]
+"""Takes a member's extension and content; raises BadSampleError where it cannot be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """How to pack.
+
+    Attributes:
+        shard_bytes: The size that shards come close to.
+        workers: How many processes pack.
+        seed: What shuffles samples over shards.
+        keep_order: Keep the order of the source (paths sorted; rows of a table) instead.
+        max_bad: How many unreadable files may be left out.
+        recoding: What the recode callable does, for the manifest; empty without one.
+        source: How to read the source.
+    """
+
+    shard_bytes: int = 128 * 2**20
+    workers: int = 1
+    seed: int = 0
+    keep_order: bool = False
+    max_bad: int = 0
+    recoding: dict[str, Any] = field(default_factory=dict)
+    source: SourceOptions = field(default_factory=SourceOptions)
+
+    def __post_init__(self) -> None:
+        if self.shard_bytes < 1:
+            raise UsageError(f"--shard-size {self.shard_bytes}: a shard has 1 byte or more.")
+        if self.workers < 1:
+            raise UsageError(f"--workers {self.workers}: 1 or more processes pack.")
+        if self.max_bad < 0:
+            raise UsageError(f"--max-bad {self.max_bad}: 0 or more files may be left out.")
+
+    def described(self) -> dict[str, Any]:
+        """Return what decides the bytes, as the manifest keeps it."""
+        source = {key: value for key, value in asdict(self.source).items() if value}
+        described = {
+            "shard_bytes": self.shard_bytes,
+            "seed": None if self.keep_order else self.seed,
+            "keep_order": self.keep_order,
+            **({"recoding": self.recoding} if self.recoding else {}),
+            **({"source": source} if source else {}),
+        }
+        # As JSON gives it back, so that it can be compared with a manifest's.
+        return dict(json.loads(json.dumps(described)))
+
+
+_THREADS = 16
+_AHEAD_BYTES = 64 * 2**20  # of files whose size is known
+_AHEAD_SAMPLES = 64
+_STORES = 256  # open at once, for tables whose URLs lie in many folders
+
+UNREADABLE = (NotFoundError, DeniedError, CorruptError)
+"""What tells of the file; other errors tell of the store, and end the work.
+
+So does CredentialsError, which whoever catches these lets pass first.
+"""
+
+
+class SourceReader:
+    """Files of one source.
+
+    Args:
+        url: What relative paths lie below.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._store = open_store(url)
+        self._stores: dict[str, Store] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-read")
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def read(
+        self, samples: Iterable[SourceSample]
+    ) -> Iterator[tuple[SourceSample, list[Future[bytes]]]]:
+        """Yield samples in order, each with its files' contents on their way."""
+        ahead: deque[tuple[SourceSample, list[Future[bytes]]]] = deque()
+        ahead_bytes = 0
+        for sample in samples:
+            ahead.append((sample, [self._threads.submit(self.get, f) for f in sample.files]))
+            ahead_bytes += _size(sample)
+            while len(ahead) > _AHEAD_SAMPLES or (ahead_bytes > _AHEAD_BYTES and len(ahead) > 1):
+                ahead_bytes -= _size(ahead[0][0])
+                yield ahead.popleft()
+        yield from ahead
+
+    def get(self, file: SourceFile) -> bytes:
+        """Return one file; raises StorageError."""
+        if "://" not in file.path and not file.path.startswith("/"):
+            return bytes(self._store.get(file.path))
+        folder, name = split_url(file.path)
+        store = self._stores.get(folder)
+        if store is None:
+            if len(self._stores) >= _STORES:
+                self._stores.clear()
+            store = self._stores[folder] = open_store(folder)
+        return bytes(store.get(name))
+
+
+def _size(sample: SourceSample) -> int:
+    return sum(max(file.size_bytes, 0) for file in sample.files)
+
+
+PACKING_FOLDER = ".packing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTask:
+    """One shard to pack.
+
+    Attributes:
+        number: Its number.
+        samples: What goes into it, in order.
+    """
+
+    number: int
+    samples: Sequence[SourceSample]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPacker:
+    """Packs shards.
+
+    Attributes:
+        source_url: What the samples' relative paths lie below.
+        destination_url: Where shards go.
+        recode: Changes a member's content; None to keep it.
+        check: Raises BadSampleError for a member that cannot be used; None to look at none.
+        key: The packing's; see PackingPlan.
+    """
+
+    source_url: str
+    destination_url: str
+    recode: RecodeFunction | None
+    check: CheckFunction | None
+    key: str
+
+    def name(self, task: ShardTask) -> str:
+        """Return the shard's place."""
+        return f"{self.destination_url}/{shard_name(task.number)}"
+
+    def run(self, task: ShardTask, report: ReportCallback) -> tuple[BadFile, ...]:
+        """Write the shard, then the record that vouches for it; return what was left out.
+
+        Raises:
+            StorageError: The source or the destination fails.
+        """
+        store = open_store(self.destination_url)
+        writer = TarWriter()
+        reader = SourceReader(self.source_url)
+        content = _ShardContent(reader, self.recode, self.check, report)
+        try:
+            store.put(shard_name(task.number), writer.pieces(content.samples(task.samples)))
+        finally:
+            reader.close()
+        if len(writer.rows) == 0:
+            store.delete(shard_name(task.number))
+        part = ShardRecord.build(
+            writer.rows,
+            number=task.number,
+            name=shard_name(task.number),
+            size_bytes=writer.size_bytes,
+            recoded=content.recoded,
+            bad=tuple(content.bad),
+            key=self.key,
+        )
+        store.put(record_name(task.number), part.to_bytes())
+        return part.bad
+
+
+def shard_name(number: int) -> str:
+    """Return a shard's path."""
+    return f"{number:06d}.tar"
+
+
+def record_name(number: int) -> str:
+    """Return the path of a finished shard's record."""
+    return f"{PACKING_FOLDER}/{number:06d}.arrow"
+
+
+def recode_file(
+    file: SourceFile, data: bytes, recode: RecodeFunction | None, check: CheckFunction | None
+) -> tuple[bytes, bool]:
+    """Check and recode one file; return what to keep, and whether it was changed.
+
+    Raises:
+        BadSampleError: It cannot be used.
+    """
+    if not file.extension:
+        raise BadSampleError("Its name has no extension, which would say what it holds.")
+    reason = refusal(f"x.{file.extension}")
+    if reason is not None:
+        raise BadSampleError(f"Its name is refused: {reason}.")
+    role = f"mask.{file.extension}" if file.is_mask else file.extension
+    kept = data if recode is None else recode(role, data)
+    changed = kept != data
+    if check is not None and not changed:  # what recode changed, it has decoded
+        check(role, data)
+    check_size(kept)
+    return kept, changed
+
+
+class _ShardContent:
+    """The members of samples, bad ones left out and noted."""
+
+    def __init__(
+        self,
+        reader: SourceReader,
+        recode: RecodeFunction | None,
+        check: CheckFunction | None,
+        report: ReportCallback,
+    ) -> None:
+        self.bad: list[BadFile] = []
+        self.recoded = 0
+        self._reader = reader
+        self._recode = recode
+        self._check = check
+        self._report = report
+
+    def samples(
+        self, samples: Sequence[SourceSample]
+    ) -> Iterator[tuple[str, Sequence[tuple[str, bytes]]]]:
+        for sample, contents in self._reader.read(samples):
+            members = self._members(sample, contents)
+            if members is not None:
+                yield sample.key, [*members, *sample.values]
+
+    def _members(
+        self, sample: SourceSample, contents: Sequence[Future[bytes]]
+    ) -> list[tuple[str, bytes]] | None:
+        members: list[tuple[str, bytes]] = []
+        read_bytes, recoded, bad = 0, 0, False
+        for file, content in zip(sample.files, contents, strict=True):
+            try:
+                data = wait_for_result(content)
+                read_bytes += len(data)
+                kept, changed = recode_file(file, data, self._recode, self._check)
+            except CredentialsError:
+                raise
+            except (BadSampleError, *UNREADABLE) as error:
+                self.bad.append(BadFile(file=safe_url(file.path), reason=str(error)))
+                bad = True
+                continue
+            members.append((file.extension, kept))
+            recoded += changed
+        self._report(1, read_bytes, int(bad))
+        if bad:
+            return None
+        self.recoded += recoded
+        return members

@@ -1,0 +1,298 @@
+"""Records of finished shards, and the index and manifest assembled from them.
+
+A record is written beside the shards, after its shard; so a record that is there vouches for its
+shard, and a packing that was killed goes on behind the last one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+
+from headrace.core.errors import DatasetError, NoSpaceError, StorageError
+from headrace.data.shards.index_rows import Kinds, MemberKind
+from headrace.data.shards.index_writer import IndexRowBuilder, WrittenIndex, digest_of, write_index
+from headrace.data.shards.manifest import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    DatasetManifest,
+    DatasetSource,
+    Layout,
+    MemberExtension,
+    ShardEntry,
+    fingerprint_of,
+)
+from headrace.data.shards.reports import BadFile
+from headrace.data.storage import Store
+
+_KEY = b"headrace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRecord:
+    """One shard, or one group of loose objects.
+
+    Attributes:
+        number: Its place in the order of the dataset.
+        name: The shard's path; "" for loose objects.
+        size_bytes: The shard's size; for loose objects the sum of theirs.
+        num_members: How many files it holds.
+        recoded: How many of them were changed while packing.
+        bad: What was left out.
+        key: Of the packing that wrote it; "" where no other one could have.
+        digest: A hash of the rows; see Rows.digest.
+        kinds: The extensions in it.
+        batch: The rows.
+    """
+
+    number: int
+    name: str
+    size_bytes: int
+    num_members: int
+    recoded: int
+    bad: tuple[BadFile, ...]
+    digest: str
+    kinds: Mapping[str, MemberKind]
+    batch: pa.RecordBatch
+    key: str = ""
+
+    @classmethod
+    def build(
+        cls,
+        rows: IndexRowBuilder,
+        *,
+        number: int,
+        name: str = "",
+        size_bytes: int,
+        recoded: int = 0,
+        bad: tuple[BadFile, ...] = (),
+        key: str = "",
+    ) -> Self:
+        """Return the part made of collected rows."""
+        kinds, batch = rows.kinds(), rows.batch()
+        return cls(
+            number=number,
+            name=name,
+            size_bytes=size_bytes,
+            num_members=rows.num_members,
+            recoded=recoded,
+            bad=bad,
+            key=key,
+            digest=digest_of(batch, kinds),
+            kinds=kinds,
+            batch=batch,
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the part as an Arrow IPC stream."""
+        about = {
+            "number": self.number,
+            "name": self.name,
+            "size_bytes": self.size_bytes,
+            "num_members": self.num_members,
+            "recoded": self.recoded,
+            "bad": [asdict(bad) for bad in self.bad],
+            "key": self.key,
+            "digest": self.digest,
+            "kinds": dict(self.kinds),
+        }
+        schema = self.batch.schema.with_metadata({_KEY: json.dumps(about).encode()})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(self.batch)
+        return sink.getvalue().to_pybytes()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview, where: str) -> Self:
+        """Read a part back; raises DatasetError, naming `where`, if it is none."""
+        try:
+            with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+                about: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
+                batch = reader.read_next_batch()
+            bad = tuple(BadFile(**bad) for bad in about.pop("bad"))
+            part = cls(bad=bad, batch=batch, **about)
+        except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, StopIteration) as error:
+            raise DatasetError(
+                f"{where} is no record of a finished shard ({error}). Delete the destination and "
+                "pack again."
+            ) from None
+        if digest_of(part.batch, part.kinds) != part.digest:
+            raise DatasetError(f"{where} is damaged. Delete it and run the same command again.")
+        return part
+
+
+class ShardRecordSpool:
+    """Parts in order.
+
+    Args:
+        folder: A folder of its own.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+
+    def add(self, part: ShardRecord) -> None:
+        """Keep a part behind the ones before it."""
+        with local_disk_errors(self._folder):
+            self._file(self._count).write_bytes(part.to_bytes())
+        self._count += 1
+
+    def parts(self) -> Iterator[ShardRecord]:
+        """Yield all parts."""
+        for number in range(self._count):
+            file = self._file(number)
+            yield ShardRecord.from_bytes(file.read_bytes(), str(file))
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number:06d}.arrow"
+
+
+@contextmanager
+def local_disk_errors(path: Path) -> Iterator[None]:
+    """Raise a StorageError that names `path` where the temporary folder cannot be written."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        kind = NoSpaceError if error.errno in {errno.ENOSPC, errno.EDQUOT} else StorageError
+        raise kind(
+            f"{path} cannot be written ({error.strerror or error}). The index is put together "
+            "there; set TMPDIR to a folder with room."
+        ) from None
+
+
+ShardRecords = Callable[[], Iterator[ShardRecord]]
+"""Yields all parts in order; called twice, so that their rows need not stay in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackSummary:
+    """What all parts come to, without their rows.
+
+    Attributes:
+        entries: One for each part that has samples; places in the index are not known yet.
+        kinds: The extensions of all parts, sorted.
+        num_members: Files in all.
+        num_recoded: Of these, changed while packing.
+        bad: Files left out.
+    """
+
+    entries: tuple[ShardEntry, ...]
+    kinds: Kinds
+    num_members: int
+    num_recoded: int
+    bad: tuple[BadFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDescription:
+    """What the manifest says beside the parts.
+
+    Attributes:
+        layout: Tars or loose objects.
+        source: What the dataset was made of.
+        classes: Class names by number.
+        options: How it was packed.
+        data_url: Where shards lie, if not beside the index.
+        templates: For loose objects: extension -> patterns of paths.
+    """
+
+    layout: Layout
+    source: DatasetSource
+    classes: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data_url: str = ""
+    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def summarise(parts: Iterable[ShardRecord]) -> PackSummary:
+    """Return what parts come to."""
+    entries: list[ShardEntry] = []
+    kinds: dict[str, MemberKind] = {}
+    bad: list[BadFile] = []
+    num_members = num_recoded = 0
+    for part in parts:
+        bad.extend(part.bad)
+        if part.batch.num_rows == 0:
+            continue
+        kinds.update(part.kinds)
+        num_members += part.num_members
+        num_recoded += part.recoded
+        entries.append(
+            ShardEntry(
+                name=part.name,
+                size_bytes=part.size_bytes,
+                num_samples=part.batch.num_rows,
+                digest=part.digest,
+                index_start=0,
+                index_bytes=0,
+            )
+        )
+    return PackSummary(
+        entries=tuple(entries),
+        kinds=dict(sorted(kinds.items())),
+        num_members=num_members,
+        num_recoded=num_recoded,
+        bad=tuple(bad),
+    )
+
+
+def assemble(
+    store: Store, summary: PackSummary, parts: ShardRecords, about: DatasetDescription
+) -> DatasetManifest:
+    """Write the index, then the manifest, which makes the dataset exist.
+
+    Raises:
+        DatasetError: No sample is left.
+        StorageError: The destination fails.
+    """
+    if not summary.entries:
+        raise DatasetError(
+            f"{about.source.url}: no sample is left, all {len(summary.bad)} were left out as bad."
+        )
+    fingerprint = fingerprint_of(about.layout, summary.entries)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        path = Path(folder) / INDEX_NAME
+        index = _write(path, summary, parts, fingerprint)
+        store.put(INDEX_NAME, path)
+    manifest = DatasetManifest(
+        fingerprint=fingerprint,
+        layout=about.layout,
+        num_samples=sum(entry.num_samples for entry in summary.entries),
+        num_members=summary.num_members,
+        size_bytes=sum(entry.size_bytes for entry in summary.entries),
+        extensions=tuple(
+            MemberExtension(name=name, kind=kind, templates=about.templates.get(name, ()))
+            for name, kind in summary.kinds.items()
+        ),
+        classes=about.classes,
+        data_url=about.data_url,
+        index_bytes=index.size_bytes,
+        index_crc32c=index.crc32c,
+        source=about.source,
+        options=about.options,
+        num_recoded=summary.num_recoded,
+        bad=summary.bad,
+        shards=tuple(
+            replace(entry, index_start=start, index_bytes=length)
+            for entry, (start, length) in zip(summary.entries, index.spans, strict=True)
+        ),
+    )
+    store.put(MANIFEST_NAME, manifest.to_json())
+    return manifest
+
+
+def _write(path: Path, summary: PackSummary, parts: ShardRecords, fingerprint: str) -> WrittenIndex:
+    batches = (part.batch for part in parts() if part.batch.num_rows)
+    with local_disk_errors(path):
+        return write_index(path, batches, summary.kinds, fingerprint)

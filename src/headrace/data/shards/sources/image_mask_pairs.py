@@ -1,0 +1,177 @@
+"""Images and masks in two trees, matched by what the wildcards of two patterns stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.arrow_arrays import large_strings
+from headrace.core.errors import DatasetError, UsageError
+from headrace.data.shards.manifest import DatasetSource
+from headrace.data.shards.members import PathPattern
+from headrace.data.shards.sources.sample_table import (
+    FileColumn,
+    IgnoredFiles,
+    ListedCallback,
+    SampleTable,
+    list_files,
+    listing_hash,
+)
+from headrace.data.storage import Store
+
+CITYSCAPES_FOLDERS = ("leftImg8bit", "gtFine")
+
+
+def cityscapes_globs(split: str | None) -> tuple[str, str]:
+    """Return image and mask patterns of Cityscapes' layout, of one split or of all."""
+    image, mask = CITYSCAPES_FOLDERS
+    where = f"{split or '*'}/*/*"
+    return f"{image}/{where}_leftImg8bit.*", f"{mask}/{where}_gtFine_labelIds.png"
+
+
+def list_pairs(
+    store: Store, listed: ListedCallback, image_glob: str, mask_glob: str
+) -> SampleTable:
+    """List images with their masks.
+
+    Args:
+        store: What the patterns are relative to.
+        listed: Told how many files there are so far.
+        image_glob: Such as "images/*.jpg".
+        mask_glob: Such as "masks/*.png": as many wildcards, standing for the same.
+
+    Raises:
+        UsageError: A pattern is none, or the two differ in their wildcards.
+        DatasetError: No file, or images without masks or the other way round: which, how many.
+    """
+    images, masks = _PatternMatches(image_glob), _PatternMatches(mask_glob)
+    if images.glob.wildcards != masks.glob.wildcards:
+        raise UsageError(
+            f"--image-glob {image_glob!r} has the wildcards {' '.join(images.glob.wildcards)} and "
+            f"--mask-glob {mask_glob!r} {' '.join(masks.glob.wildcards)}. Both need the same ones: "
+            "what they stand for is what an image and its mask share."
+        )
+    ignored, state = IgnoredFiles(), listing_hash()
+    for folder in _folders(images.glob.folder, masks.glob.folder):
+        for info in list_files(store, listed, folder):
+            hits = [side.add(info.path, info.size_bytes) for side in (images, masks)]
+            if not any(hits):
+                ignored.add(info.path)
+                continue
+            state.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
+    stems = _shared_stems(store.url, images, masks)
+    return SampleTable(
+        url=store.url,
+        stems=large_strings(stems),
+        images=images.column(stems),
+        masks=masks.column(stems),
+        source=DatasetSource(
+            kind="pairs",
+            url=store.url,
+            num_files=2 * len(stems),
+            size_bytes=images.size_bytes + masks.size_bytes,
+            num_ignored=ignored.count,
+            ignored=tuple(ignored.examples),
+            listing=state.hexdigest(),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    path: str
+    size_bytes: int
+    template: int
+
+
+class _PatternMatches:
+    """The files that match one pattern, by stem.
+
+    A pattern that ends in ".*" takes any extension, which then is no part of the stem.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.any_extension = pattern.endswith(".*")
+        self.pattern = pattern
+        self.glob = PathPattern.parse(pattern.removesuffix(".*"))
+        self.files: dict[str, _File] = {}
+        self.twice: list[tuple[str, str]] = []
+        self.templates: dict[str, int] = {}
+        self.size_bytes = 0
+
+    def add(self, path: str, size_bytes: int) -> bool:
+        """Take a path that matches; return whether it does."""
+        trunk, extension = path, ""
+        if self.any_extension:
+            trunk, dot, last = path.rpartition(".")
+            extension = f"{dot}{last}"
+        stem = self.glob.match(trunk)
+        if stem is None or (self.any_extension and not extension):
+            return False
+        if stem in self.files:
+            self.twice.append((self.files[stem].path, path))
+        template = self.templates.setdefault(f"{self.glob.pattern}{extension}", len(self.templates))
+        self.files[stem] = _File(path=path, size_bytes=size_bytes, template=template)
+        self.size_bytes += size_bytes
+        return True
+
+    def column(self, stems: list[str]) -> FileColumn:
+        files = [self.files[stem] for stem in stems]
+        return FileColumn(
+            paths=large_strings([file.path for file in files]),
+            sizes=_ints([file.size_bytes for file in files]),
+            templates=tuple(self.templates),
+            template_ids=_ints([file.template for file in files]).astype(np.uint16),
+        )
+
+
+def _shared_stems(url: str, images: _PatternMatches, masks: _PatternMatches) -> list[str]:
+    for side in (images, masks):
+        if not side.files:
+            raise DatasetError(
+                f"{url} holds no file that matches {side.pattern!r}, or does not exist. Patterns "
+                "are relative to it; '*' stands for part of a name, '**' for several folders."
+            )
+        if side.twice:
+            first, second = side.twice[0]
+            raise DatasetError(
+                f"{url}: two files with one key, {len(side.twice)} times, such as {first} and "
+                f"{second}. Rename or remove one of each."
+            )
+    without_mask = sorted(images.files.keys() - masks.files.keys())
+    without_image = sorted(masks.files.keys() - images.files.keys())
+    if without_mask or without_image:
+        lines = [
+            *_mismatches("images without a mask", images, without_mask),
+            *_mismatches("masks without an image", masks, without_image),
+        ]
+        raise DatasetError(
+            f"{url}: {len(images.files)} images and {len(masks.files)} masks do not pair up.\n"
+            + "\n".join(lines)
+            + "\nAdd what is missing, remove what is too much, or correct the patterns."
+        )
+    return sorted(images.files)
+
+
+def _mismatches(what: str, side: _PatternMatches, stems: list[str]) -> list[str]:
+    if not stems:
+        return []
+    lines = [f"  {len(stems)} {what}:"]
+    lines.extend(f"    {side.files[stem].path}" for stem in stems[:10])
+    if len(stems) > 10:
+        lines.append(f"    and {len(stems) - 10} more")
+    return lines
+
+
+def _folders(image_folder: str, mask_folder: str) -> list[str]:
+    """Return what to list so that every match is met once."""
+    first, second = sorted((image_folder, mask_folder))
+    if first in {"", second} or second.startswith(f"{first}/"):
+        return [first]
+    return [first, second]
+
+
+def _ints(values: list[int]) -> NDArray[np.int64]:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,306 @@
+"""The samples of a source as columns, before any of their bytes are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from headrace.core.arrow_arrays import large_strings
+from headrace.core.errors import DatasetError
+from headrace.data.shards.manifest import DatasetSource
+from headrace.data.shards.members import extension_of, key_of, path_of_url
+from headrace.data.storage import ObjectInfo, Store, safe_url
+
+_CHUNK = 65_536
+_EXAMPLES = 5
+_TELL_EVERY = 1000
+
+
+class StringColumn:
+    """Strings appended one by one; held as Arrow from every 65,536 on."""
+
+    def __init__(self) -> None:
+        self._tail: list[str] = []
+        self._chunks: list[pa.LargeStringArray] = []
+
+    def append(self, text: str) -> None:
+        """Add one."""
+        self._tail.append(text)
+        if len(self._tail) == _CHUNK:
+            self._flush()
+
+    def array(self) -> pa.LargeStringArray:
+        """Return all of them."""
+        self._flush()
+        return pa.concat_arrays(self._chunks)
+
+    def _flush(self) -> None:
+        # Names that are not UTF-8 cannot be told apart from others once they are written.
+        self._chunks.append(large_strings(self._tail))
+        self._tail = []
+
+
+class IgnoredFiles:
+    """Files that belong to no sample: counted, the first few named."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.examples: list[str] = []
+
+    def add(self, path: str) -> None:
+        """Note one."""
+        self.count += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(path)
+
+
+ListedCallback = Callable[[int], None]
+"""Called with the number of files listed so far, now and then."""
+
+
+def list_files(store: Store, listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
+    """Yield a source's files.
+
+    Args:
+        store: The source.
+        listed: Told how many there are so far.
+        folder: Only what lies below it.
+
+    Raises:
+        DatasetError: A name is not UTF-8, which neither a tar nor an index can hold safely.
+    """
+    for count, info in enumerate(store.list(folder), start=1):
+        if count % _TELL_EVERY == 0:
+            listed(count)
+        try:
+            info.path.encode()
+        except UnicodeEncodeError:
+            raise DatasetError(
+                f"{store.url}: the name of {info.path!r} is not UTF-8. Rename it."
+            ) from None
+        yield info
+
+
+def int_column(values: list[int]) -> NDArray[np.int64]:
+    """Return whole numbers as an array."""
+    return np.array(values, dtype=np.int64)
+
+
+IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
+"""What counts as an image in a folder; "jpeg" is spelled "jpg" (names.extension_of)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """One file of a sample.
+
+    Attributes:
+        extension: What the member will be called.
+        path: Its path below the source's URL, or a URL of its own.
+        size_bytes: Its size, -1 where it is not known before it is read.
+        is_mask: A mask, whose values are labels: it is never smoothed.
+    """
+
+    extension: str
+    path: str
+    size_bytes: int
+    is_mask: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSample:
+    """One sample.
+
+    Attributes:
+        key: Its name, without an extension.
+        files: Its files.
+        values: Members whose content is known: "cls", "json".
+    """
+
+    key: str
+    files: tuple[SourceFile, ...]
+    values: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileColumn:
+    """One file of every sample.
+
+    Attributes:
+        paths: large_string[n].
+        sizes: int64[n], -1 where unknown.
+        templates: Patterns that give the paths from the keys; empty where there are none.
+        template_ids: uint16[n], which of them.
+    """
+
+    paths: pa.LargeStringArray
+    sizes: NDArray[np.int64]
+    templates: tuple[str, ...] = ()
+    template_ids: NDArray[np.uint16] | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """Return these rows."""
+        ids = self.template_ids
+        return replace(
+            self,
+            paths=self.paths.take(rows),
+            sizes=self.sizes[rows],
+            template_ids=None if ids is None else ids[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTable:
+    """All samples of a source.
+
+    Attributes:
+        url: What relative paths lie below.
+        stems: large_string[n]: what the keys are made of, unique.
+        images: The image of each sample.
+        masks: Its mask; None where there are none.
+        labels: int32[n], class numbers; None where there are none.
+        classes: Names of the classes by number; empty where the labels came as numbers.
+        notes: large_string[n], JSON objects; None where there are none.
+        source: What the manifest says of all this.
+    """
+
+    url: str
+    stems: pa.LargeStringArray
+    images: FileColumn
+    masks: FileColumn | None = None
+    labels: NDArray[np.int32] | None = None
+    classes: tuple[str, ...] = ()
+    notes: pa.LargeStringArray | None = None
+    source: DatasetSource
+
+    def __len__(self) -> int:
+        return len(self.stems)
+
+    def take(self, rows: NDArray[np.int64]) -> Self:
+        """Return these rows."""
+        return replace(
+            self,
+            stems=self.stems.take(rows),
+            images=self.images.take(rows),
+            masks=None if self.masks is None else self.masks.take(rows),
+            labels=None if self.labels is None else self.labels[rows],
+            notes=None if self.notes is None else self.notes.take(rows),
+        )
+
+    def sorted_by_stem(self) -> Self:
+        """Return the rows in the order of their stems (by code point)."""
+        order = pc.array_sort_indices(self.stems).to_numpy().astype(np.int64)
+        return self.take(order)
+
+    def known_bytes(self) -> NDArray[np.int64]:
+        """Return int64[n], the bytes of each sample's files; -1 where one is not known."""
+        sizes = self.images.sizes
+        if self.masks is not None:
+            either = (sizes < 0) | (self.masks.sizes < 0)
+            sizes = np.where(either, -1, sizes + self.masks.sizes)
+        return sizes
+
+
+def samples_of(table: SampleTable) -> list[SourceSample]:
+    """Return the rows of a (small) table one by one, with the names their members will have."""
+    samples = []
+    images = _files(table.images, is_mask=False)
+    masks: Sequence[SourceFile | None] = (
+        [None] * len(table) if table.masks is None else _files(table.masks, is_mask=True)
+    )
+    labels = None if table.labels is None else table.labels.tolist()
+    notes = None if table.notes is None else texts(table.notes)
+    for row, stem in enumerate(texts(table.stems)):
+        image, mask = images[row], masks[row]
+        if mask is not None and mask.extension == image.extension:
+            # Both are PNG, say. The mask keeps the plain name, so that it has one everywhere.
+            image = replace(image, extension=f"image.{image.extension}")
+        values = []
+        if labels is not None:
+            values.append(("cls", str(labels[row]).encode()))
+        if notes is not None:
+            values.append(("json", notes[row].encode()))
+        samples.append(
+            SourceSample(
+                key=key_of(stem),
+                files=(image,) if mask is None else (image, mask),
+                values=tuple(values),
+            )
+        )
+    return samples
+
+
+def texts(strings: pa.LargeStringArray) -> list[str]:
+    """Return an array without nulls as strings."""
+    return [str(text) for text in strings.to_pylist()]
+
+
+def _files(column: FileColumn, *, is_mask: bool) -> list[SourceFile]:
+    return [
+        SourceFile(
+            extension=extension_of(path_of_url(path)),
+            path=path,
+            size_bytes=size,
+            is_mask=is_mask,
+        )
+        for path, size in zip(texts(column.paths), column.sizes.tolist(), strict=True)
+    ]
+
+
+def listing_hash() -> Any:
+    """Return the hash that fingerprints are made with."""
+    return hashlib.sha256()
+
+
+def refuse_shared_stems(table: SampleTable) -> None:
+    """Raise DatasetError where two samples of a table sorted by stem share a stem."""
+    stems = table.stems
+    same = pc.equal(stems.slice(1), stems.slice(0, max(len(stems) - 1, 0)))
+    rows = np.flatnonzero(same.to_numpy(zero_copy_only=False))
+    if len(rows) == 0:
+        return
+    paths = table.images.paths
+    examples = [
+        " and ".join(safe_url(str(paths[place].as_py())) for place in (int(row), int(row) + 1))
+        for row in rows[:10]
+    ]
+    more = f"\n  and {len(rows) - 10} more" if len(rows) > 10 else ""
+    raise DatasetError(
+        f"{table.url}: two files with one key, {len(rows)} times:\n"
+        + "\n".join(f"  {example}" for example in examples)
+        + f"{more}\nA sample is named by its file's path without the extension. Rename or remove "
+        "one of each."
+    )
+
+
+def number_classes(
+    names: Sequence[str], known: Sequence[str], url: str
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return all classes in order, and the number of each.
+
+    Args:
+        names: The classes that occur.
+        known: The classes that there are, by number; empty to take what occurs, sorted.
+        url: The source, for the message.
+
+    Raises:
+        DatasetError: A class occurs that is not among those known.
+    """
+    classes = tuple(known) or tuple(sorted(set(names)))
+    numbers = {name: number for number, name in enumerate(classes)}
+    unknown = sorted(set(names) - set(numbers))
+    if unknown:
+        shown = ", ".join(repr(name) for name in unknown[:10])
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        raise DatasetError(
+            f"{url}: unknown class {shown}{more}: not among the {len(classes)} classes given "
+            f"({', '.join(classes[:3])}, ...). Correct the names, or add them to the list."
+        )
+    return classes, numbers

@@ -1,1 +1,0 @@
-"""Tar files: headers, a writer that streams, a reader that names every fault."""

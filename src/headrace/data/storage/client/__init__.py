@@ -1,0 +1,1 @@
+"""Clients of remote stores: requests in this process, or in a subprocess."""

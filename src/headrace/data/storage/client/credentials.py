@@ -1,0 +1,197 @@
+"""Endpoints and credentials, found where each cloud's own tools find them.
+
+The client reads most variables (AWS_*, GOOGLE_*, AZURE_*) itself. Here is what it does not:
+profiles, Google's emulator variable, and that without any credentials requests are anonymous.
+"""
+
+from __future__ import annotations
+
+import configparser
+import functools
+import importlib
+import importlib.util
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.data.storage.urls import Location
+
+_NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process")
+
+
+def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
+    """Return the S3 client's settings beyond those that it reads from the environment itself.
+
+    Args:
+        offered_by_host: Tells whether this host has credentials of its own (an instance role).
+
+    Raises:
+        UsageError: AWS_PROFILE names no profile, or one that needs boto3, which is missing.
+    """
+    profile = _read_profile()
+    found = {
+        "endpoint": _endpoint(profile),
+        "region": env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or profile.get("region"),
+    }
+    settings: dict[str, Any] = {name: value for name, value in found.items() if value}
+    # Not every server of the protocol has bulk deletion, and we delete one object at a time.
+    settings["disable_bulk_delete"] = True
+    if any(variable.get() for variable in env.AWS_CREDENTIALS):
+        return settings
+    if "aws_access_key_id" in profile:
+        return settings | _keys(profile)
+    if any(name in profile for name in _NEEDS_BOTO3):
+        return settings | {"credential_provider": _boto3_provider()}
+    if (env.AWS_EC2_METADATA_DISABLED.get() or "").lower() == "true":
+        return settings | {"skip_signature": True}
+    named = env.AWS_METADATA_ENDPOINT.get() or env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get()
+    if named:
+        return settings | {"metadata_endpoint": named.rstrip("/")}
+    elsewhere = "amazonaws.com" not in settings.get("endpoint", "amazonaws.com")
+    if elsewhere or not offered_by_host():
+        settings["skip_signature"] = True
+    return settings
+
+
+def _endpoint(profile: Mapping[str, str]) -> str | None:
+    return (
+        env.AWS_ENDPOINT_URL_S3.get()
+        or env.AWS_ENDPOINT_URL.get()
+        or profile.get("s3.endpoint_url")
+        or profile.get("endpoint_url")
+    )
+
+
+def _keys(profile: Mapping[str, str]) -> dict[str, str]:
+    names = {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token",
+    }
+    return {ours: profile[theirs] for theirs, ours in names.items() if theirs in profile}
+
+
+def _read_profile() -> dict[str, str]:
+    """Return the chosen profile's entries of both files; the credentials file comes first."""
+    name = env.AWS_PROFILE.get()
+    config = _parse(env.AWS_CONFIG_FILE.get() or "~/.aws/config")
+    credentials = _parse(env.AWS_SHARED_CREDENTIALS_FILE.get() or "~/.aws/credentials")
+    chosen = name or "default"
+    section = f"profile {chosen}"
+    entries: dict[str, str] = {}
+    for file, sections in ((config, (chosen, section)), (credentials, (chosen,))):
+        for candidate in sections:
+            if file.has_section(candidate):
+                entries.update(file[candidate])
+    if name and not entries:
+        raise UsageError(
+            f"AWS_PROFILE={name}: no such profile in ~/.aws/config or ~/.aws/credentials (or where "
+            "AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE point). Correct or unset it."
+        )
+    return entries | _s3_service(config, entries.get("services"))
+
+
+def _s3_service(config: configparser.ConfigParser, services: str | None) -> dict[str, str]:
+    """Return the endpoint that a profile's `services` section names for S3 alone."""
+    section = f"services {services}"
+    lines = config.get(section, "s3", fallback="").splitlines() if services else []
+    for line in lines:
+        name, _, value = line.partition("=")
+        if name.strip() == "endpoint_url":
+            return {"s3.endpoint_url": value.strip()}
+    return {}
+
+
+def _parse(path: str) -> configparser.ConfigParser:
+    # No section is the default of others here, and a "%" in a secret is no reference.
+    parser = configparser.ConfigParser(default_section="", interpolation=None, strict=False)
+    file = Path(path).expanduser()
+    try:
+        parser.read_string(file.read_text())
+    except FileNotFoundError:
+        return parser
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        kind = type(error).__name__
+    else:
+        return parser
+    # Out here and by its kind alone: the parser's message quotes the line, which may be a secret.
+    raise UsageError(f"{file} cannot be read as an AWS file ({kind}). Correct it.")
+
+
+def _boto3_provider() -> object:
+    if importlib.util.find_spec("boto3") is None:
+        raise UsageError(
+            "The AWS profile gets its credentials from a role, single sign-on or a program. "
+            "`pip install boto3`, which knows these ways, or export keys: "
+            '`eval "$(aws configure export-credentials --format env)"`.'
+        )
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    failures = importlib.import_module("botocore.exceptions")  # ships no types
+    try:
+        return Boto3CredentialProvider()
+    except (failures.BotoCoreError, ValueError) as error:
+        kind = type(error).__name__
+    raise UsageError(
+        f"The AWS profile's credentials could not be had ({kind}). `aws sts get-caller-identity` "
+        "tells more."
+    )
+
+
+# Where hosts of AWS, Google Cloud and Azure offer credentials of their own.
+_METADATA_ADDRESS = ("169.254.169.254", 80)
+_METADATA_WAIT_S = 0.5
+
+
+def read_settings(location: Location) -> dict[str, Any]:
+    """Return the client's settings for `location`, as the environment and profiles are right now.
+
+    Raises:
+        UsageError: A profile that does not exist, or one that needs a program that is missing.
+    """
+    if location.kind == "s3":
+        return s3_settings(offered_by_host=_host_offers_credentials)
+    if location.kind == "gs":
+        return _google_settings()
+    if location.kind == "az":
+        return _azure_settings()
+    return {}
+
+
+def _google_settings() -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    emulator = env.STORAGE_EMULATOR_HOST.get()
+    if emulator and not env.GOOGLE_BASE_URL.get():
+        settings["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
+    named = any(variable.get() for variable in env.GOOGLE_CREDENTIALS)
+    ready = Path("~/.config/gcloud/application_default_credentials.json").expanduser().exists()
+    elsewhere = bool(emulator or env.GOOGLE_BASE_URL.get())
+    if not named and not ready and (elsewhere or not _host_offers_credentials()):
+        settings["skip_signature"] = True
+    return settings
+
+
+def _azure_settings() -> dict[str, Any]:
+    # As the `az` program calls them; the client knows longer names only.
+    found = {
+        "account_name": env.AZURE_STORAGE_ACCOUNT.get(),
+        "account_key": env.AZURE_STORAGE_KEY.get(),
+    }
+    settings: dict[str, Any] = {name: value for name, value in found.items() if value}
+    named = any(variable.get() for variable in env.AZURE_CREDENTIALS)
+    elsewhere = bool(env.AZURE_ENDPOINT.get())
+    if not named and (elsewhere or not _host_offers_credentials()):
+        settings["skip_signature"] = True
+    return settings
+
+
+@functools.cache
+def _host_offers_credentials() -> bool:
+    try:
+        with socket.create_connection(_METADATA_ADDRESS, timeout=_METADATA_WAIT_S):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,357 @@
+"""The client that makes requests in this process, and its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import builtins
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import timedelta
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
+
+from headrace.core.errors import DeniedError, NotFoundError, UsageError
+from headrace.data.storage.byte_ranges import split_span
+from headrace.data.storage.client.credentials import read_settings
+from headrace.data.storage.client.requests import (
+    PagedListing,
+    Upload,
+    all_or_none,
+    checked_range,
+    info_of,
+    part_of,
+    part_size,
+    submit,
+)
+from headrace.data.storage.client.retries import Hedge, Retrier, WrongAnswerError
+from headrace.data.storage.remote_store import enter_client
+from headrace.data.storage.store import (
+    Buffer,
+    ObjectInfo,
+    Part,
+    PutData,
+    StorageConfig,
+    is_repeatable,
+    pieces_of,
+    regrouped,
+)
+from headrace.data.storage.urls import Location
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, ObjectStore, RetryConfig
+if TYPE_CHECKING:
+    from obstore import PutMode
+    from obstore.store import ObjectStore
+
+_NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
+
+
+class Connections:
+    """The clients of one location; each has connections of its own.
+
+    Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
+    are made at their first use.
+
+    Args:
+        location: The location.
+        config: Retries and timeouts.
+
+    Attributes:
+        settings: What the clients are made from; compared to tell new credentials from old.
+        reader: For everything but what follows; never retries by itself.
+
+    Raises:
+        UsageError: Settings in the environment or in a profile that cannot be.
+    """
+
+    def __init__(self, location: Location, config: StorageConfig) -> None:
+        self._location = location
+        self._config = config
+        self._client = _client_options(config)
+        self.settings: dict[str, Any] = read_settings(location)
+        self.reader: ObjectStore = self._open(self._client, _NO_RETRIES)
+
+    @cached_property
+    def hedge(self) -> ObjectStore:
+        """For second attempts: opens a fresh connection for each."""
+        return self._open({**self._client, "pool_max_idle_per_host": "0"}, _NO_RETRIES)
+
+    @cached_property
+    def writer(self) -> ObjectStore:
+        """For uploads, whose parts it retries by itself within the policy's deadline."""
+        return self._open(self._client, _upload_retries(self._config))
+
+    def _open(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
+        return _open(self._location, self.settings, client, retry)
+
+
+def _open(
+    location: Location, settings: dict[str, Any], client: ClientConfig, retry: RetryConfig
+) -> ObjectStore:
+    options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+    if location.kind == "s3":
+        return S3Store(location.root, **settings, **options)
+    if location.kind == "gs":
+        return GCSStore(location.root, **settings, **options)
+    if location.kind == "az":
+        return AzureStore(location.root, **settings, **options)
+    server = urlsplit(location.secret_url)
+    if server.username is not None:
+        user = f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
+        authorization = "Basic " + base64.b64encode(user).decode()
+        options["client_options"] = {**client, "default_headers": {"Authorization": authorization}}
+    # Without the path, which is part of each key, and with the query, which may be a signature.
+    plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
+    return HTTPStore(urlunsplit(plain), **options)
+
+
+def _client_options(config: StorageConfig) -> ClientConfig:
+    return {
+        # An endpoint that says http is meant; nothing falls back from https to http.
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=config.connect_timeout_s),
+        "read_timeout": timedelta(seconds=config.retry.stall_s),
+        "timeout": timedelta(seconds=config.retry.deadline_s),
+        "user_agent": "headrace",
+    }
+
+
+def _upload_retries(config: StorageConfig) -> RetryConfig:
+    policy = config.retry
+    return {
+        "max_retries": 1000,
+        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=policy.first_wait_s),
+            "max_backoff": timedelta(seconds=policy.longest_wait_s),
+            "base": 2,
+        },
+    }
+
+
+_T = TypeVar("_T")
+_CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where a connection gives 50
+
+
+class DirectClient:
+    """Requests through obstore in this process, which must not fork after.
+
+    Raises:
+        UsageError: The connection's settings cannot be.
+    """
+
+    def __init__(self, location: Location, config: StorageConfig) -> None:
+        enter_client()
+        self._location = location
+        self._config = config
+        self._connections = Connections(location, config)
+        self._retrier = Retrier(config.retry, self._reconnect)
+        self._hedge = Hedge(config.hedge_after_s)
+        self._turns = asyncio.Semaphore(config.in_flight)
+
+    def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
+        """Read a range; one longer than a part comes in parts, in parallel."""
+        if length > self._config.part_bytes:
+            return submit(self._read_long(key, start, length, target))
+
+        async def fetch(store: ObjectStore) -> Buffer:
+            data = await obstore.get_range_async(store, key, start=start, length=length)
+            return checked_range(memoryview(data), length)
+
+        return submit(self._get(target, fetch))
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it."""
+
+        async def fetch(store: ObjectStore) -> Part:
+            return await part_of(store, key, start, length)
+
+        return submit(self._get(target, fetch))
+
+    def read_whole(self, key: str, target: str) -> Future[Buffer]:
+        """Read an object: its first part, then, where there are more, the others in parallel."""
+        return submit(self._read_whole(key, target))
+
+    async def request(self, target: str, make: Callable[[ObjectStore], Awaitable[_T]]) -> _T:
+        """Make a request of the caller's own, on the background loop; retried like all others.
+
+        Args:
+            target: URL and range, for the error.
+            make: Makes one attempt.
+        """
+        return await self._in_turn(target, lambda: make(self._connections.reader))
+
+    def head(self, key: str, target: str) -> Future[ObjectInfo]:
+        """Return what is known of an object."""
+
+        async def fetch(store: ObjectStore) -> ObjectInfo:
+            return info_of(await obstore.head_async(store, key))
+
+        return submit(self._get(target, fetch))
+
+    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
+        """Yield pages; after a failure the listing goes on behind the last object that came."""
+        listing = PagedListing(prefix, resumable=self._location.kind != "http")
+
+        async def page() -> builtins.list[ObjectInfo]:
+            return await listing.next_page(self._connections.reader)
+
+        while found := submit(self._in_turn(target, page)).result():
+            yield found
+
+    def put(self, key: str, data: PutData, target: str) -> None:
+        """Write an object, in parts where it is longer than one.
+
+        With new credentials, where there are any, it tries again if the data can be had again.
+        """
+        try:
+            self._put(key, data, target)
+        except DeniedError:
+            if not (is_repeatable(data) and self._reconnect()):
+                raise
+        else:
+            return
+        self._put(key, data, target)
+
+    def _put(self, key: str, data: PutData, target: str) -> None:
+        part_bytes = part_size(data, self._config.part_bytes)
+        groups = regrouped(pieces_of(data), part_bytes)
+        first, second = next(groups, b""), next(groups, None)
+        if second is not None and self._location.kind != "http":
+            self._renew()
+            upload = Upload(self._connections.writer, key, part_bytes)
+            upload.run(
+                chain([first, second], groups),
+                lambda send: self._retrier.run_without_retry(target, send),
+            )
+            return
+        # Plain web servers take no parts.
+        whole = first if second is None else b"".join([first, second, *groups])
+
+        async def send() -> None:
+            await obstore.put_async(self._connections.reader, key, whole, use_multipart=False)
+
+        submit(self._in_turn(target, send)).result()
+
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+
+        async def send() -> bool:
+            store = self._connections.reader
+            # Plain web servers take no conditions, and some of S3's kind ignore them.
+            with suppress(FileNotFoundError):
+                await obstore.head_async(store, key)
+                return False
+            mode: PutMode = "overwrite" if self._location.kind == "http" else "create"
+            try:
+                await obstore.put_async(store, key, data, use_multipart=False, mode=mode)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        return submit(self._in_turn(target, send))
+
+    def delete(self, key: str, target: str) -> Future[None]:
+        """Remove an object; one that does not exist is no error."""
+
+        async def remove() -> None:
+            await obstore.delete_async(self._connections.reader, key)
+
+        async def work() -> None:
+            try:
+                await self._in_turn(target, remove)
+            except NotFoundError:
+                return
+
+        return submit(work())
+
+    def close(self) -> None:
+        """Let go of connections: fresh ones are made when they are needed."""
+        self._connections = Connections(self._location, self._config)
+
+    async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
+        whole = bytearray(length)
+
+        async def fetch(store: ObjectStore, first: int, size: int) -> Buffer:
+            data = await obstore.get_range_async(store, key, start=first, length=size)
+            return checked_range(memoryview(data), size)
+
+        await self._fill(whole, start, 0, target.partition(" (bytes ")[0], fetch)
+        return memoryview(whole).toreadonly()
+
+    async def _read_whole(self, key: str, target: str) -> Buffer:
+        async def fetch_first(store: ObjectStore) -> Part:
+            return await part_of(store, key, 0, self._config.part_bytes)
+
+        async def fetch(store: ObjectStore, start: int, length: int) -> Buffer:
+            later = await part_of(store, key, start, length)
+            if (later.info.etag, later.info.size_bytes) != (info.etag, info.size_bytes):
+                raise WrongAnswerError("the object changed while it was read")
+            return checked_range(later.data, length)
+
+        first = await self._get(target, fetch_first)
+        info = first.info
+        if len(first.data) == info.size_bytes:
+            return first.data
+        whole = bytearray(info.size_bytes)
+        whole[: len(first.data)] = first.data
+        await self._fill(whole, 0, len(first.data), target, fetch)
+        return memoryview(whole).toreadonly()
+
+    async def _fill(
+        self,
+        whole: bytearray,
+        start: int,
+        filled: int,
+        target: str,
+        fetch: Callable[[ObjectStore, int, int], Coroutine[Any, Any, Buffer]],
+    ) -> None:
+        """Fill `whole`, which lies at `start` in its object, from its byte `filled` on."""
+        at_once = asyncio.Semaphore(_CONCURRENT_PARTS)
+
+        async def fill(offset: int, size: int) -> None:
+            first = start + offset
+            named = f"{target} (bytes {first}-{first + size - 1})"
+            async with at_once:
+                part = await self._get(named, lambda store: fetch(store, first, size))
+            whole[offset : offset + size] = part
+
+        spans = split_span(filled, len(whole), self._config.part_bytes)
+        await all_or_none([fill(offset, size) for offset, size in spans])
+
+    async def _get(
+        self, target: str, fetch: Callable[[ObjectStore], Coroutine[Any, Any, _T]]
+    ) -> _T:
+        async def attempt() -> _T:
+            connections = self._connections
+            return await self._hedge.run(
+                lambda: fetch(connections.reader), lambda: fetch(connections.hedge)
+            )
+
+        return await self._in_turn(target, attempt)
+
+    async def _in_turn(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        async with self._turns:
+            return await self._retrier.run(target, attempt)
+
+    def _renew(self) -> None:
+        """Take up new credentials before what cannot be tried again."""
+        # A provider renews them by itself, and making another one may run a program.
+        if "credential_provider" not in self._connections.settings:
+            with suppress(UsageError):  # a profile half-written: these may still be good
+                self._reconnect()
+
+    def _reconnect(self) -> bool:
+        """Connect anew where the credentials have changed since; tell whether they had."""
+        if read_settings(self._location) == self._connections.settings:
+            return False
+        self._connections = Connections(self._location, self._config)
+        return True

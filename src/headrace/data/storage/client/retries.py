@@ -1,0 +1,368 @@
+"""Failures of requests as Headrace's errors, the retry policy, and hedged requests.
+
+The client's own messages hold whole URLs (with presigned queries) and the server's answers (with
+key ids and strings to sign), so none of their text is passed on; only words from here and the
+server's status and error code are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from obstore.exceptions import BaseError, InvalidPathError
+
+from headrace.core import env
+from headrace.core.errors import (
+    CorruptError,
+    CredentialsError,
+    DeniedError,
+    HeadraceError,
+    NotFoundError,
+    StorageError,
+    StorageTimeoutError,
+    ThrottledError,
+)
+from headrace.data.storage.store import RetryPolicy
+
+
+class FailureKind(Enum):
+    """The kinds of failure."""
+
+    NOT_FOUND = "not found"
+    DENIED = "denied"
+    CREDENTIALS = "credentials refused"
+    THROTTLED = "throttled"
+    TIMED_OUT = "timed out"
+    CORRUPT = "corrupt"
+    UNREACHABLE = "unreachable"
+    BROKEN = "broken"
+    REFUSED = "refused"
+
+    @property
+    def passing(self) -> bool:
+        """Whether asking again may help."""
+        return self not in {FailureKind.NOT_FOUND, *DENIALS, FailureKind.REFUSED}
+
+
+DENIALS = frozenset({FailureKind.DENIED, FailureKind.CREDENTIALS})
+"""What other credentials may mend."""
+
+
+ERRORS: dict[FailureKind, type[StorageError]] = {
+    FailureKind.NOT_FOUND: NotFoundError,
+    FailureKind.DENIED: DeniedError,
+    FailureKind.CREDENTIALS: CredentialsError,
+    FailureKind.THROTTLED: ThrottledError,
+    FailureKind.TIMED_OUT: StorageTimeoutError,
+    FailureKind.CORRUPT: CorruptError,
+    FailureKind.UNREACHABLE: StorageTimeoutError,
+    FailureKind.BROKEN: StorageTimeoutError,
+    FailureKind.REFUSED: StorageError,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailure:
+    """One failed request.
+
+    Attributes:
+        fault: Which kind.
+        detail: What happened, in words that are safe to print.
+    """
+
+    fault: FailureKind
+    detail: str
+
+
+NO_FILES_NAME = "an object's key has an empty, '.' or '..' part, or a control character in it"
+"""What the client refuses to list, because no file could have such a name."""
+
+
+class WrongAnswerError(Exception):
+    """An answer that is not what was asked for; its text is safe to print."""
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]{1,64})</Code>")
+_UNEXPECTED = re.compile(r"Requested (\d+\.\.\d+), got (\d+\.\.\d+)")
+_THROTTLING_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"}
+_CREDENTIALS_CODES = {
+    "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch", "TokenRefreshRequired",
+}  # fmt: skip
+_PASSING_CODES = {"RequestTimeout", "InternalError", "ServiceUnavailable", "OperationAborted"}
+
+# An error's body follows its namespace's URL without a blank, so "<" ends a URL too.
+_URL = re.compile(r'https?://[^\s<>"]+')
+_METADATA_HOSTS = {"169.254.169.254", "metadata.google.internal", "metadata"}
+_METADATA_PATHS = (
+    "latest/api/token",
+    "latest/meta-data",
+    "computeMetadata",
+    "metadata/identity",
+)
+
+# Words in the client's own description of a failed transfer, and what they mean.
+_TRANSFER = (
+    ("dns error", FailureKind.UNREACHABLE, "the host name does not resolve"),
+    ("ConnectionRefused", FailureKind.UNREACHABLE, "nothing listens at the endpoint"),
+    ("NetworkUnreachable", FailureKind.UNREACHABLE, "the network is unreachable"),
+    ("HostUnreachable", FailureKind.UNREACHABLE, "the host is unreachable"),
+    ("InvalidCertificate", FailureKind.REFUSED, "the server's certificate is not trusted"),
+    ("certificate", FailureKind.REFUSED, "the server's certificate is not trusted"),
+    ("URL scheme is not allowed", FailureKind.REFUSED, "the endpoint is not https"),
+    ("BareRedirect", FailureKind.REFUSED, "the bucket is in another region; set AWS_REGION"),
+    ("NotPartial", FailureKind.REFUSED, "the server ignores ranges"),
+    ("RangeNotSupported", FailureKind.REFUSED, "the server ignores ranges"),
+    ("IncompleteBody", FailureKind.CORRUPT, "the answer was cut short"),
+    ("TimedOut", FailureKind.TIMED_OUT, "no answer in time"),
+    ("ConnectionReset", FailureKind.BROKEN, "the connection was reset"),
+    ("IncompleteMessage", FailureKind.BROKEN, "the connection was closed without an answer"),
+    ("ChannelClosed", FailureKind.BROKEN, "the connection was closed without an answer"),
+    ("BrokenPipe", FailureKind.BROKEN, "the connection was closed"),
+    ("HttpError", FailureKind.BROKEN, "the transfer failed"),
+    ("Header", FailureKind.CORRUPT, "the answer lacks a header that every store sends"),
+)
+
+
+def describe_failure(error: BaseException) -> RequestFailure:
+    """Return what an exception of the client, or of ours, means."""
+    if isinstance(error, WrongAnswerError):
+        return RequestFailure(fault=FailureKind.CORRUPT, detail=str(error))
+    if isinstance(error, TimeoutError):
+        return RequestFailure(fault=FailureKind.TIMED_OUT, detail="no answer in time")
+    if isinstance(error, InvalidPathError):
+        return RequestFailure(fault=FailureKind.REFUSED, detail=NO_FILES_NAME)
+    told = str(error)
+    text = _URL.sub("", told)  # it holds the object's name, whose words mean nothing
+    status = _STATUS.search(text)
+    failure = _from_status(int(status[1]), _CODE.search(text)) if status else None
+    # A busy host will offer them again; to all else that it answers there is no other answer.
+    if any(map(_is_metadata_request, _URL.findall(told))) and not (
+        failure and failure.fault.passing
+    ):
+        detail = "no credentials were found, and the host offers none"
+        return RequestFailure(fault=FailureKind.CREDENTIALS, detail=detail)
+    if failure:
+        return failure
+    return _from_words(text) or RequestFailure(
+        fault=FailureKind.NOT_FOUND
+        if isinstance(error, FileNotFoundError)
+        else FailureKind.REFUSED,
+        detail=f"the client failed ({type(error).__name__})",
+    )
+
+
+def _is_metadata_request(url: str) -> bool:
+    """Tell whether a URL is where a host offers credentials, not an object of such a name."""
+    host, _, path = url.partition("://")[2].partition("/")
+    if not path.startswith(_METADATA_PATHS):
+        return False
+    named = (env.AWS_METADATA_ENDPOINT.get(), env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get())
+    at = {each.partition("://")[2].partition("/")[0] for each in named if each}
+    return host in _METADATA_HOSTS or host in at
+
+
+def _from_words(text: str) -> RequestFailure | None:
+    unexpected = _UNEXPECTED.search(text)
+    if unexpected:
+        detail = f"bytes {unexpected[1]} were asked for and {unexpected[2]} came"
+        return RequestFailure(fault=FailureKind.CORRUPT, detail=detail)
+    for word, fault, detail in _TRANSFER:
+        if word in text:
+            return RequestFailure(fault=fault, detail=detail)
+    return None
+
+
+def _from_status(status: int, found: re.Match[str] | None) -> RequestFailure:
+    code = found[1] if found else ""
+    detail = f"the server answered {status} {code}".rstrip()
+    if status in {429, 503} or code in _THROTTLING_CODES:
+        fault = FailureKind.THROTTLED
+    elif status == 401 or code in _CREDENTIALS_CODES:
+        fault = FailureKind.CREDENTIALS
+    elif status == 403 or code == "AccessDenied":
+        fault = FailureKind.DENIED
+    elif status == 404:
+        fault, detail = FailureKind.NOT_FOUND, _missing(code)
+    elif status == 416:
+        fault, detail = FailureKind.CORRUPT, "the object is shorter than the range"
+    elif status == 412:
+        fault, detail = FailureKind.CORRUPT, "the object changed while it was read"
+    elif status in {501, 505}:
+        fault, detail = FailureKind.REFUSED, f"{detail}: it cannot do this"
+    elif status >= 500 or status == 408 or code in _PASSING_CODES:
+        fault = FailureKind.BROKEN
+    else:
+        fault = FailureKind.REFUSED
+    return RequestFailure(fault=fault, detail=detail)
+
+
+def _missing(code: str) -> str:
+    return "the bucket does not exist" if code == "NoSuchBucket" else "it does not exist"
+
+
+_T = TypeVar("_T")
+# Not Python's global generator: that one is seeded for the user's transforms, and a forked worker
+# would draw the same waits as its brothers.
+_jitter = random.SystemRandom()
+
+
+class Retrier:
+    """Runs attempts until one succeeds, the failure is final, or the deadline has come.
+
+    Args:
+        policy: Waits and deadlines.
+        on_denied: Called once an operation when credentials are refused; True means that there
+            are new ones to try.
+    """
+
+    def __init__(self, policy: RetryPolicy, on_denied: Callable[[], bool]) -> None:
+        self._policy = policy
+        self._on_denied = on_denied
+        self._answered = False
+
+    async def run_without_retry(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what `attempt` returns; it retries inside, so that any failure of it is final.
+
+        Raises:
+            StorageError: The failure, translated.
+        """
+        began = time.monotonic()
+        try:
+            return await attempt()
+        except (BaseError, OSError, ValueError, WrongAnswerError) as error:
+            if isinstance(error, HeadraceError):
+                raise
+            failure = describe_failure(error)
+        raise _storage_error(failure, target, 1, time.monotonic() - began)
+
+    async def run(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return what `attempt` returns.
+
+        Args:
+            target: URL and range, for the error.
+            attempt: Makes one attempt each time it is called.
+
+        Raises:
+            StorageError: The last failure, translated.
+        """
+        began = time.monotonic()
+        attempts, wrong_answers, refreshed = 0, 0, False
+        before: RequestFailure | None = None
+        while True:
+            left = began + self._policy.deadline_s - time.monotonic()
+            failure = None
+            try:
+                async with asyncio.timeout(left):
+                    result = await attempt()
+            except (BaseError, OSError, ValueError, WrongAnswerError) as error:
+                if isinstance(error, HeadraceError):
+                    raise
+                failure = describe_failure(error)
+            # Outside the handler, so that our errors carry none of the client's text as context.
+            attempts += 1
+            if failure is None:
+                self._answered = True
+                return result
+            if failure.fault in DENIALS and not refreshed and self._on_denied():
+                refreshed = True
+                continue
+            wrong_answers += failure.fault is FailureKind.CORRUPT
+            self._answered = self._answered or failure.fault is not FailureKind.UNREACHABLE
+            wait_s = self._wait(attempts)
+            waited_s = time.monotonic() - began
+            if self._is_final(failure, wrong_answers, waited_s + wait_s):
+                # Where the deadline cut this attempt short, the one before tells more.
+                cut = failure.fault is FailureKind.TIMED_OUT and waited_s >= self._policy.deadline_s
+                raise _storage_error(
+                    before if cut and before else failure, target, attempts, waited_s
+                )
+            before = failure
+            await asyncio.sleep(wait_s)
+
+    def _wait(self, attempts: int) -> float:
+        bound = self._policy.first_wait_s * 2.0 ** min(attempts - 1, 32)
+        return _jitter.uniform(0, min(bound, self._policy.longest_wait_s))
+
+    def _is_final(self, failure: RequestFailure, wrong_answers: int, next_s: float) -> bool:
+        deadline_s = self._policy.deadline_s
+        if failure.fault is FailureKind.UNREACHABLE and not self._answered:
+            deadline_s = min(deadline_s, self._policy.unreachable_s)
+        too_often = wrong_answers >= self._policy.corrupt_attempts
+        return not failure.fault.passing or too_often or next_s >= deadline_s
+
+
+class Hedge:
+    """Asks a second time where the first answer is slow; the first to come wins.
+
+    At most `_SHARE` of all requests are hedged once `_FREE` have been: where everything is slow,
+    twice the load would not make it faster.
+    """
+
+    _FREE = 16
+    _SHARE = 0.05
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._requests = 0
+        self.hedged = 0
+
+    async def run(
+        self,
+        first: Callable[[], Coroutine[Any, Any, _T]],
+        second: Callable[[], Coroutine[Any, Any, _T]],
+    ) -> _T:
+        """Return the first good answer; with none, raise what `first` raised."""
+        self._requests += 1
+        tasks = [asyncio.ensure_future(first())]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=self._after_s)
+            if done or self.hedged >= self._FREE + self._SHARE * self._requests:
+                return await tasks[0]
+            self.hedged += 1
+            tasks.append(asyncio.ensure_future(second()))
+            return await _first_good(tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _first_good(tasks: list[asyncio.Task[_T]]) -> _T:
+    pending = set(tasks)
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if task.exception() is None:
+                return task.result()
+    return tasks[0].result()
+
+
+def _storage_error(
+    failure: RequestFailure, target: str, attempts: int, waited_s: float
+) -> StorageError:
+    detail = failure.detail
+    if failure.fault.passing:
+        plural = "attempt" if attempts == 1 else "attempts"
+        detail = f"{detail} ({attempts} {plural} in {waited_s:.1f} s)"
+    return ERRORS[failure.fault](f"{target}: {detail}. {_REMEDIES[failure.fault]}")
+
+
+_REMEDIES = {
+    FailureKind.NOT_FOUND: "Check the URL.",
+    FailureKind.DENIED: "Check the credentials, and that they may do this.",
+    FailureKind.CREDENTIALS: "Renew or correct the credentials.",
+    FailureKind.THROTTLED: "Use fewer workers or larger reads, or spread the data over prefixes.",
+    FailureKind.TIMED_OUT: "Check the network and the endpoint, or raise RetryPolicy.deadline_s.",
+    FailureKind.CORRUPT: "Was the object replaced, or is it not what the index says?",
+    FailureKind.UNREACHABLE: "Check the endpoint (such as AWS_ENDPOINT_URL) and the network.",
+    FailureKind.BROKEN: "Check the network and the server, or raise RetryPolicy.deadline_s.",
+    FailureKind.REFUSED: "Check the URL and the connection's settings.",
+}

@@ -1,0 +1,399 @@
+"""The client that sends requests to this process's storage subprocess, and starts it.
+
+One subprocess a process (and set of connection variables), shared by all stores. One that dies is
+replaced; reads that it still owed are sent to the new one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import dataclasses
+import itertools
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeVar
+
+from headrace.core import errors
+from headrace.core.env import child_environment, connection_variables
+from headrace.core.errors import CredentialsError, HeadraceError, StorageError
+from headrace.data.storage.client.subprocess_protocol import (
+    FrameConnection,
+    ReceivedFrame,
+    write_piece,
+)
+from headrace.data.storage.store import (
+    Buffer,
+    ObjectInfo,
+    Part,
+    PutData,
+    StorageConfig,
+    is_repeatable,
+    pieces_of,
+    regrouped,
+)
+from headrace.data.storage.urls import Location
+
+_SILENCE_S = 30.0  # the helper sends a beat every 5 s
+_MOST_TRIES = 2
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from headrace.data.storage.client.subprocess_server import main; main()"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingRequest:
+    """One request on its way.
+
+    Attributes:
+        opening: Location and settings of its store, as JSON objects.
+        header: What is asked.
+        descriptors: Files that go with it.
+        repeatable: Whether another helper may be asked again; an upload's pieces come only once.
+        answer: What came.
+        tries: How many helpers were asked.
+    """
+
+    opening: dict[str, Any]
+    header: dict[str, Any]
+    descriptors: Sequence[int] = ()
+    repeatable: bool = True
+    answer: Future[ReceivedFrame] = field(default_factory=Future)
+    tries: int = 0
+
+
+def send_request(request: PendingRequest) -> Future[ReceivedFrame]:
+    """Send a request to this process's helper, which is started where there is none."""
+    while not _current().take(request):
+        pass
+    return request.answer
+
+
+def server_pids() -> list[int]:
+    """Return the helpers of this process that run."""
+    with _lock:
+        return [helper.pid for helper in _servers.values() if helper.pid is not None]
+
+
+class _ServerProcess:
+    """A helper, and the thread that starts it and receives from it.
+
+    The thread starts it because the helper dies with the *thread* that started it.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_SILENCE_S)
+        self.pid: int | None = None
+        self._channel = FrameConnection(ours)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, PendingRequest] = {}
+        self._stores: dict[str, int] = {}
+        self._gone = False
+        self._thread = threading.Thread(
+            target=self._run, args=(theirs,), name="headrace-helper", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, request: PendingRequest) -> bool:
+        """Send a request; False where this helper is gone."""
+        with self._lock:
+            if self._gone:
+                return False
+            number = next(self._numbers)
+            self._waiting[number] = request
+            spec = json.dumps(request.opening, sort_keys=True)
+            known = spec in self._stores
+            store = self._stores.setdefault(spec, len(self._stores))
+            request.tries += 1
+            try:
+                if not known:
+                    self._channel.send({"op": "open", "store": store, **request.opening})
+                header = {**request.header, "id": number, "store": store}
+                self._channel.send(header, descriptors=request.descriptors)
+            except OSError:
+                # The receiving thread notices, and asks another helper.
+                self._channel.shut_down()
+        return True
+
+    def stop_if_idle(self) -> None:
+        """End the helper if nobody waits for it: the connection variables have changed since."""
+        with self._lock:
+            if not self._waiting:
+                self._channel.shut_down()
+
+    def stop(self) -> None:
+        """End the helper, and wait until it is gone."""
+        self._channel.shut_down()
+        self._thread.join(timeout=5)
+
+    def abandon(self) -> None:
+        """Close a forked child's copy of the parent's connection."""
+        self._channel.close()
+
+    def _run(self, theirs: socket.socket) -> None:
+        process = None
+        try:
+            with theirs:
+                process = _start(theirs)
+            self.pid = process.pid
+            self._receive()
+        except OSError:
+            pass  # told to those who wait, below
+        finally:
+            self._channel.shut_down()
+            status = _end(process)
+            self._release(status)
+            self._channel.close()
+
+    def _receive(self) -> None:
+        while True:
+            # Silence raises TimeoutError: a helper that is stopped or stuck is as good as dead.
+            frame = self._channel.receive()
+            if frame is None:
+                return
+            if "id" in frame.header:
+                _set_answer(self._waiting.pop(frame.header["id"]), frame)
+
+    def _release(self, status: str) -> None:
+        """Ask another helper for what this one still owed, or fail it."""
+        with self._lock:
+            self._gone = True
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        with _lock:
+            for variables in [key for key, helper in _servers.items() if helper is self]:
+                del _servers[variables]
+        for request in waiting:
+            if request.repeatable and request.tries < _MOST_TRIES and not _exiting.is_set():
+                send_request(request)
+            else:
+                _fail(
+                    request,
+                    StorageError(
+                        f"{request.header['target']}: the storage helper process {status} before "
+                        "it answered. Try again; if it ends again, look above for its message."
+                    ),
+                )
+
+
+_lock = threading.Lock()
+_servers: dict[tuple[tuple[str, str], ...], _ServerProcess] = {}
+_exiting = threading.Event()
+
+
+def _current() -> _ServerProcess:
+    variables = connection_variables()
+    with _lock:
+        if variables not in _servers:
+            for other in _servers.values():
+                other.stop_if_idle()
+            _servers[variables] = _ServerProcess()
+        return _servers[variables]
+
+
+def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    descriptor = theirs.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(descriptor), str(os.getpid()), json.dumps(sys.path)],
+        pass_fds=[descriptor],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=child_environment(),
+        start_new_session=True,  # ctrl-C in a terminal is the parent's to handle
+    )
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> str:
+    if process is None:
+        return "could not be started"
+    try:
+        process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return "stopped answering and was ended"
+    code = process.returncode
+    return f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+
+
+def _set_answer(request: PendingRequest, frame: ReceivedFrame) -> None:
+    error = frame.header.get("error")
+    if error is not None:
+        kind = getattr(errors, error["kind"], StorageError)
+        _fail(request, kind(error["message"]))
+        return
+    try:
+        request.answer.set_result(frame)
+    except InvalidStateError:
+        return  # cancelled: nobody waits any more
+
+
+def _fail(request: PendingRequest, error: HeadraceError) -> None:
+    try:
+        request.answer.set_exception(error)
+    except InvalidStateError:
+        return
+
+
+def _at_exit() -> None:
+    _exiting.set()
+    with _lock:
+        helpers = list(_servers.values())
+    for helper in helpers:
+        helper.stop()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603  (another thread may have held it at the fork)
+    _lock = threading.Lock()
+    for helper in _servers.values():
+        helper.abandon()
+    _servers.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+_T = TypeVar("_T")
+_PIPE_POLL_MS = 1000
+_PIECE_BYTES = 2**20
+
+
+class SubprocessClient:
+    """Requests of one location, carried out by the helper process. This one may fork."""
+
+    def __init__(self, location: Location, config: StorageConfig) -> None:
+        # Keys are whole paths, so stores of one bucket share the helper's connections.
+        at_root = dataclasses.replace(location, prefix="")
+        self._opening = {
+            "location": dataclasses.asdict(at_root),
+            "config": dataclasses.asdict(config),
+        }
+
+    def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
+        """Read a range."""
+        header = {"op": "read", "key": key, "target": target, "start": start, "length": length}
+        return _mapped(self._send_request(header), lambda frame: frame.body)
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it."""
+        header = {"op": "read_part", "key": key, "target": target, "start": start, "length": length}
+        return _mapped(
+            self._send_request(header), lambda frame: Part(data=frame.body, info=_infos(frame)[0])
+        )
+
+    def read_whole(self, key: str, target: str) -> Future[Buffer]:
+        """Read an object of any size."""
+        header = {"op": "read_whole", "key": key, "target": target}
+        return _mapped(self._send_request(header), lambda frame: frame.body)
+
+    def head(self, key: str, target: str) -> Future[ObjectInfo]:
+        """Return what is known of an object."""
+        header = {"op": "head", "key": key, "target": target}
+        return _mapped(self._send_request(header), lambda frame: _infos(frame)[0])
+
+    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
+        """Yield the objects below a folder."""
+        yield _infos(self._send_request({"op": "list", "key": prefix, "target": target}).result())
+
+    def put(self, key: str, data: PutData, target: str) -> None:
+        """Write an object, once more if the data can be had again.
+
+        That is where the helper dies, or credentials are refused: it looks for new ones whenever
+        it begins.
+        """
+        for last in (not is_repeatable(data), True):
+            finished = self._put(key, data, target, last=last)
+            if finished:
+                return
+
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+        header = {"op": "create", "key": key, "target": target, "hex": data.hex()}
+        return _mapped(self._send_request(header), lambda frame: bool(frame.header["written"]))
+
+    def delete(self, key: str, target: str) -> Future[None]:
+        """Remove an object."""
+        header = {"op": "delete", "key": key, "target": target}
+        return _mapped(self._send_request(header), lambda _: None)
+
+    def close(self) -> None:
+        """Do nothing: the helper serves this process's other stores, and ends with it."""
+
+    def _send_request(self, header: dict[str, Any]) -> Future[ReceivedFrame]:
+        return send_request(PendingRequest(opening=self._opening, header=header))
+
+    def _put(self, key: str, data: PutData, target: str, *, last: bool) -> bool:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        try:
+            try:
+                answer = send_request(
+                    PendingRequest(
+                        opening=self._opening,
+                        header={"op": "put", "key": key, "target": target},
+                        descriptors=(read_end,),
+                        repeatable=False,
+                    )
+                )
+            finally:
+                os.close(read_end)
+            _write(write_end, data, answer)
+        finally:
+            # Without the end that `_write` writes last, the helper gives the upload up.
+            os.close(write_end)
+        error = answer.exception()
+        if error is None:
+            return True
+        if last or type(error) not in {StorageError, CredentialsError}:
+            raise error
+        return False
+
+
+def _write(pipe: int, data: PutData, answer: Future[ReceivedFrame]) -> None:
+    """Write `data` to the helper; stops early where the helper already answered (with an error)."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    try:
+        for piece in chain(regrouped(pieces_of(data), _PIECE_BYTES), [b""]):
+            for _ in write_piece(pipe, piece):
+                if answer.done():
+                    return
+                poll.poll(_PIPE_POLL_MS)
+    except BrokenPipeError:
+        return
+
+
+def _infos(frame: ReceivedFrame) -> builtins.list[ObjectInfo]:
+    return [
+        ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)
+        for path, size_bytes, etag, modified_s in frame.header["objects"]
+    ]
+
+
+def _mapped(source: Future[ReceivedFrame], convert: Callable[[ReceivedFrame], _T]) -> Future[_T]:
+    """Return a future of what `convert` makes of the answer."""
+    result: Future[_T] = Future()
+    result.set_running_or_notify_cancel()
+
+    def finish(done: Future[ReceivedFrame]) -> None:
+        error = done.exception()
+        if error is None:
+            result.set_result(convert(done.result()))
+        else:
+            result.set_exception(error)
+
+    source.add_done_callback(finish)
+    return result

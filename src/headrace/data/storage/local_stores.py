@@ -1,0 +1,349 @@
+"""Stores without a network: files below a local folder, and objects in this process's memory.
+
+Files are read by plain pread, which is safe in any process, forked or not. memory://name/folder is
+for tests and small experiments.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.core.errors import (
+    CorruptError,
+    DeniedError,
+    NoSpaceError,
+    NotFoundError,
+    StorageError,
+    StorageTimeoutError,
+)
+from headrace.core.files import (
+    create_atomically,
+    is_temporary,
+    remove_abandoned_files,
+    write_atomically,
+)
+from headrace.core.lazy import blake2b
+from headrace.data.storage.byte_ranges import check_range
+from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData, done_future, pieces_of
+from headrace.data.storage.urls import Location, check_path
+
+# A shared file system may keep the locks of other hosts' writers from us.
+_ABANDONED_AFTER_S = 3600.0
+_ERRORS: dict[int, type[StorageError]] = {
+    errno.ENOENT: NotFoundError,
+    errno.ENOTDIR: NotFoundError,
+    errno.EISDIR: NotFoundError,
+    errno.EACCES: DeniedError,
+    errno.EPERM: DeniedError,
+    errno.EROFS: DeniedError,
+    errno.ENOSPC: NoSpaceError,
+    errno.EDQUOT: NoSpaceError,
+    errno.ETIMEDOUT: StorageTimeoutError,
+}
+
+
+class LocalStore:
+    """Files below one folder; paths outside it are refused."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._folder = location.prefix
+        self._tidied: set[Path] = set()
+
+    @property
+    def url(self) -> str:
+        """The folder's absolute path."""
+        return self._location.url
+
+    def __reduce__(self) -> tuple[type[LocalStore], tuple[Location]]:
+        return LocalStore, (self._location,)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every file below the folder `prefix`, sorted by path; links are followed."""
+        prefix = prefix.strip("/")
+        with self._translated(prefix):
+            found = sorted(_walk(self._file(prefix) if prefix else self._folder, prefix, ()))
+        for path, status in found:
+            yield _info(path, status)
+
+    def head(self, path: str) -> ObjectInfo:
+        """Return what is known of a file."""
+        with self._translated(path):
+            status = os.stat(self._file(path))  # noqa: PTH116  (a path object costs more than the call)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotFoundError(f"{self._location.object_url(path)} is no file.")
+        return _info(path, status)
+
+    def get(self, path: str) -> Buffer:
+        """Return a whole file."""
+        with self._translated(path), _opened(self._file(path)) as descriptor:
+            data = _read(descriptor, 0, os.fstat(descriptor).st_size)
+        return memoryview(data)
+
+    def get_range(self, path: str, start: int, length: int) -> Buffer:
+        """Return bytes [start, start + length) of a file."""
+        return self.get_ranges(path, [(start, length)])[0]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
+        """Return several (start, length) ranges of a file; each is one read, for none costs one."""
+        for start, length in ranges:
+            check_range(start, length)
+        try:  # written out: this runs for every sample, and a context costs 2 us
+            descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return [self._range(path, descriptor, start, length) for start, length in ranges]
+            finally:
+                os.close(descriptor)
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._storage_error(path, error) from error
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Read a range; the future is already done."""
+        return done_future(lambda: self.get_range(path, start, length))
+
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Return what is known of a file; the future is already done."""
+        return done_future(lambda: self.head(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Read a range up to the file's end; the future is already done."""
+        return done_future(lambda: self._part(path, start, length))
+
+    def put(self, path: str, data: PutData) -> None:
+        """Write a file: beside it, flushed to the disk, then renamed over it."""
+        file = self._tidied_place(path)
+        with self._translated(path):
+            write_atomically(file, pieces_of(data))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file unless there is one; return whether it was written."""
+        file = self._tidied_place(path)
+        with self._translated(path):
+            return create_atomically(file, data)
+
+    def delete(self, path: str) -> None:
+        """Remove a file."""
+        with self._translated(path), suppress(FileNotFoundError):
+            os.unlink(self._file(path))  # noqa: PTH108
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Do nothing: files are closed after each read."""
+
+    def _file(self, path: str) -> str:
+        check_path(path)
+        return f"{self._folder}/{path}"
+
+    def _tidied_place(self, path: str) -> Path:
+        file = Path(self._file(path))
+        if file.parent not in self._tidied:
+            self._tidied.add(file.parent)
+            remove_abandoned_files(file.parent, older_than_s=_ABANDONED_AFTER_S)
+        return file
+
+    def _part(self, path: str, start: int, length: int) -> Part:
+        info = self.head(path)
+        end = min(start + length, info.size_bytes)
+        return Part(data=self.get_range(path, start, max(0, end - start)), info=info)
+
+    def _range(self, path: str, descriptor: int, start: int, length: int) -> Buffer:
+        data = _read(descriptor, start, length)
+        if len(data) != length:
+            raise CorruptError(
+                f"{self._location.object_url(path)} (bytes {start}-{start + length - 1}): the file "
+                f"has {os.fstat(descriptor).st_size} bytes."
+            )
+        return memoryview(data)
+
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise self._storage_error(path, error) from error
+
+    def _storage_error(self, path: str, error: OSError) -> StorageError:
+        kind = _ERRORS.get(error.errno or 0, StorageError)
+        return kind(f"{self._location.object_url(path)}: {error.strerror or error}.")
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[int]:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, start: int, length: int) -> bytes:
+    """Return up to `length` bytes: one pread, more only where the kernel returns fewer (2 GiB)."""
+    data = os.pread(descriptor, length, start)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    filled = len(data)
+    while filled < length and (piece := os.pread(descriptor, length - filled, start + filled)):
+        pieces.append(piece)
+        filled += len(piece)
+    return b"".join(pieces)
+
+
+def _walk(
+    folder: str, path: str, above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield (path, status) of every file, unsorted; `above` breaks loops of links."""
+    try:
+        here = os.stat(folder)  # noqa: PTH116
+        identity = (here.st_dev, here.st_ino)
+        if identity in above:
+            return
+        entries = os.scandir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    with entries:
+        for entry in entries:
+            below = f"{path}/{entry.name}" if path else entry.name
+            if entry.is_dir():
+                yield from _walk(entry.path, below, (*above, identity))
+            elif entry.is_file() and not is_temporary(entry.name):
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:  # deleted since the folder was listed
+                    continue
+                yield below, status
+
+
+def _info(path: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(
+        path=path,
+        size_bytes=status.st_size,
+        etag=f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}",
+        modified_s=status.st_mtime,
+    )
+
+
+# By the URL's name, then by key. A forked child sees a copy, another process nothing.
+_OBJECTS: dict[str, dict[str, tuple[bytes, ObjectInfo]]] = {}
+_LOCK = threading.Lock()
+
+
+class MemoryStore:
+    """Objects in this process's memory, shared by all stores of one name."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        with _LOCK:
+            self._objects = _OBJECTS.setdefault(location.root, {})
+
+    @property
+    def url(self) -> str:
+        """The URL as given, normalised."""
+        return self._location.url
+
+    def __reduce__(self) -> tuple[type[MemoryStore], tuple[Location]]:
+        return MemoryStore, (self._location,)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object below the folder `prefix`, sorted by path."""
+        folder = self._location.key(prefix.strip("/"))
+        cut = len(self._location.key("")) + 1 if self._location.prefix else 0
+        for key, (_, info) in sorted(self._objects.items()):
+            if not folder or key.startswith(f"{folder}/"):
+                yield ObjectInfo(
+                    path=key[cut:],
+                    size_bytes=info.size_bytes,
+                    etag=info.etag,
+                    modified_s=info.modified_s,
+                )
+
+    def head(self, path: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        info = self._find(path)[1]
+        return ObjectInfo(
+            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
+        )
+
+    def get(self, path: str) -> Buffer:
+        """Return a whole object."""
+        return memoryview(self._find(path)[0])
+
+    def get_range(self, path: str, start: int, length: int) -> Buffer:
+        """Return bytes [start, start + length) of an object."""
+        check_range(start, length)
+        data = self._find(path)[0]
+        if start + length > len(data):
+            raise CorruptError(
+                f"{self._location.object_url(path)} (bytes {start}-{start + length - 1}): the "
+                f"object has {len(data)} bytes."
+            )
+        return memoryview(data)[start : start + length]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
+        """Return several (start, length) ranges of an object."""
+        return [self.get_range(path, start, length) for start, length in ranges]
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Read a range; the future is already done."""
+        return done_future(lambda: self.get_range(path, start, length))
+
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Return what is known of an object; the future is already done."""
+        return done_future(lambda: self.head(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Read a range up to the object's end; the future is already done."""
+        return done_future(
+            lambda: Part(data=self.get(path)[start : start + length], info=self.head(path))
+        )
+
+    def put(self, path: str, data: PutData) -> None:
+        """Write an object."""
+        check_path(path)
+        self._objects[self._location.key(path)] = _stored(path, b"".join(pieces_of(data)))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one; return whether it was written."""
+        check_path(path)
+        stored = _stored(path, data)
+        return self._objects.setdefault(self._location.key(path), stored) is stored
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        self._objects.pop(self._location.key(path), None)
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Do nothing: the objects live as long as the process."""
+
+    def _find(self, path: str) -> tuple[bytes, ObjectInfo]:
+        check_path(path)
+        found = self._objects.get(self._location.key(path))
+        if found is None:
+            raise NotFoundError(
+                f"{self._location.object_url(path)} does not exist. Objects of memory:// live in "
+                "the process that put them."
+            )
+        return found
+
+
+def _stored(path: str, data: bytes) -> tuple[bytes, ObjectInfo]:
+    etag = blake2b(data, 16).hex()
+    return data, ObjectInfo(path=path, size_bytes=len(data), etag=etag, modified_s=time.time())

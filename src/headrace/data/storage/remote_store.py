@@ -1,0 +1,282 @@
+"""The store behind a network, the protocol of its clients, and the rules of calls and forks.
+
+After any call of the object-store client a forked child hangs, even with a client of its own: the
+client's threads do not exist there, its locks do. So a process that may fork (a training process)
+leaves such calls to a subprocess; a leaf, which does not fork, makes them itself; and a forked
+child of a process that made one gets an error at once instead of a hang.
+"""
+
+from __future__ import annotations
+
+import builtins
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Literal, Protocol, TypeVar
+
+from headrace.core.errors import ForkedClientError, StorageTimeoutError
+from headrace.data.storage.byte_ranges import check_range, cut_ranges, plan_spans
+from headrace.data.storage.store import (
+    Buffer,
+    ObjectInfo,
+    Part,
+    PutData,
+    StorageConfig,
+    done_future,
+)
+from headrace.data.storage.urls import Location, check_path
+
+
+class _State:
+    """What this process declared and did; a forked child starts from its parent's."""
+
+    leaf = False
+    called = False
+    parent_called = False
+
+
+def declare_leaf() -> None:
+    """Promise that this process will not fork, so that it may call object stores itself.
+
+    Workers and the command line declare it; a training process must not, because its data
+    loaders fork.
+    """
+    _State.leaf = True
+
+
+def is_leaf() -> bool:
+    """Tell whether this process said, or implies, that it will not fork.
+
+    A daemonic process of `multiprocessing` implies it: it may have no children. DataLoader's
+    workers are such; ranks started by `torch.multiprocessing.spawn` are not.
+    """
+    return _State.leaf or multiprocessing.current_process().daemon
+
+
+def enter_client() -> None:
+    """Note that this process is about to call the object-store client."""
+    _State.called = True
+
+
+def refuse_after_fork() -> None:
+    """Raise ForkedClientError in a forked child of a process that called the client."""
+    if _State.parent_called:
+        raise ForkedClientError(
+            f"Process {os.getpid()} was forked from one that had already called an object store, "
+            "whose client does not survive a fork. Either start this process with the 'spawn' or "
+            "'forkserver' method (DataLoader: multiprocessing_context='forkserver'), or do not "
+            "call declare_leaf() or open_store(client='direct') before forking."
+        )
+
+
+def _after_fork_in_child() -> None:
+    _State.parent_called = _State.parent_called or _State.called
+    _State.called = False
+    _State.leaf = False
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class StorageClient(Protocol):
+    """Requests for keys (paths below the bucket). Errors name `target`, a URL and perhaps a range.
+
+    Every future ends within the retry policy's deadline once its request has begun.
+    """
+
+    def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
+        """Read a range that is no longer than a part."""
+        ...
+
+    def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
+        """Read a range up to the object's end, and what is known of it; its path is the key."""
+        ...
+
+    def read_whole(self, key: str, target: str) -> Future[Buffer]:
+        """Read an object of any size."""
+        ...
+
+    def head(self, key: str, target: str) -> Future[ObjectInfo]:
+        """Return what is known of an object; its path is the key."""
+        ...
+
+    def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
+        """Yield pages of the objects below a folder; paths are keys."""
+        ...
+
+    def put(self, key: str, data: PutData, target: str) -> None:
+        """Write an object."""
+        ...
+
+    def create(self, key: str, data: bytes, target: str) -> Future[bool]:
+        """Write a small object unless there is one; tell whether it was written."""
+        ...
+
+    def delete(self, key: str, target: str) -> Future[None]:
+        """Remove an object."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+_T = TypeVar("_T")
+_GRACE_S = 30.0  # over the retry policy's deadline, before a wait is given up
+
+
+class RemoteStore:
+    """Objects below a URL of s3, gs, az or http; connects at the first request."""
+
+    def __init__(
+        self, location: Location, config: StorageConfig, client: Literal["auto", "direct"]
+    ) -> None:
+        self._location = location
+        self._config = config
+        self._choice = client
+        self._client: StorageClient | None = None
+        self._pid = os.getpid()
+
+    @property
+    def url(self) -> str:
+        """The URL as given, without credentials and query."""
+        return self._location.url
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.url!r})"
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[RemoteStore], tuple[Location, StorageConfig, Literal["auto", "direct"]]]:
+        return RemoteStore, (self._location, self._config, self._choice)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield every object below the folder `prefix`, sorted by path."""
+        folder = self._location.key(prefix.strip("/"))
+        cut = len(self._location.prefix) + 1 if self._location.prefix else 0
+        found = [
+            ObjectInfo(
+                path=info.path[cut:],
+                size_bytes=info.size_bytes,
+                etag=info.etag,
+                modified_s=info.modified_s,
+            )
+            for page in self._connected().list(folder, self._location.object_url(prefix))
+            for info in page
+            if not info.path.endswith("/")  # what consoles write to show an empty folder
+        ]
+        found.sort(key=lambda info: info.path)
+        yield from found
+
+    def head(self, path: str) -> ObjectInfo:
+        """Return what is known of an object."""
+        key, target = self._named(path)
+        info = self._wait(self._connected().head(key, target), target)
+        return ObjectInfo(
+            path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
+        )
+
+    def get(self, path: str) -> Buffer:
+        """Return a whole object; a long one comes in parts, in parallel."""
+        key, target = self._named(path)
+        # Without a limit of its own: each of its parts has one.
+        return self._connected().read_whole(key, target).result()
+
+    def get_range(self, path: str, start: int, length: int) -> Buffer:
+        """Return bytes [start, start + length) of an object."""
+        return self.get_ranges(path, [(start, length)])[0]
+
+    def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
+        """Return several (start, length) ranges; neighbours travel in one request."""
+        for start, length in ranges:
+            check_range(start, length)
+        spans = plan_spans(
+            ranges,
+            coalesce_bytes=self._config.coalesce_bytes,
+            most_bytes=self._config.part_bytes,
+        )
+        futures = [self._read(path, start, length) for start, length in spans]
+        target = self._location.object_url(path)
+        return cut_ranges(ranges, spans, [self._wait(future, target) for future in futures])
+
+    def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
+        """Begin reading a range and return at once; many may be in flight."""
+        check_range(start, length)
+        if length == 0:
+            return done_future(lambda: memoryview(b""))
+        return self._read(path, start, length)
+
+    def submit_head(self, path: str) -> Future[ObjectInfo]:
+        """Begin asking what is known of an object."""
+        return self._connected().head(*self._named(path))
+
+    def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
+        """Begin reading a range that may reach beyond the object's end; it stops there."""
+        check_range(start, length)
+        key, target = self._named(path)
+        return self._connected().read_part(
+            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
+        )
+
+    def put(self, path: str, data: PutData) -> None:
+        """Write an object; it appears whole or not at all."""
+        key, target = self._named(path)
+        self._connected().put(key, data, target)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write an object unless there is one; return whether it was written."""
+        key, target = self._named(path)
+        return self._wait(self._connected().create(key, data, target), target)
+
+    def delete(self, path: str) -> None:
+        """Remove an object; one that does not exist is no error."""
+        key, target = self._named(path)
+        self._wait(self._connected().delete(key, target), target)
+
+    def forget(self, path: str, start: int, length: int) -> None:
+        """Do nothing: there is no cache."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._client is not None and self._pid == os.getpid():
+            self._client.close()
+        self._client = None
+
+    def _read(self, path: str, start: int, length: int) -> Future[Buffer]:
+        key, target = self._named(path)
+        return self._connected().read(
+            key, start, length, f"{target} (bytes {start}-{start + length - 1})"
+        )
+
+    def _named(self, path: str) -> tuple[str, str]:
+        check_path(path)
+        return self._location.key(path), self._location.object_url(path)
+
+    def _wait(self, future: Future[_T], target: str) -> _T:
+        limit_s = self._config.retry.deadline_s + _GRACE_S
+        try:
+            return future.result(limit_s)
+        except TimeoutError:
+            if future.done():
+                raise
+            future.cancel()
+        raise StorageTimeoutError(
+            f"{target}: no answer for {limit_s:.0f} s. Check the host's load."
+        )
+
+    def _connected(self) -> StorageClient:
+        # A forked child must not use what its parent connected; it makes its own way.
+        if self._client is None or self._pid != os.getpid():
+            self._client, self._pid = self._connect(), os.getpid()
+        return self._client
+
+    def _connect(self) -> StorageClient:
+        refuse_after_fork()
+        if self._choice == "direct" or is_leaf():
+            from headrace.data.storage.client.direct import DirectClient
+
+            return DirectClient(self._location, self._config)
+        from headrace.data.storage.client.subprocess_client import SubprocessClient
+
+        return SubprocessClient(self._location, self._config)

@@ -1,1 +1,0 @@
-"""Stands for SageMaker's package of that name where that is not installed."""

@@ -1,0 +1,1 @@
+"""Jobs: their description, their start, their supervision and their end."""

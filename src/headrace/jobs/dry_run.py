@@ -1,0 +1,411 @@
+"""`headrace run --dry-run`: hosts, ranks, variables, arguments and data of a job, as text."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import UsageError
+from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.core.units import format_bytes
+from headrace.data.channels.resolve import script_channels
+from headrace.data.channels.sizes import ChannelSize, channel_sizes
+from headrace.data.channels.spec import ChannelSpec, read_channels
+from headrace.data.storage import safe_url
+from headrace.jobs.environment.existing_job import ExistingJob, check_variables, find_existing_job
+from headrace.jobs.environment.host_environment import host_resources
+from headrace.jobs.environment.host_layout import HostLayout, layout_hosts, layout_single_host
+from headrace.jobs.environment.script_environment import check_environment
+from headrace.jobs.spec import ContractOptions, ScriptOptions
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.script_contract import ScriptContract, script_arguments
+from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
+from headrace.platforms.vertex import vertex_paths
+from headrace.records.launcher import hide_secrets
+from headrace.records.redaction import redact
+
+if TYPE_CHECKING:
+    from headrace.jobs.cli_args import DirectJob
+    from headrace.jobs.torchrun_args import TorchrunJob
+
+_TERMINAL_COLUMNS = 80
+_MAX_LINES = 3
+_LABEL_COLUMNS = 14
+
+
+def labelled_lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield lines of labels and what they say; "" goes on with the label before."""
+    for label, text in facts:
+        yield wrapped_text(f"{label:<{_LABEL_COLUMNS}}", text)
+
+
+def wrapped_text(head: str, text: str) -> str:
+    """Return a text behind a head, in lines; of one that is too long, how long it is.
+
+    Args:
+        head: What comes before it.
+        text: Anything.
+    """
+    lines = textwrap.wrap(
+        text,
+        _TERMINAL_COLUMNS,
+        initial_indent=head,
+        subsequent_indent=" " * min(len(head), _LABEL_COLUMNS),
+        break_on_hyphens=False,
+        drop_whitespace=False,
+    ) or [head]
+    if len(lines) > _MAX_LINES and len(text) > 3 * _TERMINAL_COLUMNS:
+        last = f" ... ({len(text):,} characters)"
+        lines = lines[:_MAX_LINES]
+        lines[-1] = lines[-1][: _TERMINAL_COLUMNS - len(last)] + last
+    return "\n".join(line.rstrip() for line in lines)
+
+
+_COPY_MODES = ("File", "Cache")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunChannel:
+    """A channel, and what there is of it.
+
+    Attributes:
+        spec: The channel.
+        weight: How many objects, and bytes.
+    """
+
+    spec: ChannelSpec
+    weight: ChannelSize
+
+
+def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
+    """Return the channels that flags name; raises UsageError and StorageError."""
+    specs = read_channels(options.channels, options.input_modes)
+    weights = channel_sizes({name: spec.uri for name, spec in specs.items()})
+    return [DryRunChannel(spec=spec, weight=weights[name]) for name, spec in specs.items()]
+
+
+def channel_lines(
+    channels: Sequence[DryRunChannel], groups: Mapping[str, Sequence[str]]
+) -> Iterator[str]:
+    """Yield lines that tell of channels.
+
+    Args:
+        channels: All of them.
+        groups: The hosts of each instance group, by its name.
+    """
+    if not channels:
+        yield "no channels: no data to move"
+        return
+    yield "channels"
+    for channel in channels:
+        spec, weight = channel.spec, channel.weight
+        yield wrapped_text(f"  {spec.name:<12}", safe_url(spec.uri))
+        objects = f"{weight.objects:,} object{'' if weight.objects == 1 else 's'}"
+        size = format_bytes(weight.size_bytes)
+        yield wrapped_text(
+            " " * 14, f"{objects}, {size}; {spec.mode}: {_data_to_move(spec, weight, groups)}"
+        )
+
+
+def _data_to_move(
+    spec: ChannelSpec, weight: ChannelSize, groups: Mapping[str, Sequence[str]]
+) -> str:
+    for group in spec.groups:
+        if group not in groups:
+            raise UsageError(
+                f"--channel {spec.name}: there is no instance group {group}: there are "
+                f"{', '.join(groups)}."
+            )
+    if spec.is_piped:
+        return "streamed as the script reads it"
+    if spec.is_local:
+        return "nothing to move"
+    if spec.mode not in _COPY_MODES:
+        return "read as the script asks"
+    hosts = sum(len(groups[name]) for name in spec.groups or groups)
+    total = format_bytes(weight.size_bytes)
+    if hosts == 1:
+        return f"{total} to move"
+    if spec.distribution != "FullyReplicated":
+        return f"{total} to move, shared by {hosts} hosts"
+    return f"{total} to move to each of {hosts} hosts (emulated ones share a copy)"
+
+
+_RUN = "RUN"  # the run's folder, in paths below it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRunJob:
+    """What is known of a job before it starts.
+
+    Attributes:
+        name: The run's; "": it will have the time in it.
+        script: The script, or a module's name.
+        arguments: The user's own.
+        contract: What the script is told, and how.
+        around: What is around it.
+        plan: The hosts.
+        machines: What they have, by their names.
+        ranks_per_host: On each host that trains; None: the script runs once on each host.
+        restarts: How often ranks that fail are started anew.
+        place: Where the hosts are.
+        is_here: They have this process's variables.
+    """
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+    contract: ContractOptions
+    around: ScriptOptions
+    plan: HostLayout
+    machines: Mapping[str, HostResources]
+    ranks_per_host: int | None
+    restarts: int
+    place: str
+    is_here: bool = True
+
+
+def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
+    """Tell of a job of one process; return the exit code.
+
+    Raises:
+        UsageError: A channel has nothing, say.
+    """
+    outer = find_existing_job(job.contract)
+    if outer is not None:
+        return _print_existing_job(
+            outer, script, job.arguments, job.contract, "none: the script runs once"
+        )
+    return _print_job(
+        DryRunJob(
+            name=job.name or "",
+            script=script,
+            arguments=job.arguments,
+            contract=job.contract,
+            around=job.around,
+            plan=_single_host_layout(script, None, devices),
+            machines=_local_resources(_single_host_layout(script, None, devices), devices),
+            ranks_per_host=None,
+            restarts=0,
+            place="this machine",
+        )
+    )
+
+
+def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
+    """Tell of a job of torchrun's, on this host or on several; return the exit code.
+
+    Args:
+        job: The job.
+        devices: This machine's.
+
+    Raises:
+        UsageError: A channel has nothing, say.
+    """
+    cluster, args = job.cluster, job.args
+    outer = find_existing_job(job.contract, args.group[0].partition("=")[0] if args.group else None)
+    if outer is not None:
+        ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
+        arguments = args.training_script_args
+        return _print_existing_job(outer, args.training_script, arguments, job.contract, ranks)
+    told = set(job.contract.contracts) - {"torchrun"}
+    if cluster is None:
+        plan = _single_host_layout(
+            args.training_script, job.distribution or "torch_distributed", devices
+        )
+        machines, place = _local_resources(plan, devices), "this machine"
+        ranks_each: int | None = job.ranks_here
+    else:
+        others = [each for each in cluster.others if told and each.name != cluster.offload]
+        groups = [cluster.training, *others]
+        plan = _layout_of_groups(groups, job, devices)
+        machines = _group_resources(groups, plan, devices)
+        place = f"the Ray cluster {cluster.address}" if cluster.address else "emulated here"
+        ranks_each = None if told and job.distribution is None else job.ranks_here
+    return _print_job(
+        DryRunJob(
+            name=args.name or "",
+            script=args.training_script,
+            arguments=tuple(args.training_script_args),
+            contract=job.contract,
+            around=job.around,
+            plan=plan,
+            machines=machines,
+            ranks_per_host=ranks_each,
+            restarts=int(args.max_restarts),
+            place=place,
+            is_here=cluster is None or not cluster.address,
+        )
+    )
+
+
+def _single_host_layout(script: str, distribution: Distribution | None, devices: int) -> HostLayout:
+    return layout_single_host(
+        Path(script).stem, distribution=distribution, devices=devices,
+        can_bind_mount=can_bind_mount(DEFAULT_BASE),
+    )  # fmt: skip
+
+
+def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: int) -> HostLayout:
+    number = iter(range(2, 2 + sum(group.hosts for group in groups)))
+    told = {
+        group.name: (
+            group.instance_type
+            or ("local_gpu" if _devices_per_host(group, groups, devices) else "local"),
+            [f"127.0.0.{next(number)}" for _ in range(group.hosts)],
+        )
+        for group in groups
+    }
+    return layout_hosts(
+        Path(job.args.training_script).stem, told, distribution=job.distribution,
+        distributed=groups[0].name, can_bind_mount=can_bind_mount(DEFAULT_BASE),
+    )  # fmt: skip
+
+
+def _devices_per_host(group: GroupSpec, groups: Sequence[GroupSpec], devices: int) -> int:
+    if group.gpus is not None:
+        return group.gpus
+    return devices // group.hosts if group is groups[0] else 0
+
+
+def _local_resources(plan: HostLayout, devices: int) -> dict[str, HostResources]:
+    return {host: host_resources(None, devices) for host in plan.hosts}
+
+
+def _group_resources(
+    groups: Sequence[GroupSpec], plan: HostLayout, devices: int
+) -> dict[str, HostResources]:
+    return {
+        host: host_resources(group.cpus, _devices_per_host(group, groups, devices))
+        for group, named in zip(groups, plan.groups, strict=True)
+        for host in named.hosts
+    }
+
+
+def _print_existing_job(
+    outer: ExistingJob, script: str, arguments: Sequence[str], contract: ContractOptions, ranks: str
+) -> int:
+    """Tell of a job that others have started already, around this process."""
+    values = script_arguments(contract.contracts, contract.hyperparameters)
+    facts = (
+        ("script", script),
+        ("arguments", " ".join(redact([*values, *arguments])) or "none"),
+        ("contract", ", ".join(contract.contracts)),
+        ("hosts", f"{len(outer.told.hosts)}, of the job around this process"),
+        ("", ", ".join(outer.told.hosts)),
+        ("this host", outer.told.here),
+        ("ranks", ranks),
+        ("channels", "those of that job, by the variables that are here"),
+    )
+    sys.stdout.write("\n".join(["Dry run: nothing is started.", "", *labelled_lines(facts)]) + "\n")
+    return 0
+
+
+def _print_job(job: DryRunJob) -> int:
+    for host in job.plan.hosts if job.is_here else ():
+        told = _contract_variables(job, (), host)
+        check_variables(told)
+        check_environment(job.around.environment, told)
+    channels = dry_run_channels(job.contract)
+    sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
+    return 0
+
+
+def _lines(job: DryRunJob, channels: Sequence[DryRunChannel]) -> Iterator[str]:
+    yield "Dry run: nothing is started."
+    yield ""
+    yield from labelled_lines(_facts(job))
+    host = job.plan.hosts[0]
+    variables = _variables(job, channels, host)
+    if variables:
+        one = len(job.plan.hosts) == 1
+        yield ""
+        yield f"environment of {host}" + ("" if one else " (others: their own names and numbers)")
+        for name, value in hide_secrets(variables).items():
+            yield wrapped_text(f"  {name}=", value)
+    yield ""
+    yield from channel_lines(channels, {group.name: group.hosts for group in job.plan.groups})
+
+
+def _facts(job: DryRunJob) -> Iterator[tuple[str, str]]:
+    values = script_arguments(job.contract.contracts, job.contract.hyperparameters)
+    yield "script", job.script
+    yield "arguments", " ".join(redact([*values, *job.arguments])) or "none"
+    yield "run", job.name or "named after the script and the time"
+    yield "contract", ", ".join(job.contract.contracts) or "torchrun's alone"
+    if job.plan.distribution is not None and job.ranks_per_host is not None:
+        yield "distribution", job.plan.distribution
+    yield "hosts", f"{len(job.plan.hosts)}, {job.place}"
+    for group in job.plan.groups:
+        machine = job.machines[group.hosts[0]]
+        has = f"{machine.cpus} cores, {machine.gpus} devices each"
+        yield "", f"{group.name}: {len(group.hosts)} x {group.instance_type}, {has}"
+        yield "", "  " + ", ".join(group.hosts)
+    yield "ranks", _ranks(job)
+    if job.contract.checkpoint_local_path is not None:
+        yield "checkpoints", f"at {job.contract.checkpoint_local_path}, too"
+    if job.around.max_run_s is not None:
+        yield "max run", f"{job.around.max_run_s:g} s"
+    if job.restarts:
+        yield "restarts", str(job.restarts)
+    for name, expression in job.around.metrics.items():
+        yield "metric", f"{name}: {expression}"
+    for path in job.around.dependencies:
+        yield "dependency", path
+
+
+def _ranks(job: DryRunJob) -> str:
+    if job.ranks_per_host is None:
+        return f"none: the script runs once on {_hosts_text(len(job.plan.hosts))}"
+    training = job.plan.groups[0]
+    hosts = len(training.hosts)
+    total = hosts * job.ranks_per_host
+    rest = len(job.plan.hosts) - hosts
+    beside = f"; once on {rest} more" if rest else ""
+    return f"{total}: {job.ranks_per_host} on {_hosts_text(hosts)} of {training.name}{beside}"
+
+
+def _hosts_text(count: int) -> str:
+    return "the host" if count == 1 else f"each of the {count} hosts"
+
+
+def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> dict[str, Any]:
+    found: dict[str, Any] = dict(_contract_variables(job, channels, host))
+    if job.ranks_per_host is not None:
+        ranks = len(job.plan.groups[0].hosts) * job.ranks_per_host
+        last = job.ranks_per_host - 1
+        found |= {
+            "RANK": f"0 to {last}" if last else "0", "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
+        }  # fmt: skip
+    return dict(sorted({**found, **job.around.environment}.items()))
+
+
+def _contract_variables(
+    job: DryRunJob, channels: Sequence[DryRunChannel], host: str
+) -> dict[str, str]:
+    """Return what a host's script is told by its contracts."""
+    plan = job.plan
+    told = TrainingJob(
+        name=job.name or plan.job,
+        groups=plan.groups,
+        entry_point=Path(job.script).name,
+        distribution=plan.distribution,
+        distributed=plan.distributed,
+        processes_per_host=job.contract.processes_per_host,
+        channels=script_channels(job.contract),
+        hyperparameters=hide_secrets(dict(job.contract.hyperparameters)),
+        submitted=job.contract.source_dir or str(Path(job.script).parent),
+    )
+    data = {each.spec.name: each.spec.uri for each in channels}
+    base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
+    return ScriptContract(contracts=job.contract.contracts, job=told, host=host).variables(
+        SageMakerFolders(base),
+        vertex_paths(f"{_RUN}/output", data),
+        job.machines[host],
+    )

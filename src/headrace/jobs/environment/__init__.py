@@ -1,0 +1,1 @@
+"""The environment of a script on its host, by its contracts or by an existing job."""

@@ -1,0 +1,230 @@
+"""An existing job of SageMaker, Vertex AI or Headrace that this process runs in.
+
+There `--contract` makes nothing: hosts, ranks, groups, channels and folders are those of that job,
+whose variables the script has anyway.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import UsageError
+from headrace.jobs.spec import ContractOptions
+from headrace.platforms.cluster_hosts import job_topology
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.platforms.sagemaker.folders import CHECKPOINT_PATH_FLAG as PLACE_FLAG
+from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.sagemaker.variables import MASTER_PORT as SAGEMAKERS_PORT
+from headrace.platforms.script_contract import ContractName, conflicting_variables
+from headrace.platforms.topology import JobTopology, training_group
+from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
+
+_DEFAULT_ADDRESS = "127.0.0.1"  # torchrun's own default for --master-addr
+_REPLACED_PREFIXES = ("HEADRACE_", "PYTHON", "MASTER_", "NCCL_")
+_RANK_VARIABLES = ("RANK", "WORLD_SIZE")
+_SERVICES = {"sagemaker": "SageMaker", "sagemaker-v3": "SageMaker", "vertex": "Vertex AI"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExistingJob:
+    """Such a job, as this host sees it.
+
+    Attributes:
+        told: Its hosts.
+        port: Where those that train meet, on the first of them.
+        named: The group that trains, where the command line says so.
+    """
+
+    told: JobTopology
+    port: int
+    named: str | None
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """The hosts that have ranks; raises UsageError where nothing says which."""
+        return _training_hosts(self.told, self.named)
+
+    @property
+    def has_local_ranks(self) -> bool:
+        """Whether this host is one of those that have ranks."""
+        return self.told.here in self.training
+
+    def has_group(self, group: GroupSpec) -> bool:
+        """Whether a group that the command line names is one of the job's."""
+        return any(
+            each.name == group.name and len(each.hosts) == group.hosts for each in self.told.groups
+        )
+
+    def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
+        """Have torchrun meet the job's other hosts, unless its own flags say whom to meet.
+
+        Args:
+            args: torchrun's, which are changed.
+            has_ranks: Something asks for ranks at all.
+        """
+        if (
+            not has_ranks or not self.has_local_ranks
+        ):  # the script runs once: see `command_without_rank_variables`
+            args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
+            return
+        if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
+            return
+        args.nnodes = str(len(self.training))
+        args.node_rank = self.training.index(self.told.here)
+        if args.master_addr == _DEFAULT_ADDRESS:
+            args.master_addr = self.training[0]
+        args.master_port = args.master_port or self.port
+        args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
+
+
+TORCHRUN_VARIABLES = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE",
+    "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+"""What torchrun tells a rank."""
+
+
+def command_without_rank_variables() -> list[str]:
+    """Return the command by which a script under torchrun has the variables of this process."""
+    own = env.values_of(TORCHRUN_VARIABLES)
+    removed = [part for name, value in own.items() if value is None for part in ("-u", name)]
+    return ["env", *removed, *(f"{name}={value}" for name, value in own.items() if value)]
+
+
+def read_resource_config() -> str | None:
+    """Return what is in SageMaker's resourceconfig.json on this host; None: there is none."""
+    folders = SageMakerFolders(env.SAGEMAKER_BASE_DIR.get() or DEFAULT_BASE)
+    try:
+        return (Path(folders.config) / "resourceconfig.json").read_text()
+    except OSError:
+        return None
+
+
+def with_detected_contract(options: ContractOptions) -> ContractOptions:
+    """Return options as if they named the contract of the job around this process, and tell of it.
+
+    They stay where they name any, where there is no such job, and within a run of Headrace: what
+    started that one has taken the hosts.
+
+    Args:
+        options: What the command line says.
+    """
+    if options.contracts or env.RUN_DIR.get():
+        return options
+    variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
+    try:
+        if job_topology(variables, read_resource_config()) is None:
+            return options
+    except UsageError as error:
+        print_status(f"headrace: this is taken for no job of SageMaker's or Vertex AI's: {error}\n")
+        return options
+    name: ContractName = "sagemaker"
+    if variables[env.CLUSTER_SPEC.name]:
+        name = "vertex"
+    elif variables[env.SM_HOST_COUNT.name]:  # SDK 2's containers know no such variable
+        name = "sagemaker-v3"
+    print_status(
+        f"headrace: started within a job of {_SERVICES[name]}, so as with --contract {name}; "
+        "--contract torchrun leaves that job alone\n"
+    )
+    return replace(options, contracts=(name,))
+
+
+def find_existing_job(options: ContractOptions, training: str | None = None) -> ExistingJob | None:
+    """Return the job around this one by a contract that is asked for; None: there is none.
+
+    Args:
+        options: What the script is to be told.
+        training: The group that trains, where the command line says so.
+
+    Raises:
+        UsageError: What tells of it contradicts itself, or the flags contradict it.
+    """
+    asked = {name.partition("-")[0] for name in options.contracts}
+    variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
+    if "vertex" not in asked:
+        variables[env.CLUSTER_SPEC.name] = None
+    if "sagemaker" not in asked:
+        variables = {env.CLUSTER_SPEC.name: variables[env.CLUSTER_SPEC.name]}
+    try:
+        told = job_topology(variables, read_resource_config() if "sagemaker" in asked else None)
+    except UsageError as error:
+        raise UsageError(
+            f"{error} Where this host is in no job of theirs, unset these variables: --contract "
+            "makes what the script is told."
+        ) from error
+    if told is None:
+        return None
+    if options.channels:
+        name = next(iter(options.channels))
+        raise UsageError(
+            f"--channel {name}=...: this is host {told.here} of a job that has its channels "
+            "already. Leave the flag out, or unset the variables of that job."
+        )
+    if options.checkpoint_local_path is not None:
+        raise UsageError(
+            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {told.here} of a job that "
+            "has its checkpoints' folder already. Leave the flag out, or unset the variables of "
+            "that job."
+        )
+    is_vertex = variables[env.CLUSTER_SPEC.name] is not None
+    return ExistingJob(
+        told=told,
+        port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
+        named=training,
+    )
+
+
+def check_variables(told: Mapping[str, str]) -> None:
+    """Raise UsageError where a variable of this process says other than a script is to be told.
+
+    So does one of its contracts' of which it is to be told nothing.
+
+    Args:
+        told: What it is to be told, by the variables' names.
+    """
+    for name, value in told.items():
+        if _is_replaced(name):
+            continue
+        own = env.values_of([name])[name]
+        if own and value and own != value:  # an empty one says that nobody knows
+            raise UsageError(
+                f"{name} is set to {own!r} here, and the contract would tell the script "
+                f"{value!r}. Unset it, or leave out --contract to have the script see yours."
+            )
+    left = [
+        name
+        for name in conflicting_variables(told, env.whole_environment())
+        if not _is_replaced(name)
+    ]
+    if left:
+        others = f", and {len(left) - 1} more: {', '.join(left[1:])}" if left[1:] else ""
+        raise UsageError(
+            f"{left[0]} is set here{others}; the contract has no such variable for this job, and "
+            "the script would find another job's. Unset all such; what you mean the script to "
+            "have beside, name by --environment NAME=VALUE."
+        )
+
+
+def _is_replaced(name: str) -> bool:
+    """Whether a variable is set anew for the script, or left to it, whatever it says here."""
+    return name.startswith(_REPLACED_PREFIXES) or name in _RANK_VARIABLES
+
+
+def _training_hosts(told: JobTopology, training: str | None) -> tuple[str, ...]:
+    """Return the hosts that have ranks: of the group that trains, or of the primary pools."""
+    hosts: Sequence[str] = told.primary or told.hosts
+    if told.groups:
+        group = training_group(
+            told.groups, flagged=training, head=None, told=told.training, offload=None
+        )
+        hosts = group.hosts
+    # Stable: the head first, then the others in their order.
+    return tuple(sorted(hosts, key=lambda host: host != told.head))

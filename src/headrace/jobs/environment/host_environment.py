@@ -1,0 +1,335 @@
+"""The construction of the script environment on a host, with channels and /gcs mounts.
+
+On Vertex AI `/gcs/BUCKET` is there, and scripts name paths in it: Cloud Storage FUSE shows it there
+(cloud.google.com/vertex-ai/docs/training, "Mount Cloud Storage"). Which buckets a script means, its
+arguments say, or its own text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import LaunchError, UsageError
+from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.data.channels.modes import ChannelMounts
+from headrace.data.channels.mount import NoMountError
+from headrace.data.channels.resolve import resolve_channels, script_channels
+from headrace.data.channels.spec import parse_cache_limit, read_channels
+from headrace.jobs.environment.existing_job import check_variables, find_existing_job
+from headrace.jobs.environment.host_layout import HostLayout, free_master_port, layout_single_host
+from headrace.jobs.environment.script_environment import (
+    EnvironmentSpec,
+    ScriptEnvironment,
+    build_environment,
+    check_environment,
+    existing_job_environment,
+    variables_before_channels,
+)
+from headrace.jobs.spec import ContractOptions
+from headrace.platforms.sagemaker.folders import DEFAULT_BASE, SageMakerFolders
+from headrace.platforms.script_contract import ScriptContract, script_arguments
+from headrace.platforms.training_job import Distribution, HostResources, TrainingJob
+
+_GCS_ROOT = Path("/gcs")
+# A bucket's name: cloud.google.com/storage/docs/buckets, "Naming". Scripts write /gcs for gs:/.
+_BUCKET_NAME = r"([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?![A-Za-z0-9._-])"
+_BY_PATH = re.compile(rf"(?<![\w/.-])/gcs/{_BUCKET_NAME}")
+_BY_URL = re.compile(rf"\b(?:gs|gcs)://{_BUCKET_NAME}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketMounts:
+    """Such folders of one host.
+
+    Attributes:
+        places: Where each lies, by the path at which a script sees it.
+        mounts: What shows them.
+    """
+
+    places: Mapping[str, str]
+    mounts: ChannelMounts
+
+
+def mount_buckets(
+    options: ContractOptions, script: str, arguments: Iterable[str], folder: Path
+) -> BucketMounts:
+    """Show the buckets that a script on Vertex AI means, read only, until the job's end.
+
+    Where that cannot be, it is told.
+
+    Args:
+        options: What the script is told.
+        script: Its path, or a module's name.
+        arguments: Its own.
+        folder: Where mounts lie; made.
+    """
+    mounts = ChannelMounts(
+        folder, parse_cache_limit(options.cache_limit) if options.cache_limit else None
+    )
+    places: dict[str, str] = {}
+    for bucket in sorted(_buckets_of_script(options, script, arguments)):
+        place = _GCS_ROOT / bucket
+        if place.exists():  # others show it
+            continue
+        try:
+            places[str(place)] = str(_mount_bucket(bucket, place, mounts))
+        except (NoMountError, UsageError, OSError) as error:
+            print_status(
+                f"headrace: {place} is not there, as it would be on Vertex AI: {error}. Give the "
+                f"data as --channel training=gs://{bucket}/..., and read AIP_TRAINING_DATA_URI.\n"
+            )
+    return BucketMounts(places=places, mounts=mounts)
+
+
+def _mount_bucket(bucket: str, place: Path, mounts: ChannelMounts) -> Path:
+    if not can_bind_mount(str(place)):
+        raise NoMountError("a process may mount nothing here")
+    return mounts.mount_bucket(bucket)
+
+
+def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterable[str]) -> set[str]:
+    if "vertex" not in options.contracts:
+        return set()
+    own = ""
+    with suppress(OSError, UnicodeDecodeError):  # a module's name, or a program
+        own = Path(script).read_text()
+    texts = [*arguments, *map(str, options.hyperparameters.values())]
+    found = {name for text in (own, *texts) for name in _BY_PATH.findall(text)}
+    if str(_GCS_ROOT) in own:  # it makes paths of URLs, perhaps
+        found.update(name for text in texts for name in _BY_URL.findall(text))
+    return found
+
+
+def has_platform_contract(options: ContractOptions) -> bool:
+    """Whether the script is told of its job by more than torchrun's variables."""
+    return bool(set(options.contracts) - {"torchrun"})
+
+
+def plain_environment(options: ContractOptions) -> ScriptEnvironment:
+    """Return the site of a script that is told nothing but its arguments."""
+    arguments = script_arguments((), options.hyperparameters)
+    return ScriptEnvironment(arguments=tuple(arguments), folder=_code_folder(options))
+
+
+def _code_folder(options: ContractOptions) -> str | None:
+    return str(Path(options.source_dir).resolve()) if options.source_dir else None
+
+
+def single_host_environment(
+    options: ContractOptions,
+    *,
+    script: str,
+    is_module: bool,
+    folder: Path,
+    distribution: Distribution | None,
+    count_devices: Callable[[], int],
+    training: str | None = None,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> ScriptEnvironment:
+    """Make the site of a job on this host alone; see `host_environment`.
+
+    Args:
+        options: What the script is to be told.
+        script: Its path, or its module's name.
+        is_module: The script is a module's name.
+        folder: The run's.
+        distribution: What starts the ranks; None: the script runs once.
+        count_devices: Returns how many this host has; asked where a script is told of them.
+        training: The group that trains, where the command line names one.
+        arguments: The script's own.
+        environment: Variables that the command line gives the script.
+
+    Raises:
+        UsageError: A channel is not there, say.
+        LaunchError: The folders cannot be made.
+    """
+    if not has_platform_contract(options):
+        return plain_environment(options)
+    outer = find_existing_job(options, training)
+    if outer is not None:
+        print_status(
+            f"headrace: this is host {outer.told.here} of a job of {len(outer.told.hosts)}, whose "
+            "folders and variables the script gets\n"
+        )
+        has_ranks = distribution is not None and outer.has_local_ranks
+        return existing_job_environment(
+            options.contracts, options.hyperparameters, has_ranks=has_ranks,
+            folder=_code_folder(options),
+        )  # fmt: skip
+    devices = count_devices()
+    plan = layout_single_host(
+        folder.name, distribution=distribution, devices=devices,
+        can_bind_mount=can_bind_mount(DEFAULT_BASE) and not is_below_default_base(options, script),
+        master_port=free_master_port(options.contracts),
+    )  # fmt: skip
+    site = host_environment(
+        options, plan, plan.hosts[0], script=script, is_module=is_module, folder=folder,
+        devices=devices, arguments=arguments, environment=environment,
+    )  # fmt: skip
+    return replace(site, runs_once=distribution is None)
+
+
+def host_environment(
+    options: ContractOptions,
+    plan: HostLayout,
+    host: str,
+    *,
+    script: str,
+    is_module: bool,
+    folder: Path,
+    devices: int = 0,
+    cores: int | None = None,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> ScriptEnvironment:
+    """Make the site of this host.
+
+    Args:
+        options: What the script is to be told.
+        plan: The job's hosts.
+        host: This one, as the plan calls it.
+        script: Its path, or its module's name.
+        is_module: The script is a module's name.
+        folder: The run's, on this host.
+        devices: This host's.
+        cores: Likewise; None: all that this process may use.
+        arguments: The script's own.
+        environment: Variables that the command line gives the script.
+
+    Raises:
+        UsageError: A channel is not there, say, or variables contradict one another.
+        StorageError: One cannot be copied.
+        LaunchError: The folders cannot be made.
+    """
+    request = _environment_spec(options, plan, host, script, folder, is_module=is_module)
+    machine = host_resources(cores, devices, _interface(plan.addresses[host]))
+    told = variables_before_channels(request, machine, can_bind_mount=plan.can_bind_mount)
+    check_variables(told)  # before anything is copied
+    check_environment(environment, told)
+    pipes = Path(SageMakerFolders(str(request.base)).data)
+    brought = resolve_channels(options, request.script.job, host, request.folder, pipes)
+    buckets = mount_buckets(options, script, arguments, request.folder / "buckets")
+    request = replace(request, channels=brought.places, places=buckets.places)
+    try:
+        site = build_environment(request, machine, can_bind_mount=plan.can_bind_mount)
+    except OSError as error:
+        raise LaunchError(
+            f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
+            "or take another folder with --run-dir."
+        ) from error
+    check_variables(site.environment)
+    if brought.piped is not None and site.tree is not None:
+        brought.piped.serve()
+    if site.tree is not None and not plan.can_bind_mount:
+        print_status(
+            f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
+            f"{site.tree.folders.base}; SM_* variables name it\n"
+        )
+    return replace(site, held=(*brought.held, buckets.mounts))
+
+
+def is_below_default_base(options: ContractOptions, script: str) -> bool:
+    """Whether code or data lie below a real /opt/ml, where nothing else must be seen then."""
+    specs = read_channels(options.channels, options.input_modes).values()
+    local = [each.uri for each in specs if each.is_local]
+    own = [options.source_dir or str(Path(script).parent), *local]
+    return any(Path(each).resolve().is_relative_to(DEFAULT_BASE) for each in own)
+
+
+def _environment_spec(
+    options: ContractOptions,
+    plan: HostLayout,
+    host: str,
+    script: str,
+    folder: Path,
+    *,
+    is_module: bool,
+) -> EnvironmentSpec:
+    code = Path(options.source_dir or ("." if is_module else Path(script).parent)).resolve()
+    entry_point = script if is_module else _relative_script(code, script)
+    return EnvironmentSpec(
+        script=ScriptContract(
+            contracts=options.contracts,
+            job=_training_job(options, plan, entry_point, code),
+            host=host,
+        ),
+        addresses=plan.addresses,
+        folder=folder / "hosts" / host,
+        output=folder / "output",
+        code=code,
+        is_code_named=options.source_dir is not None,
+        channels={},
+        checkpoints_at=options.checkpoint_local_path,
+    )
+
+
+def _training_job(
+    options: ContractOptions,
+    plan: HostLayout,
+    entry_point: str,
+    code: Path,
+) -> TrainingJob:
+    return TrainingJob(
+        name=plan.job,
+        groups=plan.groups,
+        entry_point=entry_point,
+        distribution=plan.distribution,
+        distributed=plan.distributed,
+        processes_per_host=options.processes_per_host,
+        channels=script_channels(options),
+        hyperparameters=options.hyperparameters,
+        submitted=str(code),
+        region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
+        master_port=plan.master_port,
+    )
+
+
+def host_resources(cores: int | None, devices: int, interface: str = "lo") -> HostResources:
+    """Return a host as its script is told of it.
+
+    Args:
+        cores: Of the host; None: those of this process.
+        devices: Accelerators of the host.
+        interface: Over which it reaches the other hosts; of emulated ones the loopback.
+    """
+    return HostResources(
+        cpus=cores or len(os.sched_getaffinity(0)),
+        gpus=devices,
+        interface=interface,
+        torch=_torch_version(),
+    )
+
+
+def _torch_version() -> str:
+    """Return the version of PyTorch here, without importing it; "": it is not installed."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _interface(address: str) -> str:
+    """Return the network interface that has an address; all of 127.0.0.0/8 are lo's."""
+    if address.startswith("127."):
+        return "lo"
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == address for each in addresses):
+            return name
+    return "eth0"
+
+
+def _relative_script(code: Path, script: str) -> str:
+    path = Path(script).parent.resolve() / Path(script).name  # a link is called what it is called
+    return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)

@@ -1,0 +1,256 @@
+"""`headrace run` as a rank of torchrun: the ranks of a host share one run.
+
+The first rank of a host is the leader: it makes the run's attempt, and all that the script is to
+find. The followers run the script with what it shares. They meet in the folder that torchrun's
+agent makes for each start of its ranks, whose path every rank has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import LaunchError
+from headrace.core.files import write_text_atomically
+from headrace.core.process.supervision import exit_code_of, signals_blocked
+from headrace.core.world import World, current_world
+from headrace.jobs.cli_args import DirectJob
+from headrace.jobs.environment.script_environment import ScriptEnvironment
+from headrace.jobs.failure import describe_exit
+from headrace.jobs.output.script_output import run_script, script_command
+from headrace.records.launcher import process_identity, running_pid
+from headrace.records.run_folder import RunFolder
+
+_RUN_FILE = "headrace-run.json"  # beside the folders of all starts
+_LEADER_FILE, _FOLLOWER_FILE = "headrace.json", "headrace-{}.json"
+_MAX_START_S = 120.0  # all ranks are started at once, but a full host is slow
+_POLL_S = 0.05
+_KILLED = 128 + 9
+_STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderMessage:
+    """What the leader tells the other ranks of its host.
+
+    Attributes:
+        run_dir: The run's folder.
+        attempt: The attempt's number.
+        environment: Variables of the script; None removes one.
+        arguments: The script's, before the user's own.
+        folder: Where it starts; None: where it would anyway.
+        places: Folders and files that it sees elsewhere, by the place where it does.
+    """
+
+    run_dir: str
+    attempt: int
+    environment: Mapping[str, str | None]
+    arguments: tuple[str, ...] = ()
+    folder: str | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NestedRank:
+    """This process, as one of such ranks.
+
+    Attributes:
+        world: Its place among them.
+        start: The folder of this start of the ranks, on this host.
+        command: The command line that started them all.
+    """
+
+    world: World
+    start: Path
+    command: tuple[str, ...]
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it is the first one of its host."""
+        return self.world.local_rank == 0
+
+    def run_before(self) -> str | None:
+        """Return the run of the same ranks' earlier starts; None: this is the first."""
+        told = _read_message(self.start.parent / _RUN_FILE)
+        return None if told is None else str(told["run_dir"])
+
+    def announce_leader(self) -> None:
+        """Say that this rank leads, though what it has to tell takes its time; LaunchError."""
+        print_status(
+            f"headrace: rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
+            "ranks on this host are one run\n"
+        )
+        _write_message(self.start / _LEADER_FILE, {"leader": process_identity(os.getpid())})
+
+    def share_with_followers(self, leader_message: LeaderMessage) -> None:
+        """Have the other ranks begin; raises LaunchError."""
+        _write_message(self.start.parent / _RUN_FILE, {"run_dir": leader_message.run_dir})
+        _write_message(
+            self.start / _LEADER_FILE,
+            {"leader": process_identity(os.getpid()), "led": asdict(leader_message)},
+        )
+
+    def wait_for_leader(self) -> LeaderMessage:
+        """Return what the leader tells, as soon as it does.
+
+        Raises:
+            LaunchError: There is none, or it has ended.
+        """
+        self._write_state({})
+        deadline = time.monotonic() + _MAX_START_S
+        while True:
+            told = _read_message(self.start / _LEADER_FILE)
+            if told is not None and "led" in told:
+                return LeaderMessage(
+                    **{**told["led"], "arguments": tuple(told["led"]["arguments"])}
+                )
+            if told is not None and running_pid(told["leader"]) is None:
+                raise LaunchError(
+                    f"Rank {self.world.rank} was not started: the first rank of this host ended "
+                    "before; see what it said."
+                )
+            if told is None and time.monotonic() > deadline:
+                raise LaunchError(
+                    f"Rank {self.world.rank} heard nothing of its host's first rank for "
+                    f"{_MAX_START_S:g} s: have torchrun start headrace run as every rank."
+                )
+            time.sleep(_POLL_S)
+
+    def note_end(self, code: int) -> None:
+        """Tell the leader how this rank ended; raises LaunchError."""
+        self._write_state({"code": code})
+
+    def verdict(self, code: int) -> int:
+        """Return how the ranks of this host ended; where the leader ended well, once all have.
+
+        Args:
+            code: The leader's exit code. If it failed, torchrun is to know that at once: it ends
+                the others.
+        """
+        codes = [code]
+        deadline = time.monotonic() + _MAX_START_S
+        for number in range(1, self.world.local_size):
+            while (found := self._code_of(number, deadline)) is None and code == 0:
+                time.sleep(_POLL_S)
+            codes.append(found or 0)
+        failed = [each for each in codes if each and each not in _STOP_CODES]
+        return failed[0] if failed else next(filter(None, codes), 0)
+
+    def _code_of(self, number: int, deadline: float) -> int | None:
+        """Return how another rank ended; None: it runs, or is only to begin."""
+        file = self.start / _FOLLOWER_FILE.format(number)
+        told = _read_message(file)
+        if told is None:
+            return 0 if time.monotonic() > deadline else None
+        if "code" not in told and running_pid(told["rank"]) is None:
+            told = _read_message(file) or told  # it may have ended in between, and well
+            return int(told.get("code", _KILLED))
+        return told.get("code")
+
+    def _write_state(self, more: Mapping[str, Any]) -> None:
+        file = self.start / _FOLLOWER_FILE.format(self.world.local_rank)
+        _write_message(file, {"rank": process_identity(os.getpid()), **more})
+
+
+def find_nested_rank() -> NestedRank | None:
+    """Return the rank of torchrun's that this process is; None: it is none.
+
+    Ranks of Headrace's own jobs are none, nor is what a rank's script starts.
+    """
+    if env.RUN_DIR.get() or not env.TORCHRUN_ID.get() or env.RANK.get() is None:
+        return None
+    agent = _torchrun_command()
+    if agent is None:
+        return None
+    error_file = env.ERROR_FILE.get()
+    start = Path(error_file).parent.parent if error_file else None
+    if start is None or not start.is_dir():
+        print_status(
+            "headrace: a rank of torchrun's that names no folder of its start "
+            f"({env.ERROR_FILE.name}): it is a run of its own\n"
+        )
+        return None
+    return NestedRank(world=current_world(), start=start, command=agent)
+
+
+def _torchrun_command() -> tuple[str, ...] | None:
+    """Return the command line of the process that made the ranks; None: a script is in between.
+
+    Shells and the like between it and this process are part of the rank.
+    """
+    try:
+        for parent in psutil.Process().parents():
+            if env.TORCHRUN_ID.name not in env.initial_names_of(parent.pid):
+                return tuple(parent.cmdline())
+            if Path(parent.exe()).name.startswith("python"):
+                return None
+    except (OSError, psutil.Error):  # another user's
+        return ("torchrun",)
+    return ("torchrun",)
+
+
+def _read_message(file: Path) -> dict[str, Any] | None:
+    try:
+        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return told
+
+
+def _write_message(file: Path, told: Mapping[str, Any]) -> None:
+    try:
+        write_text_atomically(file, json.dumps(told))
+        with suppress(OSError):  # variables may hold secrets; torchrun's own folder is private
+            file.chmod(0o600)
+    except OSError as error:
+        raise LaunchError(
+            f"The ranks of torchrun's job cannot meet in {file.parent}: {error}. Make room there, "
+            "or name another folder by torchrun's --log-dir."
+        ) from error
+
+
+def run_follower(job: DirectJob, script: str, rank: NestedRank) -> int:
+    """Run the script and return its exit code, or 128 + a signal.
+
+    Args:
+        job: What the command line asks for.
+        script: The script, or a module's name.
+        rank: This process.
+
+    Raises:
+        LaunchError: There is no first rank, or it has ended.
+    """
+    leader_message = rank.wait_for_leader()
+    site = ScriptEnvironment(
+        environment={},
+        arguments=leader_message.arguments,
+        folder=leader_message.folder,
+        places=dict(leader_message.places),
+    )
+    log = (
+        RunFolder(Path(leader_message.run_dir)).logs(leader_message.attempt)
+        / f"rank-{rank.world.rank}.stderr"
+    )
+    with signals_blocked() as held:
+        returncode = run_script(
+            script_command(job, script, site),
+            site=site,
+            environment=leader_message.environment,
+            log=log,
+            held=held,
+        )
+        code = exit_code_of(returncode)
+        rank.note_end(code)
+    if returncode != 0:
+        print_status(f"headrace: {job.script}: {describe_exit(returncode)}; log: {log}\n")
+    return code

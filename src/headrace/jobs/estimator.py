@@ -1,0 +1,441 @@
+"""`headrace.Estimator`: a training job described in Python, with SageMaker's names.
+
+It starts `headrace run` in a process of its own, so what it does can be typed as well. An Estimator
+that is attached to a run reads the run's job from run.json; `update_profiler` changes how a running
+job is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import LaunchError, UsageError
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.jobs.job_arguments import JobArguments
+from headrace.jobs.job_description import (
+    JobDescription,
+    RunCommand,
+    as_json,
+    build_run_command,
+    describe,
+    run_stem,
+)
+from headrace.jobs.recording import check_interval
+from headrace.jobs.run_handle import RunHandle
+from headrace.jobs.sagemaker_sdk.config import FrameworkProfile, read_profile
+from headrace.jobs.sagemaker_sdk.debugger import ProfilerRule, ignored_settings, read_rules
+from headrace.jobs.sagemaker_sdk.inputs import Input, named_inputs
+from headrace.records.launcher import hide_secrets
+from headrace.records.redaction import HIDDEN
+from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder, open_run_folder
+
+_FIT_KEYS = ("inputs", "notes", "experiment_config", "profiler_updates")
+_IGNORED_FLAGS = ("--run-dir=", "--name=")
+_Result = TypeVar("_Result")
+_Params = ParamSpec("_Params")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedJob:
+    """A job, as its run's folder tells it.
+
+    Attributes:
+        given: The arguments of an Estimator of it.
+        inputs: Its channels, by their names.
+        experiment_config: SageMaker's; None: there was none.
+        folder: Where it was started: its paths begin there; None: in the folder of whoever asks.
+        lacks: Why an Estimator of it cannot start it again; None: it can.
+    """
+
+    given: Mapping[str, Any]
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    experiment_config: Mapping[str, str] | None = None
+    folder: Path | None = None
+    lacks: str | None = None
+
+
+def recorded_job(run: RunHandle) -> RecordedJob:
+    """Return the job of a run.
+
+    Raises:
+        UsageError: Nothing of it ever began.
+    """
+    attempt = run.attempt
+    if attempt is None or not attempt.argv:
+        raise UsageError(f"{run.path} tells of no attempt: there is nothing to attach to.")
+    asked = attempt.asked
+    script = {"entry_point": attempt.argv[0]}
+    if "entry_point" not in asked:
+        return RecordedJob(given=script, lacks="it was started from a command line")
+    given = {name: value for name, value in asked.items() if name not in _FIT_KEYS}
+    try:
+        job = describe(given, "")
+        inputs = named_inputs(asked.get("inputs"), "")
+        words = {*build_run_command(job, inputs).flags, job.entry_point}
+    except UsageError as error:
+        return RecordedJob(given=script, lacks=f"what it was asked for cannot be read: {error}")
+    return RecordedJob(
+        given=given,
+        inputs=inputs,
+        experiment_config=asked.get("experiment_config"),
+        folder=Path(attempt.folder) if attempt.folder else None,
+        lacks=_restart_obstacle(attempt, words),
+    )
+
+
+def _restart_obstacle(attempt: Attempt, words: set[str]) -> str | None:
+    if attempt.hides_secrets or HIDDEN in json.dumps(attempt.asked):
+        return "it was given a secret, which was not written down"
+    more = [each for each in attempt.command[2:]
+            if each not in words and not each.startswith(_IGNORED_FLAGS)]  # fmt: skip
+    return f"its command line had more to say: {shlex.join(more)}" if more else None
+
+
+class ClassOrInstanceMethod(Generic[_Result, _Params]):
+    """A method that is called on a class, or on one of its instances: it gets which of them.
+
+    Args:
+        function: The method.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Any, _Params], _Result]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: object | None, owner: type) -> Callable[_Params, _Result]:
+        return MethodType(self._function, owner if instance is None else instance)
+
+
+_DEEP_S = 20.0
+_UPDATE_PREFIX = "update_profiler: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilerUpdate:
+    """What is to change; None: that stays.
+
+    Attributes:
+        rules: Rules that are checked, too, when the run has ended.
+        system_monitor_interval_millis: Milliseconds between samples of the system.
+        s3_output_path: SageMaker's place for what is recorded.
+        framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
+        disable_framework_metrics: Look closer no more.
+        deep_s: Look closer for so many seconds.
+    """
+
+    rules: object | None
+    system_monitor_interval_millis: int | None
+    s3_output_path: str | None
+    framework_profile_params: object | None
+    disable_framework_metrics: bool
+    deep_s: float | None
+
+    def apply(self, run: RunHandle) -> None:
+        """Change how a run is recorded, and write down in its folder what was asked.
+
+        Raises:
+            UsageError: Nothing is to change, or a value cannot be; all stays as it is.
+            RecordsError: It does not run, or is not recorded.
+        """
+        millis = self.system_monitor_interval_millis
+        interval_s = None if millis is None else check_interval(f"{millis}ms")
+        rules = [] if self.rules is None else read_rules(self.rules, _UPDATE_PREFIX)
+        profile = read_profile(self.framework_profile_params)
+        self._check(profile)
+        switch = run.switch()
+        switch.on = True
+        if interval_s is not None:
+            switch.interval_s = interval_s
+        if self.disable_framework_metrics:
+            switch.end_deep()
+        elif self.deep_s is not None or profile is not None:
+            duration = profile.duration if isinstance(profile, FrameworkProfile) else None
+            switch.go_deep(self.deep_s or duration or _DEEP_S)
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        update = {name: value for name, value in given.items() if value}
+        told = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
+        _record_update(run, hide_secrets(told))
+        for note in ignored_settings(
+            rules=rules, profile=profile, s3_output_path=self.s3_output_path
+        ):
+            print_status(f"headrace: {_UPDATE_PREFIX}{note}\n")
+
+    def _check(self, profile: object | None) -> None:
+        changes = (self.rules, self.system_monitor_interval_millis, self.s3_output_path, profile,
+                   self.disable_framework_metrics, self.deep_s)  # fmt: skip
+        if not any(each is not None and each is not False for each in changes):
+            raise UsageError(
+                f"{_UPDATE_PREFIX}say what is to change, such as system_monitor_interval_millis=500."
+            )
+        if self.disable_framework_metrics and (profile is not None or self.deep_s is not None):
+            asked = "deep_s" if profile is None else "framework_profile_params"
+            raise UsageError(
+                f"{_UPDATE_PREFIX}disable_framework_metrics and {asked}: give one of them."
+            )
+
+
+def _record_update(run: RunHandle, told: dict[str, list[object]]) -> None:
+    attempt = run.attempt
+    asked = {} if attempt is None else attempt.asked
+    changes = {"profiler_updates": [*asked.get("profiler_updates", []), told["update"]]}
+    if told["rules"]:
+        changes["rules"] = [*asked.get("rules", []), *told["rules"]]
+    RunFolder(run.path).note_job_request(run.number, changes)
+
+
+_ESTIMATOR_PREFIX = "Estimator: "
+
+
+class Estimator:
+    """A training job that can be started, also several times.
+
+    docs/estimator.md tells all arguments; None stands for one that is not given.
+
+    Args:
+        entry_point: The script, from `source_dir` on where that is given.
+        arguments: What else there is to say: `source_dir`, `hyperparameters`, `instance_groups` or
+            `instance_count` and `instance_type`, `distribution`, ...
+
+    Attributes:
+        latest_run: The run that was started last, or attached to; None: there was none.
+
+    Raises:
+        UsageError: There is no such argument (the nearest is named), or its value cannot be.
+
+    Example:
+        Estimator("train.py", hyperparameters={"epochs": 3}).fit({"train": "s3://bucket/train"})
+    """
+
+    def __init__(self, entry_point: str, **arguments: Unpack[JobArguments]) -> None:
+        self._given: dict[str, Any] = {"entry_point": entry_point, **arguments}
+        self._job = describe(self._given, _ESTIMATOR_PREFIX)
+        self.latest_run: RunHandle | None = None
+        self._recorded: RecordedJob | None = None
+
+    @ClassOrInstanceMethod
+    def attach(self: Estimator | type[Estimator], run: str | Path) -> Estimator:
+        """Take up a run that another process started.
+
+        On the class it returns an Estimator of that run's job, as far as its folder tells it: its
+        `fit()` starts the same job anew. On an Estimator it changes `latest_run` alone.
+
+        Args:
+            run: The run's folder, or its name below the runs folder.
+
+        Raises:
+            UsageError: There is no such run.
+        """
+        found = RunHandle.of(run)
+        job = recorded_job(found)
+        if isinstance(self, Estimator):
+            estimator = self
+        else:
+            estimator = self(**job.given)
+            estimator._recorded = job  # noqa: SLF001 - its own
+        estimator.latest_run = found
+        return estimator
+
+    def fit(
+        self,
+        inputs: Input | Mapping[str, Input] | None = None,
+        wait: bool = True,  # noqa: FBT001, FBT002 - SageMaker's
+        logs: bool = True,  # noqa: FBT001, FBT002
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the job.
+
+        Args:
+            inputs: The channels: URLs or paths, TrainingInput, FileSystemInput, by their names;
+                one alone is the channel `training`. None: those of the run attached to, if any.
+            wait: Wait for its end. The job then ends with this process, too; otherwise it goes on.
+            logs: While waiting, show what it says.
+            job_name: The run's name; one that there is goes on with its next attempt.
+            experiment_config: SageMaker's; recorded, and told to a script by Vertex AI's contract.
+
+        Raises:
+            UsageError: A value that cannot be; nothing has run.
+            LaunchError: The job failed; the message ends with its last words.
+        """
+        lowered = self._lowered(inputs, experiment_config)
+        for note in lowered.notes:
+            print_status(f"headrace: {note}\n")
+        self.latest_run = None
+        self.latest_run = run = _start_run(
+            lowered, job_name or self._job.job_name, run_stem(self._given), tied=wait,
+            folder=self._folder(),
+        )  # fmt: skip
+        if not wait:
+            return
+        try:
+            _ = run.logs() if logs else run.wait()
+        except KeyboardInterrupt:
+            print_status(f"headrace: {run.name} is asked to stop\n")
+            run.stop()
+            raise
+        _check_run(run)
+
+    def dry_run(self, inputs: Input | Mapping[str, Input] | None = None) -> str:
+        """Return what `fit` would start: hosts, ranks, variables, arguments, data to move.
+
+        Raises:
+            UsageError: A value that cannot be.
+        """
+        lowered = self._lowered(inputs, None)
+        ended = subprocess.run(
+            [*_HEADRACE, *lowered.flags, "--dry-run", lowered.script],
+            env=env.child_environment(lowered.variables),
+            cwd=self._folder(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            said = ended.stderr.strip().removeprefix("headrace: ")
+            wrong = ended.returncode == UsageError.exit_code
+            raise UsageError(said) if wrong else LaunchError(said)
+        return ended.stdout
+
+    def logs(self) -> None:
+        """Show what the latest run says, from its beginning until its end."""
+        self._run().logs()
+
+    def wait(self) -> None:
+        """Wait for the end of the latest run; raises as `fit` does."""
+        run = self._run()
+        run.wait()
+        _check_run(run)
+
+    def stop(self, grace_s: float = 120.0) -> None:
+        """Ask the latest run to stop; after the grace, in seconds, kill it. Nothing is left."""
+        self._run().stop(grace_s)
+
+    def update_profiler(
+        self,
+        rules: Sequence[ProfilerRule] | None = None,
+        system_monitor_interval_millis: int | None = None,
+        s3_output_path: str | None = None,
+        framework_profile_params: object | None = None,
+        disable_framework_metrics: bool = False,  # noqa: FBT001, FBT002 - SageMaker's
+        *,
+        deep_s: float | None = None,
+    ) -> None:
+        """Change how the latest run is recorded while it runs; run.json has what was asked.
+
+        Args:
+            rules: Rules of SageMaker Debugger's that are checked, too, when it has ended.
+            system_monitor_interval_millis: Milliseconds between samples of the system.
+            s3_output_path: SageMaker's; what is recorded lies in the run's folder.
+            framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
+            disable_framework_metrics: Look closer no more; steps are recorded as usual.
+            deep_s: Look closer for so many seconds, and trace a few steps.
+
+        Raises:
+            UsageError: Nothing is to change, or a value cannot be.
+            RecordsError: It does not run, or is not recorded.
+        """
+        ProfilerUpdate(
+            rules=rules,
+            system_monitor_interval_millis=system_monitor_interval_millis,
+            s3_output_path=s3_output_path,
+            framework_profile_params=framework_profile_params,
+            disable_framework_metrics=disable_framework_metrics,
+            deep_s=deep_s,
+        ).apply(self._run())
+
+    def disable_profiling(self) -> None:
+        """Record nothing of the latest run from now on; raises RecordsError."""
+        self._run().switch().on = False
+
+    def enable_default_profiling(self) -> None:
+        """Record the latest run from now on; raises RecordsError."""
+        self._run().switch().on = True
+
+    def _run(self) -> RunHandle:
+        if self.latest_run is None:
+            raise UsageError("No run was started yet: call fit(), or Estimator.attach(run).")
+        return self.latest_run
+
+    def _folder(self) -> Path | None:
+        """Return where the job starts; None: here."""
+        folder = None if self._recorded is None else self._recorded.folder
+        if folder is not None and not folder.is_dir():
+            raise UsageError(
+                f"the job was started in {folder}, which is gone, and its paths begin there. Bring "
+                "it back, or describe the job by an Estimator of its own."
+            )
+        return folder
+
+    def _lowered(self, inputs: object, experiment_config: Mapping[str, str] | None) -> RunCommand:
+        job: JobDescription = self._job
+        recorded = self._recorded
+        if recorded is not None:
+            if recorded.lacks is not None:
+                raise UsageError(
+                    f"this Estimator was attached to a run, and cannot start its job again: "
+                    f"{recorded.lacks}. Describe the job by an Estimator of its own, or see "
+                    "headrace resume."
+                )
+            inputs = recorded.inputs if inputs is None else inputs
+            experiment_config = experiment_config or recorded.experiment_config
+        if experiment_config is not None:
+            job = replace(job, asked={**job.asked, "experiment_config": dict(experiment_config)})
+        return build_run_command(job, named_inputs(inputs, _ESTIMATOR_PREFIX), _ESTIMATOR_PREFIX)
+
+
+PyTorch = Estimator
+"""SageMaker's name of it."""
+_HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
+
+
+def _start_run(
+    lowered: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
+) -> RunHandle:
+    run = open_run_folder(run_dir=None, name=name, script=stem)
+    before = len(run.attempts())
+    run.check_free()
+    command = [*_HEADRACE, f"--run-dir={run.path}", *lowered.flags, lowered.script]
+    with (run.path / LAUNCHER_LOG).open("ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            parent_bound_command(sys.executable, command) if tied else command,
+            env=env.child_environment({**lowered.variables, env.JOB_REQUEST.name: lowered.asked}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,  # a notebook's ctrl-C, or its end, is no signal to the job
+        )
+    return RunHandle(path=run.path, number=before + 1, begin=begin, process=process)
+
+
+def _check_run(run: RunHandle) -> None:
+    try:
+        run.check()
+    finally:
+        _remove_refused(run)
+    if run.state == "Stopped":
+        attempt = run.attempt
+        why = f" ({attempt.reason})" if attempt is not None and attempt.reason else ""
+        print_status(
+            f"headrace: {run.name} was stopped{why}: look whether it did what you expect\n"
+        )
+
+
+def _remove_refused(run: RunHandle) -> None:
+    """Remove the folder of a run that never was."""
+    others = [path for path in run.path.iterdir() if path.name != LAUNCHER_LOG]
+    if not others and not RunFolder(run.path).attempts():
+        (run.path / LAUNCHER_LOG).unlink(missing_ok=True)
+        run.path.rmdir()

@@ -1,0 +1,1 @@
+"""A job on several hosts: its driver, and what each host runs."""

@@ -1,0 +1,416 @@
+"""`headrace cluster join`: a Ray cluster of a job's hosts, and the script on its head.
+
+Every host runs it. The cluster lasts as long as the job: each host ends its own part of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from headrace.cluster.addresses import find_this_host, head_address
+from headrace.cluster.join_client import JoinClient, JoinWait
+from headrace.cluster.join_server import JoinServer
+from headrace.cluster.ray_driver import import_ray
+from headrace.cluster.ray_node import (
+    TOKEN_HINT,
+    FreeMemory,
+    RayNode,
+    RayNodeSpec,
+    configured_token,
+    head_flags,
+    make_node_folder,
+    new_token,
+    object_store_bytes,
+    write_token_file,
+)
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError, LaunchError, UsageError
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, signals_blocked, wait_for
+from headrace.core.units import parse_seconds
+from headrace.jobs.environment.existing_job import read_resource_config
+from headrace.jobs.hosts.cluster_options import AUTO
+from headrace.platforms.cluster_hosts import ClusterHostFlags, ClusterHosts, find_cluster_hosts
+from headrace.platforms.instance_groups import GroupSpec, parse_groups
+
+_JOIN_FLAGS = ("--head", "--group", "--hosts", "--port", "--hosts-timeout", "--token-file")
+_DECIDED = ("--engine", "--address")
+_SHARED_FLAGS = ("--offload", "--driver")  # of `headrace run`
+_PORT = 6379
+_HOSTS_S = 600.0
+_HOW = (
+    "Write it as: headrace cluster join [its own flags] [flags of headrace run] script.py "
+    "[arguments]."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinOptions:
+    """What a command line of `headrace cluster join` asks for.
+
+    Attributes:
+        told: What it says about hosts.
+        port: Of Ray on the head; the one after it is where hosts say that they are there.
+        hosts_s: Longest wait for the hosts, in seconds.
+        token_file: Holds Ray's token; None: not told.
+        groups: What the job wants; empty: all hosts there are.
+        driver: The script uses Ray itself.
+        run: The flags of `headrace run`, the script and its arguments.
+    """
+
+    told: ClusterHostFlags
+    port: int
+    hosts_s: float
+    token_file: str | None
+    groups: tuple[GroupSpec, ...]
+    driver: bool
+    run: tuple[str, ...]
+
+    def contract(self) -> ClusterHosts:
+        """Return which hosts there are, and which one this is; raises UsageError."""
+        names = [variable.name for variable in env.HOST_LIST_VARIABLES]
+        return find_cluster_hosts(
+            env.values_of(names), read_resource_config(), self.told, find_this_host
+        )
+
+
+def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
+    """Return what a command line asks for; `headrace run` reads the rest of it.
+
+    `--group NAME` is this host's group; `--group NAME=HOSTS`, which `headrace run` takes, is how
+    many hosts of a group the job wants.
+
+    Raises:
+        UsageError: There is no script, or a flag that cannot be.
+    """
+    own, run = _split(argv)
+    for flag in _DECIDED:
+        if flag in own:
+            raise UsageError(f"{flag}: the cluster is the one that the hosts make. Leave it out.")
+    told = {flag: values[-1] for flag, values in own.items()}
+    groups = own.get("--group", [])
+    of_here = [group for group in groups if "=" not in group]
+    if len(set(of_here)) > 1:
+        raise UsageError(
+            f"--group {of_here[0]} and --group {of_here[1]}: this host is in one group. How many "
+            "hosts of a group the job wants is --group NAME=HOSTS."
+        )
+    wanted = parse_groups([group for group in groups if "=" in group])
+    offload = told.get("--offload")
+    # `headrace run` waits as long for hosts that come back.
+    passed = [f"--hosts-timeout={told['--hosts-timeout']}"] if "--hosts-timeout" in told else []
+    hosts = told.get("--hosts", "").split(",") if "--hosts" in told else []
+    return JoinOptions(
+        told=ClusterHostFlags(
+            head=told.get("--head"),
+            group=of_here[0] if of_here else None,
+            hosts=tuple(host.strip() for host in hosts if host.strip()),
+            training=wanted[0].name if wanted else None,
+            offload=offload if offload != AUTO else None,
+        ),
+        port=_port(told),
+        hosts_s=parse_seconds(told.get("--hosts-timeout", f"{_HOSTS_S}s")),
+        token_file=told.get("--token-file"),
+        groups=wanted,
+        driver="--driver" in own,
+        run=(*passed, *run),
+    )
+
+
+def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the values of flags that are looked at here, and what is the run's, in its order."""
+    from headrace.jobs.torchrun_args import flags_without_value  # imports torch
+
+    without_value = flags_without_value()
+    own: dict[str, list[str]] = {}
+    run: list[str] = []
+    rest = list(argv)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        is_own = flag in _JOIN_FLAGS or flag in _DECIDED
+        # `-t 3` has its value in a word of its own, `-t3` has not.
+        follows = not equals and word not in without_value and (is_own or _takes_next_word(word))
+        if follows and not rest:
+            raise UsageError(f"{name} needs a value. {_HOW}")
+        value = rest.pop(0) if follows else value
+        if is_own or flag in _SHARED_FLAGS:
+            own.setdefault(flag, []).append(value)
+        if not is_own:
+            run += [word, value] if follows else [word]
+    if not [word for word in rest if word != "--"]:
+        raise UsageError(f"No script is named. {_HOW}")
+    return own, [*run, *rest]
+
+
+def _takes_next_word(word: str) -> bool:
+    return word.startswith("--") or len(word) == 2
+
+
+def _port(told: Mapping[str, str]) -> int:
+    text = told.get("--port", str(_PORT))
+    if not text.isdecimal() or not 1 <= int(text) < 65535:
+        raise UsageError(
+            f"--port {text}: a port of the head from 1 to 65534; Ray takes it, and the one after "
+            "it is where hosts say that they are there."
+        )
+    return int(text)
+
+
+_RAY_START_S = 120.0
+_HOSTS_EXIT_S = 25.0  # a Ray node that does not end when asked to is killed before that
+_POLL_S = 0.2
+_STATUS_EVERY_S = 10.0
+
+
+def join_cluster(argv: Sequence[str]) -> int:
+    """Take this host's part in a job, and return the job's exit code, or 128 + a signal.
+
+    Args:
+        argv: Flags of `headrace cluster join` and of `headrace run`, the script, its arguments.
+
+    Raises:
+        UsageError: Wrong flags, or an environment that does not say which hosts there are.
+        LaunchError: Hosts are missing, the head is lost, or Ray does not start.
+    """
+    with signals_blocked() as held:  # before anything that starts threads is imported
+        import_ray()
+        options = parse_join_flags(argv)
+        contract = options.contract()
+        waiting = _Waiting(held)
+        try:
+            if contract.is_head:
+                return _Head(contract, options, waiting).run()
+            return _run_worker_host(contract, options, waiting)
+        except _StoppedError as stopped:
+            return 128 + stopped.number
+
+
+class _StoppedError(Exception):
+    """Somebody asked this process to stop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Waiting:
+    """Waits during which a signal is heeded.
+
+    Args:
+        held: What `signals_blocked` gave.
+    """
+
+    def __init__(self, held: frozenset[signal.Signals]) -> None:
+        self.held = held
+
+    def pause(self, seconds: float) -> None:
+        """Wait; raises _StoppedError as soon as this process is asked to stop."""
+        caught = signal.sigtimedwait(self.held, seconds)
+        if caught is not None and caught.si_signo in STOP_SIGNALS:
+            raise _StoppedError(caught.si_signo)
+
+
+class _Head:
+    """The head's part."""
+
+    def __init__(self, contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> None:
+        self._contract = contract
+        self._options = options
+        self._waiting = waiting
+        if not contract.hosts and not options.groups:
+            raise UsageError(
+                f"How many hosts does the job on {contract.head} have? Name them all, --hosts "
+                "A,B,C, or say how many of each group: --group gpu=2 --group cpu=1."
+            )
+        from headrace.jobs.requirements import code_folder, find_requirements
+        from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
+
+        self._address = head_address(contract.head, contract.hosts)
+        self._ray_address = f"{self._address}:{options.port}"
+        cluster = ["--engine=ray", f"--address={self._ray_address}"]
+        # What is wrong with the run's flags is told before anything starts.
+        groups = self._wanted() or self._groups_of_topology() or {contract.group: 1}
+        job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
+        find_requirements(job.around.requirements, code_folder(job))
+        self._token = _given_token(contract, options)
+
+    def run(self) -> int:
+        """Return the job's exit code, once the other hosts have left and the cluster is down."""
+        roll = JoinServer(
+            address=self._address, port=self._options.port + 1, head=self._contract.head,
+            group=self._contract.group, hosts=self._contract.hosts,
+            token=self._token or new_token(), hands_out=self._token is None, tell=print_status,
+        )  # fmt: skip
+        shape = RayNodeSpec(
+            group=self._contract.group, name=self._contract.head, address=self._address,
+            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
+        )  # fmt: skip
+        code = LaunchError.exit_code
+        with _ray_node(shape, head_flags(self._options.port), roll.token) as (node, variables):
+            try:
+                _wait_until_up(node, self._waiting.pause)
+                roll.start(self._ray_address)
+                self._wait_for_hosts(roll, node)
+                roll.withhold_token()
+                code = self._run_script(self._wanted() or self._there(roll), node, variables)
+            except _StoppedError as stopped:
+                code = 128 + stopped.number
+                raise
+            except HeadraceError as error:
+                code = error.exit_code
+                raise
+            finally:
+                roll.end(code, _HOSTS_EXIT_S)
+        return code
+
+    def _wanted(self) -> dict[str, int]:
+        return {group.name: group.hosts for group in self._options.groups}
+
+    def _group_flags(self, groups: Mapping[str, int]) -> list[str]:
+        cores = {group.name: group.cpus for group in self._options.groups if group.cpus}
+        return [
+            f"--group={name}={hosts}" + (f":cpus={cores[name]}" if name in cores else "")
+            for name, hosts in groups.items()
+        ]
+
+    def _groups_of_topology(self) -> dict[str, int]:
+        return {group.name: group.hosts for group in self._contract.groups}
+
+    def _there(self, roll: JoinServer) -> dict[str, int]:
+        """Return how many hosts of each group have come, the group that trains first."""
+        there = roll.groups()
+        training = next(iter(self._groups_of_topology()), self._contract.group)
+        return dict(sorted(there.items(), key=lambda group: group[0] != training))
+
+    def _wait_for_hosts(self, roll: JoinServer, node: RayNode) -> None:
+        longest_s = self._options.hosts_s
+        deadline_s = time.monotonic() + longest_s
+        tell_s = time.monotonic() + _STATUS_EVERY_S
+        while missing := roll.missing(self._wanted()):
+            now_s = time.monotonic()
+            if now_s > deadline_s:
+                raise LaunchError(
+                    f"Not all hosts have come after {longest_s:.0f} s; missing: {missing}. Run "
+                    "`headrace cluster join` on each of them, with the same --port, and let hosts "
+                    "reach one another on all ports; or wait longer: --hosts-timeout."
+                )
+            if now_s > tell_s:
+                print_status(f"headrace: waiting for hosts: {missing}\n")
+                tell_s += _STATUS_EVERY_S
+            self._waiting.pause(_POLL_S)
+            _check_alive(node)
+
+    def _run_script(
+        self, groups: Mapping[str, int], node: RayNode, variables: Mapping[str, str | None]
+    ) -> int:
+        told = ", ".join(f"{group} {hosts}" for group, hosts in groups.items())
+        print_status(f"headrace: a Ray cluster at {self._ray_address}, hosts: {told}\n")
+        command = [
+            sys.executable, "-u", "-P", "-m", "headrace.cli.main", "run", "--engine=ray",
+            f"--address={self._ray_address}", *self._group_flags(groups), *self._options.run,
+        ]  # fmt: skip
+        child = subprocess.Popen(
+            parent_bound_command(sys.executable, command),
+            env=env.child_environment(variables),
+            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+        )
+
+        def look() -> None:
+            if child.poll() is None and node.has_ended():
+                print_status(
+                    f"headrace: Ray has ended on {node.name}. It said:\n{node.last_lines()}\n"
+                )
+                child.terminate()
+
+        # It kills by itself what does not stop in time.
+        returncode = wait_for(child, self._waiting.held, own_session=True, one_ended=look)
+        return exit_code_of(returncode)
+
+
+def _run_worker_host(contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
+    """Have this host join the head, stay until the job has ended, and return its exit code."""
+    token = _given_token(contract, options)
+    patience = JoinWait(longest_s=options.hosts_s, pause=waiting.pause, tell=print_status)
+    with closing(JoinClient(contract.head, options.port + 1, patience)) as link:
+        welcome = link.request_join(contract.here, contract.group, token)
+        name = contract.here or link.own_address
+        shape = RayNodeSpec(
+            group=contract.group, name=name, address=link.own_address,
+            store_bytes=object_store_bytes(FreeMemory.here(), holds_data=options.driver),
+        )  # fmt: skip
+        place = [f"--address={welcome.ray_address}"]
+        with _ray_node(shape, place, welcome.token) as (node, _):
+
+            def pause(seconds: float) -> None:
+                waiting.pause(seconds)
+                link.look()
+
+            _wait_until_up(node, pause)
+            link.report_up()
+            print_status(f"headrace: {name} ({contract.group}) has joined {contract.head}\n")
+            while link.exit_code is None:
+                _check_alive(node)
+                pause(_POLL_S)
+    if link.exit_code:
+        print_status(
+            f"headrace: the job has failed on {contract.head}: exit code {link.exit_code}\n"
+        )
+    return link.exit_code
+
+
+def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
+    token = configured_token(options.token_file)
+    if token is None and not contract.hosts:
+        raise UsageError(
+            f"The hosts that join {contract.head} are not known by name, so that no token can be "
+            f"handed to them. Name them, --hosts A,B,C, or give each the token. {TOKEN_HINT}"
+        )
+    return token
+
+
+@contextmanager
+def _ray_node(
+    shape: RayNodeSpec, place: Sequence[str], token: str
+) -> Iterator[tuple[RayNode, dict[str, str | None]]]:
+    """Run a Ray node meanwhile; gives it, and the variables of what connects to its cluster."""
+    folder = make_node_folder()
+    try:
+        variables = write_token_file(folder / "token", token)
+        variables[env.RAY_ADDRESS.name] = None  # of another cluster
+        node = RayNode(shape, place, folder / "node", variables)
+        try:
+            yield node, variables
+        finally:
+            node.request_end()
+            node.end()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_up(node: RayNode, pause: Callable[[float], None]) -> None:
+    deadline_s = time.monotonic() + _RAY_START_S
+    while not node.is_up():
+        if time.monotonic() > deadline_s:
+            raise LaunchError(
+                f"Ray did not start on {node.name} in {_RAY_START_S:.0f} s. It said:\n"
+                f"{node.last_lines()}"
+            )
+        pause(_POLL_S)
+
+
+def _check_alive(node: RayNode) -> None:
+    if node.has_ended():
+        raise LaunchError(
+            f"Ray has ended on {node.name}, so that this host has no part in the job any more; "
+            f"often memory ran out. It said:\n{node.last_lines()}"
+        )

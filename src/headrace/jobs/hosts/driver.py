@@ -1,0 +1,203 @@
+"""The driver of a job on several hosts; torchrun runs on every host that trains.
+
+Ray places and watches over one agent a host; where hosts are emulated without Ray, this process is
+their agent. torchrun's ranks meet by the address of the first host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+import torch
+
+from headrace.cluster.emulated_cluster import EmulatedCluster
+from headrace.cluster.ray_driver import import_ray, ray_connection
+from headrace.cluster.same_host import HostMarker, host_marker
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import LaunchError
+from headrace.core.process.supervision import STOP_SIGNALS
+from headrace.data.channels.resolve import preflight_channels
+from headrace.jobs.environment.host_environment import has_platform_contract
+from headrace.jobs.hosts.cluster_options import ClusterOptions, print_emulated_types
+from headrace.jobs.hosts.emulated_hosts import EmulatedHosts
+from headrace.jobs.hosts.host_commands import HostCommands, job_working_dir
+from headrace.jobs.hosts.host_installs import HostInstalls
+from headrace.jobs.hosts.offload_auto import OffloadAuto
+from headrace.jobs.hosts.offload_setup import OffloadSetup
+from headrace.jobs.hosts.rank_group import StopRequest
+from headrace.jobs.hosts.ray_hosts import RayHosts
+from headrace.jobs.hosts.restart_loop import HostProvider, RestartLoop
+from headrace.jobs.output.terminal_output import HostOutput
+from headrace.jobs.requirements import code_folder, find_requirements, install_requirements
+from headrace.jobs.sync.host_sync import OutputUpload, extra_grace_s
+from headrace.jobs.torchrun_args import TorchrunJob
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.records.run_folder import Attempt, RunFolder
+
+
+def run_on_cluster(
+    job: TorchrunJob, options: ClusterOptions, argv: Sequence[str], folder: RunFolder,
+    attempt: Attempt,
+) -> int:  # fmt: skip
+    """Run a job on the hosts of a cluster and return its exit code.
+
+    Args:
+        job: What torchrun's flags ask for.
+        options: What is asked of the cluster.
+        argv: The command line, as each host reads it again.
+        folder: The run's.
+        attempt: The attempt that begins.
+
+    Raises:
+        UsageError: Ray is not installed.
+        LaunchError: There is no such cluster, it lacks hosts, or no agent starts on them.
+    """
+    if not options.is_ray:
+        install_requirements(job.contract, job.around, folder, attempt)
+    stop = StopRequest()
+    stop.catch_signals(STOP_SIGNALS)
+    return _ClusterJob(job, options, argv, folder, attempt).run(stop)
+
+
+class _ClusterJob:
+    def __init__(
+        self, job: TorchrunJob, options: ClusterOptions, argv: Sequence[str], folder: RunFolder,
+        attempt: Attempt,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._options = options
+        self._folder = folder
+        self._attempt = attempt
+        self._groups = self._taking_part()
+        self._working_dir = job_working_dir(job.args, argv)
+        self._shown = HostOutput()
+        self._programs = HostCommands(
+            job,
+            self._groups,
+            argv,
+            self._working_dir,
+            folder,
+            attempt,
+            is_told=has_platform_contract(job.contract),
+        )
+
+    def run(self, stop: StopRequest) -> int:
+        is_here = self._options.address is None
+        preflight_channels(self._job.contract, is_same_machine=is_here)
+        output = OutputUpload(self._job.uploads, self._job.contract, self._folder.path)
+        output.begin()
+        try:
+            return self._run_on_hosts(stop)
+        finally:
+            output.finish()
+
+    def _run_on_hosts(self, stop: StopRequest) -> int:
+        with host_marker(self._folder.logs(self._attempt.number)) as mark:
+            if self._options.is_ray:
+                return self._on_ray(stop, mark)
+            devices = env.visible_devices(torch.accelerator.device_count())
+            hosts = EmulatedHosts(self._groups, self._programs, mark, devices=devices)
+            told = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
+            print_status(f"headrace: hosts emulated on this machine: {told}\n")
+            print_emulated_types(self._groups, len(devices), self._job.ranks_here)
+            return self._run(hosts, stop)
+
+    def _taking_part(self) -> list[GroupSpec]:
+        """Return the groups whose hosts run the script, and tell of those that have no part."""
+        options = self._options
+        if has_platform_contract(self._job.contract):  # as there, the script runs on every host
+            rest = [group for group in options.others if group.name != options.offload]
+            return [options.training, *rest]
+        for group in () if options.driver else options.others:
+            if group.name != options.offload:
+                print_status(f"headrace: group {group.name}: its hosts have no part in this job; "
+                     f"--offload {group.name} would have them make batches\n")  # fmt: skip
+        return [options.training]
+
+    def _on_ray(self, stop: StopRequest, mark: HostMarker) -> int:
+        options = self._options
+        if not options.address:
+            devices = torch.accelerator.device_count()
+            print_emulated_types(self._groups, devices, self._job.ranks_here)
+        requirements = self._requirements()
+        with (
+            _cluster_address(options) as address,
+            # On emulated hosts the ranks stand where this process does.
+            ray_connection(
+                address, folder=self._working_dir.folder if options.address else None
+            ) as ray,
+        ):
+            stop.catch_signals(STOP_SIGNALS)  # Ray has its own ideas
+            hosts = RayHosts(
+                ray, options, self._groups, self._programs, self._working_dir, mark,
+                requirements=requirements,
+                offloading=self._offloading(ray, mark, requirements),
+                profile=self._job.options.profile,
+            )  # fmt: skip
+            return self._run(hosts, stop)
+
+    def _run(self, hosts: HostProvider, stop: StopRequest) -> int:
+        starts = RestartLoop(
+            hosts,
+            self._shown,
+            self._folder.logs(self._attempt.number),
+            grace_s=self._job.shutdown_s + extra_grace_s(self._job.uploads),
+            max_restarts=int(self._job.args.max_restarts),
+            max_preemptions=self._options.max_preemptions,
+        )
+        return starts.run(stop)
+
+    def _requirements(self) -> HostInstalls | None:
+        told = self._job.around.requirements
+        file = find_requirements(told, code_folder(self._job))
+        if file is None:
+            return None
+        return HostInstalls(
+            file, self._working_dir, is_named=told is not None,
+            travels=self._options.address is not None, folder=self._folder, attempt=self._attempt,
+        )  # fmt: skip
+
+    def _offloading(
+        self, ray: ModuleType, mark: HostMarker, requirements: HostInstalls | None
+    ) -> OffloadSetup | None:
+        options = self._options
+        if options.offload is None:
+            return None
+        named = {one.name: one for one in options.others}
+        return OffloadSetup(
+            ray, options.offload, self._working_dir, mark, self._shown, self._offload_choice(),
+            requirements,
+            declared=named.get(options.offload), training=options.training.name,
+        )  # fmt: skip
+
+    def _offload_choice(self) -> OffloadAuto | None:
+        options = self._options
+        if options.offload is None or not options.offload_if_it_helps:
+            return None
+        ranks = self._job.ranks_here * options.training.hosts
+        return OffloadAuto(
+            self._folder.path, self._attempt.number, options.offload, ranks, print_status
+        )
+
+
+@contextmanager
+def _cluster_address(options: ClusterOptions) -> Iterator[str]:
+    if options.address is not None:
+        yield options.address
+        return
+    groups = [options.training, *options.others]
+    told = ", ".join(f"{group.name} {group.hosts}" for group in groups)
+    print_status(f"headrace: a Ray cluster on this machine, hosts emulated: {told}\n")
+    try:
+        devices = env.visible_devices(torch.accelerator.device_count())
+        cluster = EmulatedCluster(groups, devices=devices)
+    except LaunchError:
+        import_ray()  # tells the remedy where it is missing; before, it would not see the token
+        raise
+    try:
+        yield cluster.address
+    finally:
+        cluster.close()

@@ -1,0 +1,200 @@
+"""Hosts that are emulated on this machine without Ray, one agent each, and a script's own Ray.
+
+They share the machine's cores, memory and files, and each has a loopback address of its own.
+Scripts for heterogeneous clusters make a Ray cluster by `ray start` on each host: variables give
+each node its address, its ports and its /tmp/ray.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headrace.bootstrap.ray_hooks import HOOK
+from headrace.cluster.agent import HostProgram
+from headrace.cluster.emulated_cluster import ThreadActor, ThreadCalls
+from headrace.cluster.placement import PlacedAgent
+from headrace.cluster.ray_driver import RayHost
+from headrace.cluster.ray_node import make_node_folder, new_token, write_token_file
+from headrace.cluster.same_host import HostMarker
+from headrace.core import env
+from headrace.core.process.mount_namespace import can_bind_mount
+from headrace.jobs.hosts.cluster_options import emulated_devices
+from headrace.jobs.hosts.host_commands import HostCommands
+from headrace.jobs.hosts.rank_group import HostExit, StopRequest
+from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.platforms.sagemaker.folders import DEFAULT_BASE
+
+_TOKEN_VARIABLES = (env.RAY_AUTH_MODE, env.RAY_AUTH_TOKEN, env.RAY_AUTH_TOKEN_PATH)
+# The last: Headrace may not be found by another interpreter.
+_HOST_VARIABLES = (env.RAY_TMPDIR, env.RAY_START_HOOK, env.PYTHON_EXEC)
+
+
+class ScriptRayCluster:
+    """What the hosts' scripts find for that; made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._token: dict[str, str] = {}
+
+    def variables(self, address: str) -> dict[str, str]:
+        """Return the variables of a host's script; none where the user's name a Ray cluster.
+
+        Args:
+            address: The host's.
+        """
+        if env.RAY_ADDRESS.get() is not None:
+            return {}
+        if self._folder is None:
+            self._folder = make_node_folder()
+            self._token = _token_variables(self._folder)
+        if any(each.get() is not None for each in _HOST_VARIABLES):
+            return self._token
+        # A short name, as paths of sockets may not be long.
+        own = self._folder / address.rpartition(".")[2]
+        own.mkdir(exist_ok=True)
+        return {
+            **self._token,
+            env.RAY_TMPDIR.name: str(own),
+            env.HOST_ADDRESS.name: address,
+            env.RAY_START_HOOK.name: HOOK,
+            # gRPC's own way asks a name server too, and waits for it where there is no network.
+            env.GRPC_DNS_RESOLVER.name: env.GRPC_DNS_RESOLVER.get() or "native",
+        }
+
+    def close(self) -> None:
+        """Remove what Ray wrote, and the token; the hosts have ended."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _token_variables(folder: Path) -> dict[str, str]:
+    """Return the variables by which the nodes let each other in, and nobody else.
+
+    Ray asks for the token that `ray.init()` once left in a home, and `ray start --address` then
+    gives none unless it is told to.
+    """
+    if any(each.get() is not None for each in _TOKEN_VARIABLES):
+        return {}
+    told = write_token_file(folder / "token", new_token())
+    return {name: value for name, value in told.items() if value is not None}
+
+
+_ADDRESS = "127.0.0.1"
+
+
+class EmulatedHosts:
+    """The hosts of one job.
+
+    Args:
+        groups: Their groups; the hosts of the first one share the machine's devices.
+        programs: What hosts run.
+        mark: Left by this process.
+        devices: Names of the machine's devices.
+
+    Attributes:
+        calls: Calls of agents in this process.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupSpec],
+        programs: HostCommands,
+        mark: HostMarker,
+        *,
+        devices: Sequence[str],
+    ) -> None:
+        self.calls = ThreadCalls()
+        self._groups = groups
+        self._programs = programs
+        self._mark = mark
+        self._devices = devices
+        self._ray = ScriptRayCluster()
+
+    def placed(self, stop: StopRequest) -> _EmulatedAgents | None:
+        """Return an agent for each host; None: the job is over."""
+        return (
+            None
+            if stop.is_requested()
+            else _EmulatedAgents(self._groups, self._mark, self._devices)
+        )
+
+    def prepare(
+        self,
+        agents: Sequence[PlacedAgent],
+        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        stop: StopRequest,
+    ) -> list[HostExit]:
+        """Settle what the hosts are called; this machine has what the job needs."""
+        del rank_group_factory, stop
+        self._programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
+        return []
+
+    def program(
+        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
+    ) -> HostProgram:
+        """Return what a host is to run."""
+        address = self._programs.script_address(agents, agent)
+        variables = self._ray.variables(address) if address else {}
+        return self._programs.program(
+            agents, agent, number, variables=variables, files={}, version=0
+        )
+
+    def tend(self) -> None:
+        """Nothing else is to be looked after."""
+
+    def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
+        """None: this machine is there as long as this process."""
+        del agents
+        return []
+
+    def close(self) -> None:
+        """Close what was recorded, and remove what Ray nodes of the script's have left."""
+        self._programs.finish()
+        self._ray.close()
+
+
+class _EmulatedAgents:
+    """One agent for each host.
+
+    Attributes:
+        agents: In the order of the groups.
+    """
+
+    def __init__(
+        self, groups: Sequence[GroupSpec], mark: HostMarker, devices: Sequence[str]
+    ) -> None:
+        self._actors: list[ThreadActor] = []
+        self.agents: list[PlacedAgent] = []
+        left = list(devices)
+        for group in groups:
+            share = len(devices) // group.hosts if group is groups[0] else 0
+            count = share if group.gpus is None else group.gpus
+            for name in group.host_names():
+                own = emulated_devices(group, left, count)
+                left = left[len(own or ()) :]
+                self._add(group, name, mark, own, count)
+
+    def close(self) -> None:
+        """End the agents, and all that they have started."""
+        for actor in self._actors:
+            actor.close()
+
+    def _add(
+        self, group: GroupSpec, name: str, mark: HostMarker, devices: list[str] | None, count: int
+    ) -> None:
+        actor = ThreadActor({} if devices is None else env.device_variables(devices))
+        self._actors.append(actor)
+        host = RayHost(
+            node_id=name,
+            name=name,
+            address=_ADDRESS,
+            group=group.name,
+            cpus=group.cpus or len(os.sched_getaffinity(0)),
+            gpus=count,
+        )
+        facts = actor.look.remote(mark, host.address).result()
+        self.agents.append(PlacedAgent(actor=actor, host=host, facts=facts))

@@ -1,0 +1,134 @@
+"""The installation of a job's requirements on every host of a cluster.
+
+Each host has pip install them before anything of the job runs there
+(cluster/requirements_installer.py).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.cluster.agent import HostProgram
+from headrace.cluster.placement import PlacedAgent
+from headrace.core import env
+from headrace.core.errors import LaunchError, UsageError
+from headrace.jobs.hosts.host_commands import WorkingDir
+from headrace.jobs.hosts.rank_group import HostExit, RankGroup, StopRequest
+from headrace.jobs.requirements import MAX_INSTALL_S, SKIP_HINT, InstallProgress
+from headrace.records.run_folder import Attempt, RunFolder
+
+_KILLED = (-9, 137)
+
+RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object]], RankGroup]
+
+
+class HostInstalls:
+    """The installs of one job.
+
+    Args:
+        file: What is installed.
+        is_named: The user named it; otherwise it was found.
+        working_dir: The job's folder.
+        travels: That folder goes to other machines.
+        folder: The run's.
+        attempt: The attempt that begins.
+
+    Attributes:
+        hear: Takes in what a host announces; see `InstallProgress`.
+
+    Raises:
+        UsageError: The file does not go along.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        working_dir: WorkingDir,
+        *,
+        is_named: bool,
+        travels: bool,
+        folder: RunFolder,
+        attempt: Attempt,
+    ) -> None:
+        if travels and not file.is_relative_to(working_dir.folder):
+            raise UsageError(
+                f"{file} lies outside {working_dir.folder}, which goes along to the hosts. Put it "
+                "beside the script, or start the job from a folder that holds both."
+            )
+        self._file = file
+        self._is_named = is_named
+        self._working_dir = working_dir
+        self._folder = folder
+        self._attempt = attempt
+        self._job = secrets.token_hex(8)
+        self._news = InstallProgress(file.name, folder, attempt.number)
+        self.hear = self._news.hear
+        self._done: set[str] = set()  # hosts of ranks, by Ray's number
+
+    def command(self, host: str, *, is_here: bool) -> tuple[str, ...]:
+        """Return what installs it on a host, for a program of an agent's.
+
+        Args:
+            host: The host's name.
+            is_here: It is this machine.
+        """
+        logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
+        named = "yes" if self._is_named else "no"
+        place = self._file if is_here else self._file.relative_to(self._working_dir.folder)
+        return (
+            "{python}", "-u", "-P", "-m", "headrace.cluster.requirements_installer",
+            "--parent", "{parent}", "--announce", "{announce}", "--job", self._job,
+            "--file", str(place), "--named", named, "--logs", logs,
+            "--name", host, "--longest-s", str(MAX_INSTALL_S),
+        )  # fmt: skip
+
+    def install(
+        self, agents: Sequence[PlacedAgent], rank_group_factory: RankGroupFactory, stop: StopRequest
+    ) -> list[HostExit]:
+        """Install it on hosts of ranks, and return how it ended where a host was lost meanwhile.
+
+        Args:
+            agents: One a host.
+            rank_group_factory: Returns a gang of those agents, which passes on what they announce.
+            stop: Whether the job is to end.
+
+        Raises:
+            LaunchError: It could not be installed on a host.
+        """
+        if {agent.host.node_id for agent in agents} <= self._done:
+            return []
+        ends = rank_group_factory(self.hear).run([self._program(agent) for agent in agents], stop)
+        self._done |= {end.agent.host.node_id for end in ends if end.returncode == 0}
+        if stop.is_requested() or any(end.returncode is None for end in ends):
+            return [end for end in ends if end.returncode != 0]
+        failed = [end for end in ends if end.returncode != 0]
+        if failed:
+            raise LaunchError(self._message(failed))
+        return []
+
+    def _program(self, agent: PlacedAgent) -> HostProgram:
+        is_here = agent.facts.is_drivers
+        return HostProgram(
+            command=self.command(agent.host.name, is_here=is_here),
+            folder=str(Path.cwd()) if is_here else None,
+            environment=env.whole_environment() if is_here else env.portable_environment(),
+            is_whole=is_here,
+        )
+
+    def _message(self, failed: Sequence[HostExit]) -> str:
+        hosts = [end.host for end in failed if end.host in self._news.why_not]
+        if not hosts:
+            end = failed[0]
+            killed = "; often memory ran out" if end.returncode in _KILLED else ""
+            return (
+                f"{end.host}: what installs {self._file.name} ended with {end.returncode}{killed}, "
+                f"and no rank was started. {SKIP_HINT}"
+            )
+        return (
+            f"{self._file.name} could not be installed on {', '.join(hosts)}, and no rank was "
+            f"started. All that pip said: {self._folder.logs(self._attempt.number)}/"
+            f"requirements-*.log. {SKIP_HINT}"
+        )

@@ -1,0 +1,235 @@
+"""`--offload auto`: the choice whether offload hosts are used, by prediction and its check.
+
+The ranks begin without them. Once enough steps are recorded the model says what their cores would
+give; where they are used, the steps after that are compared with the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
+from headrace.observe.whatif.comparison import Comparison, TimeSlice, compare
+from headrace.observe.whatif.host_usage import offload_span_ns, read_offload_stats
+from headrace.observe.whatif.measured_pipeline import main_loader, measure
+from headrace.observe.whatif.prediction import Prediction, Simulator, with_auxiliary
+from headrace.observe.whatif.tables import CachedTables, columns
+from headrace.observe.whatif.train_steps import read_steps
+from headrace.records.reader import open_records
+
+_T = TypeVar("_T")
+_FEWEST_STEPS, _SHORTEST_NS = 20, 5_000_000_000
+_WORTH_IT = 1.05
+_SETTLES_NS = 2_000_000_000  # batches that were asked for before are used up
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # between looks: each reads all that is recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadPrediction:
+    """What auxiliary hosts would give.
+
+    Attributes:
+        prediction: As `with_auxiliary` gives it.
+        wait_share: The share of step time that waits for data without them, 0 to 1.
+        reached: Whether they can make batches of the loader that feeds the steps.
+    """
+
+    prediction: Prediction
+    wait_share: float
+    reached: bool
+
+    @property
+    def helps(self) -> bool:
+        """Whether they are worth it."""
+        found = self.prediction
+        return self.reached and found.speedup >= _WORTH_IT and found.low > 1.0
+
+
+class OffloadAuto:
+    """The choice of one job.
+
+    Args:
+        run: Its folder.
+        attempt: The attempt's number.
+        group: The group's name.
+        ranks: How many ranks share its hosts.
+        tell: Takes lines for the user.
+    """
+
+    def __init__(
+        self, run: Path, attempt: int, group: str, ranks: int, tell: Callable[[str], None]
+    ) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._group = group
+        self._ranks = ranks
+        self._tell = tell
+        self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
+        self._looking: Future[OffloadPrediction | None] | None = None
+        self._checking: Future[Comparison | None] | None = None
+        self._forecast: OffloadPrediction | None = None
+        self._cores = 0
+        self._is_checked = False
+        self._next_s, self._pause_s = 0.0, _FIRST_PAUSE_S
+
+    def is_yes(self, cores: int, now_s: float) -> bool:
+        """Return whether hosts are to be used, as far as is known; a moment at most.
+
+        Args:
+            cores: Their cores now, all together.
+            now_s: The time, by any clock that goes on.
+        """
+        if self._forecast is None or not (self._forecast.helps or cores == self._cores):
+            self._look(cores, now_s)  # for the first time, or as other hosts are there
+        elif self._forecast.helps and not self._is_checked:
+            self._check(now_s)
+        return self._forecast is not None and self._forecast.helps
+
+    def close(self) -> None:
+        """Tell what there is to tell; the job is over."""
+        self._thread.shutdown(cancel_futures=True)
+        if self._forecast is None:
+            self._tell(
+                f"headrace: --offload auto: group {self._group} was not used: {self._why_not()}\n"
+            )
+        elif self._forecast.helps and not self._is_checked:
+            measured = _or_none(lambda: measure_offload(self._run, self._attempt))
+            if measured is not None:
+                self._note(measured)
+
+    def _why_not(self) -> str:
+        """Return why nothing came of it; a look that ended with the job came too late."""
+        if not self._cores:
+            return "none of its hosts was there"
+        looking = self._looking
+        found = None if looking is None or looking.cancelled() else looking.result()
+        if found is None:
+            return (
+                "no steps were recorded on this machine from which to foretell what it gives, or "
+                f"too few (at least {_FEWEST_STEPS} of each rank, over {_SHORTEST_NS / 1e9:.0f} s, "
+                "fed by a DataLoader)"
+            )
+        ended = "the job ended as that was found out: " if found.helps else ""
+        return ended + self._summary(found)
+
+    def _look(self, cores: int, now_s: float) -> None:
+        if self._looking is None:
+            if cores and now_s >= self._next_s:
+                self._cores = cores
+                self._put_off(now_s)
+                each = cores / self._ranks
+                self._looking = self._thread.submit(
+                    _or_none, lambda: predict_offload(self._run, self._attempt, each)
+                )
+        elif self._looking.done():
+            found, self._looking = self._looking.result(), None
+            self._take_in(found)
+
+    def _take_in(self, found: OffloadPrediction | None) -> None:
+        if found is not None:
+            self._forecast, self._pause_s = found, _FIRST_PAUSE_S
+            self._tell(self._announcement(found))
+
+    def _put_off(self, now_s: float) -> None:
+        self._next_s = now_s + self._pause_s
+        self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def _announcement(self, forecast: OffloadPrediction) -> str:
+        does = "makes batches from now on" if forecast.helps else "is not used"
+        what = self._summary(forecast)
+        return f"headrace: --offload auto: group {self._group} {does}: {what}\n"
+
+    def _summary(self, forecast: OffloadPrediction) -> str:
+        if not forecast.reached:
+            return (
+                "batches of the loader that feeds the steps can be made on this host alone, as was "
+                "told"
+            )
+        found = forecast.prediction
+        return (
+            f"with its {self._cores} cores the job is foretold to run {found.speedup:.2f} times as "
+            f"fast ({found.low:.2f} to {found.high:.2f}); {forecast.wait_share:.0%} of step time "
+            "waits for data"
+        )
+
+    def _check(self, now_s: float) -> None:
+        if self._checking is None:
+            if now_s >= self._next_s:
+                self._put_off(now_s)
+                self._checking = self._thread.submit(
+                    _or_none, lambda: measure_offload(self._run, self._attempt)
+                )
+        elif self._checking.done():
+            measured, self._checking = self._checking.result(), None
+            if measured is not None and self._is_enough(measured):
+                self._note(measured)
+
+    def _is_enough(self, measured: Comparison) -> bool:
+        steps = measured.after_steps / self._ranks
+        return steps >= _FEWEST_STEPS and steps * measured.after_ms * 1e6 >= _SHORTEST_NS
+
+    def _note(self, measured: Comparison) -> None:
+        self._is_checked = True
+        assert self._forecast is not None  # hosts are used
+        found = self._forecast.prediction
+        checked = CheckedPrediction(
+            remedy="auxiliary-hosts", change=f"{self._cores} cores of group {self._group}",
+            applied=(f"offload={self._group}",),
+            predicted=found.speedup, low=found.low, high=found.high,
+            measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
+        )  # fmt: skip
+        with suppress(OSError):  # no room for it: training matters more, and it is told below
+            write_checked_prediction(checked, self._run)
+        self._tell(
+            f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
+            f"{measured.speedup:.2f} ({measured.low:.2f} to {measured.high:.2f})\n"
+        )
+
+
+def predict_offload(run: Path, attempt: int, cores: float) -> OffloadPrediction | None:
+    """Return what auxiliary hosts would give; None: too little is recorded yet.
+
+    Args:
+        run: The run's folder.
+        attempt: The attempt's number.
+        cores: Their cores for each rank.
+    """
+    tables = CachedTables(open_records(run, attempt))
+    steps = read_steps(tables)
+    span = steps.span_ns
+    if span is None or len(steps.steady) < _FEWEST_STEPS * max(len(steps.ranks), 1):
+        return None
+    measured = measure(tables) if span[1] - span[0] >= _SHORTEST_NS else None
+    if measured is None:
+        return None
+    return OffloadPrediction(
+        prediction=with_auxiliary(Simulator(measured), cores),
+        wait_share=steps.data_wait_share,
+        reached=read_offload_stats(tables, main_loader(steps), span) is not None,
+    )
+
+
+def measure_offload(run: Path, attempt: int) -> Comparison | None:
+    """Return how steps with auxiliary hosts compare with those before; None: there are too few."""
+    tables = open_records(run, attempt)
+    joined = offload_span_ns(columns(tables, "events"), main_loader(read_steps(tables)))
+    if joined is None:
+        return None
+    first_ns, last_ns = joined
+    return compare(
+        CachedTables(TimeSlice(tables, end_ns=first_ns)),
+        CachedTables(TimeSlice(tables, begin_ns=last_ns + _SETTLES_NS)),
+    )
+
+
+def _or_none(look: Callable[[], _T | None]) -> _T | None:
+    """Return what a look finds; None where the records do not tell it, or not yet."""
+    try:
+        return look()
+    except Exception:  # noqa: BLE001 - records being written; the job matters more, and it looks again
+        return None

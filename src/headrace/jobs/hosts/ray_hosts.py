@@ -1,0 +1,277 @@
+"""The hosts of a job on a Ray cluster, an agent on each, and variables for the script's Ray.
+
+A script's own `ray.init()` joins the job's cluster. Ray Train's workers and Ray Data's tasks are
+processes of Ray's own, which have nothing of the script's environment. What they are to have, Ray
+takes from a variable, as it does for `ray job submit`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, TypeVar
+
+from headrace.cluster.agent import HostProgram
+from headrace.cluster.placement import (
+    AgentPlacement,
+    AgentsOnAllHosts,
+    DriverAgentPlacement,
+    NotPlacedError,
+    PlacedAgent,
+)
+from headrace.cluster.ray_driver import RayHost, living_hosts, wait_for_hosts
+from headrace.cluster.same_host import HostMarker, boot_id
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.source_location import SITECUSTOMIZE_DIR
+from headrace.jobs.hosts.cluster_options import ClusterOptions
+from headrace.jobs.hosts.host_commands import HostCommands, WorkingDir
+from headrace.jobs.hosts.host_installs import HostInstalls
+from headrace.jobs.hosts.offload_setup import OffloadSetup
+from headrace.jobs.hosts.rank_group import HostExit, StopRequest
+from headrace.jobs.hosts.restart_loop import RankGroupFactory
+from headrace.platforms.instance_groups import GroupSpec
+from headrace.platforms.sagemaker.folders import DEFAULT_BASE
+
+_RECORDING_VARIABLES = (env.RECORDS_DIR.name, env.ATTEMPT.name)
+
+
+def ray_variables(
+    ray: ModuleType,
+    working_dir: WorkingDir,
+    recording: Mapping[str, str | None],
+    *,
+    is_here: bool,
+    drives: bool,
+    devices_held: bool,
+) -> dict[str, str]:
+    """Return the variables by which a script's own `ray.init()` finds cluster and folder.
+
+    Args:
+        ray: Connected to the cluster.
+        working_dir: What goes with the job.
+        recording: The variables that have ranks recorded; empty: nothing is.
+        is_here: The script runs on this machine.
+        drives: It runs once, under --driver; a rank's own Ray program is as it is without us.
+        devices_held: The agents of the ranks have taken their hosts' devices.
+    """
+    context = ray.get_runtime_context()
+    recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
+    own: dict[str, str] = dict(recorded)
+    if recorded:
+        own[env.RECORDS_BOOT.name] = boot_id()
+    runtime_env: dict[str, Any] = {"env_vars": own}
+    package = context.runtime_env.get("working_dir")
+    if package:
+        runtime_env["working_dir"] = package  # it is on its way already, for the agents
+        # Ray has the folder itself on the path, and what the host has after this.
+        path = ":".join(filter(None, [SITECUSTOMIZE_DIR if recorded else "", working_dir.scripts]))
+    else:  # all hosts are emulated on this machine
+        path = env.pythonpath_with(SITECUSTOMIZE_DIR) if recorded else ""
+    if path:
+        own[env.PYTHONPATH.name] = path
+    variables = {env.RAY_ADDRESS.name: context.gcs_address}
+    if devices_held:
+        variables[env.DEVICES_RESERVED.name] = "1"
+        variables[env.PYTHONPATH.name] = (
+            env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
+        )
+    if (
+        drives and env.RAY_JOB_CONFIG.get() is None
+    ):  # else this is a job of Ray's already, with its own
+        variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
+        variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
+    return variables
+
+
+def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
+    """Tell what a script that drives the cluster, and Ray Train's workers, do not have.
+
+    Args:
+        agent: Of the host that runs the script.
+        profile: The job's: with "off" nobody expects records.
+    """
+    if not agent.facts.is_drivers and profile != "off":
+        print_status(
+            f"headrace: the script runs on {agent.host.name}, not where this command does, so "
+            "nothing of it is recorded. Start the job there to have Ray Train's workers recorded.\n"
+        )
+    elif env.RAY_JOB_CONFIG.get() is not None:
+        print_status(
+            "headrace: this is a job of Ray's own (ray job submit), whose working_dir and "
+            "variables hold for what the script starts: Ray Train's workers are not recorded, and "
+            "Headrace passes no folder on to them\n"
+        )
+
+
+_MAX_LOSS_REPORT_S = 30.0  # Ray looks for lost hosts every few seconds, several times
+_POLL_S = 0.5
+_Placement = TypeVar("_Placement")
+
+
+class RayHosts:
+    """The hosts of one job.
+
+    Args:
+        ray: Connected.
+        options: What is asked of the cluster.
+        groups: Those of the groups whose hosts run something.
+        programs: What hosts run.
+        working_dir: The job's folder.
+        mark: Left by this process.
+        requirements: What hosts install first; None: nothing.
+        offloading: The hosts that make batches; None: none do.
+        profile: How the job is recorded.
+
+    Attributes:
+        calls: Ray.
+    """
+
+    def __init__(
+        self,
+        ray: ModuleType,
+        options: ClusterOptions,
+        groups: Sequence[GroupSpec],
+        programs: HostCommands,
+        working_dir: WorkingDir,
+        mark: HostMarker,
+        *,
+        requirements: HostInstalls | None,
+        offloading: OffloadSetup | None,
+        profile: str,
+    ) -> None:
+        self.calls: Any = ray
+        self._options = options
+        self._groups = groups
+        self._programs = programs
+        self._working_dir = working_dir
+        self._mark = mark
+        self._requirements = requirements
+        self._offloading = offloading
+        self._profile = profile
+        self._lost: set[str] = set()  # hosts, by Ray's number
+
+    def placed(self, stop: StopRequest) -> AgentPlacement | None:
+        """Return an agent on each host, as soon as there are enough; None: the job is over."""
+        return self._placed(stop, partial(self._place, stop))
+
+    def prepare(
+        self,
+        agents: Sequence[PlacedAgent],
+        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
+        stop: StopRequest,
+    ) -> list[HostExit]:
+        """Install what the job needs wherever the script runs, or has Ray run something."""
+        if self._requirements is not None:
+            unwell = self._install(self._requirements, agents, rank_group_factory, stop)
+            if unwell or stop.is_requested():
+                return unwell
+        if self._offloading is not None:
+            self._offloading.serve(agents)
+        self._programs.plan(agents, lambda: self._may_place(agents))
+        return []
+
+    def program(
+        self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
+    ) -> HostProgram:
+        """Return what a host is to run."""
+        if self._options.driver and number == 0:
+            warn_unrecorded_script(agents[0], self._profile)
+        offloading = self._offloading
+        return self._programs.program(
+            agents, agent, number,
+            variables=self._variables(agents, agent),
+            files=offloading.files_of(agent) if offloading is not None else {},
+            version=offloading.version if offloading is not None else 0,
+        )  # fmt: skip
+
+    def tend(self) -> None:
+        """Look after the hosts that make batches."""
+        if self._offloading is not None:
+            self._offloading.tend()
+
+    def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
+        """Return those whose hosts are gone; the cluster takes its time to say so."""
+        deadline_s = time.monotonic() + _MAX_LOSS_REPORT_S
+        while agents:
+            there = {host.node_id for host in living_hosts(self.calls)}
+            gone = [agent for agent in agents if agent.host.node_id not in there]
+            if gone or time.monotonic() > deadline_s:
+                self._lost |= {agent.host.node_id for agent in gone}
+                return gone
+            time.sleep(_POLL_S)
+        return []
+
+    def close(self) -> None:
+        """Leave the hosts that make batches, and close what was recorded."""
+        if self._offloading is not None:
+            self._offloading.close()
+        self._programs.finish()
+
+    def _place(self, stop: StopRequest, hosts: Sequence[RayHost]) -> AgentPlacement:
+        placement = DriverAgentPlacement if self._options.driver else AgentPlacement
+        return placement(self.calls, self._groups, hosts, self._mark, is_over=stop.is_requested)
+
+    def _placed(
+        self, stop: StopRequest, place: Callable[[Sequence[RayHost]], _Placement]
+    ) -> _Placement | None:
+        options = self._options
+        wanted = [options.training, *options.others] if options.driver else self._groups
+        deadline_s = time.monotonic() + options.hosts_s
+        while not stop.is_requested():
+            left_s = max(0.0, deadline_s - time.monotonic())
+            hosts = wait_for_hosts(
+                self.calls, wanted, longest_s=left_s, tell=print_status, without=self._lost,
+                is_over=stop.is_requested,
+            )  # fmt: skip
+            if stop.is_requested():
+                break
+            try:
+                return place(hosts)
+            except NotPlacedError as error:
+                # A host may have gone a moment ago, or another job be about to end.
+                if time.monotonic() > deadline_s and not stop.is_requested():
+                    raise
+                print_status(f"headrace: {error} Trying again.\n")
+        return None
+
+    def _install(
+        self, requirements: HostInstalls, agents: Sequence[PlacedAgent],
+        rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory], stop: StopRequest,
+    ) -> list[HostExit]:  # fmt: skip
+        if not self._options.driver:
+            return requirements.install(agents, rank_group_factory(agents), stop)
+        options = self._options
+        names = {options.training.name, *(one.name for one in options.others)}
+        everywhere = self._placed(
+            stop, lambda hosts: AgentsOnAllHosts(self.calls, names, hosts, self._mark)
+        )
+        if everywhere is None:
+            return []
+        try:
+            agents = everywhere.agents
+            return requirements.install(agents, rank_group_factory(agents), stop)
+        finally:
+            everywhere.close()
+
+    def _may_place(self, agents: Sequence[PlacedAgent]) -> bool:
+        asked = [agent.actor.can_bind_mount.remote(DEFAULT_BASE) for agent in agents]
+        return all(self.calls.get(asked))
+
+    def _variables(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> Mapping[str, str]:
+        """Return what a host's ranks have for Ray, and for the hosts that make batches."""
+        is_here = agent.facts.is_drivers
+        found = ray_variables(
+            self.calls, self._working_dir, self._programs.recorded() if is_here else {},
+            is_here=is_here, drives=self._options.driver,
+            devices_held=not self._options.driver
+            and any(one.host.gpus for one in (agents if is_here else [agent])),
+        )  # fmt: skip
+        if self._options.driver and is_here:
+            found[env.DRIVER_SCRIPT.name] = "1"
+        if self._offloading is not None:
+            found |= self._offloading.variables(is_here=is_here)
+        return found

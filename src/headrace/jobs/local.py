@@ -1,0 +1,224 @@
+"""A job of one process on this host, without torchrun, from its attempt to its exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError, LaunchError
+from headrace.core.process.supervision import DEFAULT_GRACE_S, exit_code_of, signals_blocked
+from headrace.jobs.cli_args import DirectJob, check_script, find_script
+from headrace.jobs.environment.existing_job import TORCHRUN_VARIABLES
+from headrace.jobs.environment.host_environment import single_host_environment
+from headrace.jobs.environment.nested_torchrun import (
+    LeaderMessage,
+    NestedRank,
+    find_nested_rank,
+    run_follower,
+)
+from headrace.jobs.environment.script_environment import (
+    ScriptEnvironment,
+    join_environments,
+    with_script_options,
+)
+from headrace.jobs.failure import TimeLimit, describe_exit, last_traceback
+from headrace.jobs.output.script_output import run_script, script_command
+from headrace.jobs.recording import Recording
+from headrace.jobs.requirements import install_requirements
+from headrace.jobs.sync.host_sync import HostSync, OutputUpload, finished_on_error
+from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
+
+
+def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
+    """Write down how an attempt ended, where that can be."""
+    # A full disk, or a script that removed its runs, must not cost the script's own exit code.
+    try:
+        folder.end_attempt(attempt, exit_code)
+    except (OSError, LaunchError) as error:
+        print_status(
+            f"headrace: that the run ended with {exit_code} cannot be written down: {error}\n"
+        )
+
+
+def print_outcome(folder: RunFolder, attempt: int) -> None:
+    """Tell the verdict of an attempt that has ended, and what rules say that were asked for."""
+    # Imported once the job has ended: see `signals_blocked` on threads, and NumPy starts some.
+    from headrace.jobs.verdict import print_rules, print_verdict
+
+    print_verdict(folder, attempt)
+    print_rules(folder, attempt)
+
+
+def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
+    """Run a script and return its exit code, or 128 + a signal.
+
+    Args:
+        job: What the command line asks for.
+        argv: The command line.
+
+    Raises:
+        UsageError: A script that cannot be run, or a channel that is not there.
+        LaunchError: The run's folder is broken.
+        StorageError: A channel or a checkpoint cannot be fetched.
+    """
+    script = _checked_script(job)
+    if job.around.dry_run:
+        return _describe(job, script)
+    rank = find_nested_rank()
+    if rank is not None and not rank.is_leader:
+        return run_follower(job, script, rank)
+    folder, attempt = _start_attempt(job, argv, script, rank)
+    limit = TimeLimit(  # from here on: what brings the channels counts, as on SageMaker
+        job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
+        is_passed_on=False,
+    )  # fmt: skip
+    try:
+        run = _LocalRun(job, script, folder, attempt, limit, rank)
+    except HeadraceError as error:
+        record_end(folder, attempt.number, error.exit_code)
+        raise
+    return run.to_its_end()
+
+
+class _LocalRun:
+    """One attempt of such a job, with all that its script is to find in place."""
+
+    def __init__(
+        self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: TimeLimit,
+        rank: NestedRank | None,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._limit = limit
+        self._folder = folder
+        self._attempt = attempt
+        self._rank = rank
+        number = rank.world.rank if rank is not None else 0
+        self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
+        install_requirements(job.contract, job.around, folder, attempt)
+        self._output = OutputUpload(job.uploads, job.contract, folder.path)
+        self._output.begin()  # first: another job that writes there is known before a copy is made
+        with finished_on_error(self._output):
+            self._site = self._build_environment(script)
+            self._uploads = self._host_uploads()
+            self._uploads.fetch()
+        self._command = script_command(job, script, self._site)
+
+    def to_its_end(self) -> int:
+        """Run the script and return the exit code."""
+        number = self._attempt.number
+        with signals_blocked() as held:
+            self._limit.is_passed_on = True
+            recording = Recording(self._folder, self._attempt, self._job.options)
+            self._uploads.start()
+            returncode = self._run(recording, held)
+            code = self._site.verdict(exit_code_of(returncode))
+            ended = code if self._rank is None else self._rank.verdict(code)
+            record_end(self._folder, number, ended)
+        # Signals are free again: whoever does not want to wait for this may leave.
+        if returncode != 0:
+            print_status(
+                f"headrace: {self._job.script}: {describe_exit(returncode)}; log: {self._log}\n"
+            )
+        told = last_traceback(self._log) if returncode else ""
+        self._site.note_end(code, self._command, told)
+        recording.finish()
+        self._uploads.finish(clean=returncode >= 0)
+        self._output.finish()
+        print_outcome(self._folder, number)
+        return code
+
+    def _run(self, recording: Recording, held: frozenset[signal.Signals]) -> int:
+        own = {
+            **self._site.environment,
+            **self._uploads.environment(),
+            env.RUN_DIR.name: str(self._folder.path),
+        }
+        environment = join_environments(own, recording.environment())
+        if self._rank is not None:
+            for name in TORCHRUN_VARIABLES:  # ranks meet where torchrun has them meet, as always
+                environment.pop(name, None)
+            self._share_with_followers(self._rank, environment)
+        # A script may save for minutes once it was asked to stop; not once its time is over.
+        returncode = run_script(
+            self._command,
+            site=self._site,
+            environment=environment,
+            log=self._log,
+            held=held,
+            grace_s=lambda: (
+                DEFAULT_GRACE_S if self._limit.is_over or self._site.failure() else None
+            ),
+        )
+        self._limit.cancel()
+        return returncode
+
+    def _share_with_followers(
+        self, rank: NestedRank, environment: Mapping[str, str | None]
+    ) -> None:
+        leader_message = LeaderMessage(
+            run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
+            arguments=self._site.arguments, folder=self._site.folder, places=self._site.places,
+        )  # fmt: skip
+        rank.share_with_followers(leader_message)
+
+    def _host_uploads(self) -> HostSync:
+        job, path, rank = self._job, self._folder.path, self._rank
+        if rank is None or rank.world.size == rank.world.local_size:
+            return HostSync(job.uploads, self._site, path)
+        # The other hosts' first ranks keep theirs.
+        return HostSync(job.uploads, self._site, path, kept_as=socket.gethostname(), kept_by=None)
+
+    def _build_environment(self, script: str) -> ScriptEnvironment:
+        job = self._job
+        site = single_host_environment(
+            job.contract, script=script, is_module=job.module, folder=self._folder.path,
+            distribution=None, count_devices=_count_devices, arguments=job.arguments,
+            environment=job.around.environment,
+        )  # fmt: skip
+        return with_script_options(site, job.around, self._folder.path)
+
+
+def _start_attempt(
+    job: DirectJob, argv: Sequence[str], script: str, rank: NestedRank | None
+) -> tuple[RunFolder, Attempt]:
+    """Begin the attempt: of this process alone, or of the ranks that torchrun has started."""
+    run_dir, command, ranks = job.run_dir, ("headrace", "run", *argv), 1
+    if rank is not None:
+        rank.announce_leader()
+        run_dir = run_dir or (None if job.name else rank.run_before())
+        command, ranks = rank.command, rank.world.size
+    folder = open_run_folder(run_dir=run_dir, name=job.name, script=script, runs_dir=job.runs_dir)
+    attempt = folder.start_attempt(
+        command=command, argv=[job.script, *job.arguments], world_size=ranks
+    )
+    print_status(f"headrace: run folder {folder.path}\n")
+    return folder, attempt
+
+
+def _checked_script(job: DirectJob) -> str:
+    if job.module:
+        return job.script
+    script = find_script(job.script, job.contract.source_dir)
+    check_script(script)
+    return script
+
+
+def _describe(job: DirectJob, script: str) -> int:
+    import torch
+
+    from headrace.jobs.dry_run import describe_direct_job
+
+    return describe_direct_job(job, script, torch.accelerator.device_count())
+
+
+def _count_devices() -> int:
+    """Return how many devices this host has, asked in another process: torch starts threads."""
+    asked = "import torch; print(torch.accelerator.device_count())"
+    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).stdout
+    return int(told) if told.strip().isdigit() else 0

@@ -1,0 +1,165 @@
+"""The sidecar that reads metrics from the ranks' logs into the run's metrics.jsonl.
+
+`python -m headrace.jobs.metric_scraper` reads its request as one line of JSON on its standard
+input, and ends when that does, after a last look at all logs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace.core.console import print_status
+from headrace.records.layout import METRICS_FILE, STEP_GROUP
+
+_POLL_S = 0.2
+_CLOSE_S = 20.0
+_LONGEST_LINE = 64 * 1024
+_LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
+
+
+class MetricScraper:
+    """The process that watches one attempt's logs, from now on.
+
+    Args:
+        logs: The attempt's logs folder.
+        folder: The run's.
+        attempt: The attempt's number.
+        metrics: Regular expressions by the metrics' names.
+    """
+
+    def __init__(self, logs: Path, folder: Path, attempt: int, metrics: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "headrace.jobs.metric_scraper"],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # what ends the job by its group must not end this
+        )
+        order = {
+            "logs": str(logs), "file": str(folder / METRICS_FILE), "attempt": attempt,
+            "metrics": dict(metrics),
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Have what was printed last be read, too; where that takes too long, leave it."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            print_status(
+                "headrace: --metric: the expressions take too long; some values are missing\n"
+            )
+
+
+class _Log:
+    """One log file, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+        self._begun = b""
+
+    def lines(self, *, to_the_end: bool) -> Iterator[str]:
+        with self.path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+            self._read += len(text)
+        text = self._begun + text + (b"\n" if to_the_end else b"")
+        end = 0
+        for match in _LINE.finditer(text):
+            end = match.end()
+            yield match[0].decode(errors="replace")
+        self._begun = text[end:][-_LONGEST_LINE:]
+
+
+class _LogScanner:
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._logs = Path(order["logs"])
+        self._file = Path(order["file"])
+        self._attempt = order["attempt"]
+        self._metrics = {name: re.compile(text) for name, text in order["metrics"].items()}
+        self._known: dict[Path, _Log] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._no_numbers: Counter[str] = Counter()
+
+    def look(self, *, to_the_end: bool = False) -> None:
+        rows: list[dict[str, Any]] = []
+        for path in sorted(self._logs.rglob("*.std*")):
+            log = self._known.setdefault(path, _Log(path))
+            for line in log.lines(to_the_end=to_the_end):
+                rows += self._found(path.stem, line)
+        if rows:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def report_missing(self) -> None:
+        seen = {name for name, _ in self._counts}
+        for name, expression in self._metrics.items():
+            if name not in seen:
+                print_status(
+                    f"headrace: --metric {name}: no rank printed what {expression.pattern!r} "
+                    "finds\n"
+                )
+            if self._no_numbers[name]:
+                print_status(
+                    f"headrace: --metric {name}: {self._no_numbers[name]} values are no numbers, "
+                    "and left out\n"
+                )
+
+    def _found(self, source: str, line: str) -> Iterator[dict[str, Any]]:
+        for name, expression in self._metrics.items():
+            for match in expression.finditer(line):
+                named = expression.groupindex.get(STEP_GROUP)
+                value = match[next(n for n in (1, 2) if n != named)]
+                try:
+                    number = float(value)
+                except (TypeError, ValueError):
+                    self._no_numbers[name] += 1
+                    continue
+                step = _whole(match[STEP_GROUP]) if named else None
+                counted = self._counts[name, source]
+                self._counts[name, source] += 1
+                yield {
+                    "attempt": self._attempt, "source": source, "name": name, "value": number,
+                    "step": counted if step is None else step, "time_s": time.time(),
+                }  # fmt: skip
+
+
+def _whole(text: str | None) -> int | None:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def main() -> None:
+    """Watch until standard input ends."""
+    watcher = _LogScanner(json.loads(sys.stdin.buffer.readline()))
+    while not select.select([sys.stdin.buffer], [], [], _POLL_S)[0]:
+        with suppress(OSError):  # a full disk, or a log that is made at this moment
+            watcher.look()
+    try:
+        watcher.look(to_the_end=True)
+    except OSError as error:
+        print_status(f"headrace: --metric: what ranks printed last cannot be kept: {error}\n")
+    watcher.report_missing()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Output of a job's processes: log files and the terminal."""

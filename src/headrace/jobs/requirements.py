@@ -1,0 +1,170 @@
+"""The requirements file of a job: where it is, its installation on this host, its progress.
+
+SageMaker installs the requirements.txt of `source_dir`; here, too, where that is named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import LaunchError, UsageError
+from headrace.jobs.spec import ContractOptions, ScriptOptions
+from headrace.records.run_folder import Attempt, RunFolder
+
+if TYPE_CHECKING:
+    from headrace.jobs.torchrun_args import TorchrunJob
+
+SKIP_HINT = "`--requirements none` leaves the file out."
+MAX_INSTALL_S = 1800.0
+"""What an install may take: something large may have to be built."""
+_DEFAULT_FILE = "requirements.txt"
+_NONE = "none"
+
+
+def code_folder(job: TorchrunJob) -> Path:
+    """Return the folder of a job's code; for a module the working one, as its own is not known."""
+    if job.contract.source_dir is not None:
+        return Path(job.contract.source_dir)
+    args = job.args
+    return Path() if args.module or args.no_python else Path(args.training_script).parent
+
+
+def find_requirements(told: str | None, beside: Path | None) -> Path | None:
+    """Return the file that is installed; None: nothing is.
+
+    Args:
+        told: The file, or `none`; None: the one beside the code, where there is one.
+        beside: The folder of the code; None: nothing is looked for.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    if told == _NONE:
+        return None
+    if told is None:
+        is_there = beside is not None and (beside / _DEFAULT_FILE).is_file()
+        return _normalized(beside / _DEFAULT_FILE) if beside is not None and is_there else None
+    if not Path(told).is_file():
+        raise UsageError(
+            f"--requirements {told}: there is no such file in {Path.cwd()}. Name one, or `none`."
+        )
+    return _normalized(Path(told))
+
+
+def _normalized(file: Path) -> Path:
+    # Links stay: what they lead to goes along in their place.
+    return Path(os.path.normpath(file.absolute()))
+
+
+class InstallProgress:
+    """The news of one file's installs.
+
+    Args:
+        file: Its name.
+        folder: The run's.
+        attempt: The attempt's number.
+
+    Attributes:
+        why_not: Why it could not be installed, by the hosts' names.
+    """
+
+    def __init__(self, file: str, folder: RunFolder, attempt: int) -> None:
+        self._file = file
+        self._folder = folder
+        self._attempt = attempt
+        self._installing: set[str] = set()  # hosts that have said so
+        self.why_not: dict[str, str] = {}
+
+    def hear(self, host: str, announced: dict[str, Any]) -> bool:
+        """Take in what a host announces, and return whether the job can go on there.
+
+        Args:
+            host: The host's name.
+            announced: As cluster/requirements_installer.py writes it.
+        """
+        if "installing" in announced:
+            said = announced["installing"]
+            more = f" (pip: {said})" if said and host in self._installing else ""
+            self._installing.add(host)
+            print_status(f"headrace: {host} installs {self._file}{more}\n")
+        elif "installed" in announced:
+            if announced["installed"] and not announced["by_another"]:
+                print_status(
+                    f"headrace: {host} has installed {', '.join(announced['installed'])}\n"
+                )
+            for conflict in announced.get("conflicts", ()):
+                print_status(f"headrace: {host}: what was there is broken now: {conflict}\n")
+            self._note(host, announced["installed"])
+        elif "left_out" in announced:
+            print_status(f"headrace: {host} installs no {self._file}: {announced['left_out']}\n")
+        elif "not_installed" in announced:
+            why = announced["not_installed"]
+            is_told = why in self.why_not.values()
+            self.why_not[host] = why
+            more = "for the same reason" if is_told else why
+            print_status(f"headrace: {host}: {self._file} cannot be installed: {more}\n")
+            return False
+        return True
+
+    def _note(self, host: str, installed: Sequence[str]) -> None:
+        try:
+            self._folder.note_installed(self._attempt, host, installed)
+        except (OSError, LaunchError) as error:
+            print_status(f"headrace: what {host} has installed cannot be written down: {error}\n")
+
+
+_THIS_HOST = "this host"
+
+
+def install_requirements(
+    options: ContractOptions, around: ScriptOptions, folder: RunFolder, attempt: Attempt
+) -> None:
+    """Have pip install what a job on this host needs, into the environment that it runs in.
+
+    Args:
+        options: Whether the folder of the code is named.
+        around: Whether a file is named.
+        folder: The run's.
+        attempt: The attempt that begins.
+
+    Raises:
+        UsageError: There is no such file.
+        LaunchError: It cannot be installed.
+    """
+    beside = Path(options.source_dir) if options.source_dir is not None else None
+    file = find_requirements(around.requirements, beside)
+    if file is None:
+        return
+    logs = folder.logs(attempt.number)
+    news = InstallProgress(file.name, folder, attempt.number)
+    reading, writing = os.pipe()
+    command = [
+        sys.executable, "-u", "-P", "-m", "headrace.cluster.requirements_installer",
+        "--parent", str(os.getpid()), "--announce", str(writing), "--job", secrets.token_hex(8),
+        "--file", str(file), "--named", "no" if around.requirements is None else "yes",
+        "--logs", str(logs), "--name", "host", "--longest-s", str(MAX_INSTALL_S),
+    ]  # fmt: skip
+    pip = subprocess.Popen(command, pass_fds=(writing,), env=env.child_environment())
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as told:
+            for line in told:
+                news.hear(_THIS_HOST, json.loads(line))
+        code = pip.wait()
+    except KeyboardInterrupt:  # it has got ctrl-C, too
+        pip.wait()
+        sys.exit(130)
+    if code != 0:
+        raise LaunchError(
+            f"{file.name} could not be installed, and the script was not started. All that pip "
+            f"said: {logs}/requirements-host.log. {SKIP_HINT}"
+        )

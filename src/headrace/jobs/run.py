@@ -1,0 +1,198 @@
+"""`headrace run` and `headrace resume`: one job, from its command line to its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import UsageError
+from headrace.core.process.supervision import exit_code_of, signals_blocked, wait_for
+from headrace.core.suggestions import did_you_mean
+from headrace.jobs.cli_args import direct_job
+from headrace.jobs.failure import describe_exit
+from headrace.jobs.job_file import with_job_file
+from headrace.jobs.local import print_outcome, record_end, run_directly
+from headrace.jobs.spec import DRY_RUN
+from headrace.records.redaction import HIDDEN
+from headrace.records.run_folder import Attempt, RunFolder, runs_folder
+
+_GRACE_S = 30.0  # what torchrun gives its ranks unless --shutdown-timeout says otherwise
+_TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have ended
+
+
+def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
+    """Run a script and return its exit code, that of the first failing rank, or 128 + a signal.
+
+    One process and no flag of torchrun's: the script runs directly, and RANK is not set.
+    Otherwise torchrun runs it, in a process of its own. Every process ends when this one does.
+
+    Args:
+        argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
+            script's arguments.
+        run_dir: The run's folder, whatever `argv` says of it.
+
+    Raises:
+        UsageError: Wrong flags, or a script that cannot be run.
+        LaunchError: The run's folder is broken.
+    """
+    argv = with_job_file(argv)
+    direct = direct_job(argv)
+    if direct is None:
+        described = _describe(argv) if set(argv) & {*DRY_RUN} else None
+        return _run_torchrun(argv, run_dir) if described is None else described
+    if run_dir is not None:
+        direct = replace(direct, run_dir=run_dir, name=None)
+    return run_directly(direct, argv)
+
+
+def _describe(argv: Sequence[str]) -> int | None:
+    """Print what a job of torchrun's would be; None: the flag that asks for it is the script's."""
+    import torch
+
+    from headrace.jobs.dry_run import describe_torchrun_job
+    from headrace.jobs.torchrun_args import parse_torchrun_flags
+
+    job = parse_torchrun_flags(argv)
+    if not job.around.dry_run:
+        return None
+    return describe_torchrun_job(job, torch.accelerator.device_count())
+
+
+def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
+    reading, writing = os.pipe()
+    announcement = _Announcement(reading)
+    # -u: what the ranks say is shown at once, also into a pipe.
+    own = [sys.executable, "-u", "-P", "-m", "headrace.jobs.torchrun"]
+    own += [] if run_dir is None else ["--run-dir", run_dir]
+    with signals_blocked() as held:
+        child = subprocess.Popen(
+            [*own, "--parent", str(os.getpid()), "--announce", str(writing), "--", *argv],
+            pass_fds=[writing],
+            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+        )
+        os.close(writing)
+        returncode = wait_for(
+            child,
+            held,
+            own_session=True,
+            grace_s=lambda: announcement.shutdown_s() + _TORCHRUN_EXTRA_S,
+        )
+        announced = announcement.read()
+        if announced is not None:
+            record_end(announced.folder, announced.attempt, exit_code_of(returncode))
+    if returncode < 0:
+        print_status(f"headrace: what ran the job was {describe_exit(returncode)}\n")
+    if announced is not None:
+        print_outcome(announced.folder, announced.attempt)
+    return exit_code_of(returncode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Announced:
+    folder: RunFolder
+    attempt: int
+    shutdown_s: float
+
+
+class _Announcement:
+    """What the torchrun process tells once it has read its flags; nothing before that."""
+
+    def __init__(self, reading_fd: int) -> None:
+        self._fd = reading_fd
+        os.set_blocking(reading_fd, False)
+        self._announced: _Announced | None = None
+
+    def read(self) -> _Announced | None:
+        if self._announced is None:
+            try:
+                line = os.read(self._fd, 64 * 1024)
+            except BlockingIOError:
+                return None
+            if line.endswith(b"\n"):
+                told = json.loads(line)
+                self._announced = _Announced(
+                    folder=RunFolder(Path(told["run_dir"])),
+                    attempt=told["attempt"],
+                    shutdown_s=told["shutdown_s"],
+                )
+        return self._announced
+
+    def shutdown_s(self) -> float:
+        announced = self.read()
+        return _GRACE_S if announced is None else announced.shutdown_s
+
+
+def resume_run(run: str, runs_dir: str | None = None) -> int:
+    """Run a run's last command again, from the folder where it was typed; return the exit code.
+
+    Args:
+        run: The run's name, or its folder.
+        runs_dir: Where runs lie; see `runs_folder`.
+
+    Raises:
+        UsageError: There is no such run, it is running, or its command cannot be repeated as it
+            was written down.
+        LaunchError: The run's folder is broken.
+    """
+    path = _find(run, runs_dir)
+    attempts = RunFolder(path).attempts()
+    if not attempts:
+        raise UsageError(f"{path} holds no attempt that could be gone on with.")
+    RunFolder(path).check_free()
+    last = attempts[-1]
+    argv = _repeatable(path, last)
+    if last.folder:
+        _stand_in(path, last.folder)
+    else:
+        print_status(
+            f"headrace: where {path.name} was started was not written down; it goes on from here\n"
+        )
+    print_status(f"headrace: {path.name}, attempt {last.number + 1}: {shlex.join(last.command)}\n")
+    # It is the same job: its rules hold, and who attaches to it finds what it was asked for.
+    asked = {name: each for name, each in last.asked.items() if name != "profiler_updates"}
+    if asked:
+        env.change({env.JOB_REQUEST.name: json.dumps(asked)})
+    return run_job(argv, run_dir=str(path))
+
+
+def _find(run: str, runs_dir: str | None) -> Path:
+    runs = runs_folder(runs_dir)
+    for path in (runs / run, Path(run).expanduser()):
+        if (path / "run.json").is_file():
+            return path.resolve()
+    there = [each.parent.name for each in sorted(runs.glob("*/run.json"))]
+    meant = did_you_mean(run, there) or f" There are: {', '.join(there) or 'none'}."
+    raise UsageError(f"There is no run {run} in {runs.absolute()}.{meant}")
+
+
+def _repeatable(path: Path, last: Attempt) -> list[str]:
+    if last.hides_secrets or any(HIDDEN in word for word in last.command):
+        raise UsageError(
+            f"{path.name}: its command held a secret, which was not written down: "
+            f"{shlex.join(last.command)}. Type it again yourself, with --run-dir {path}; a secret "
+            "in a variable of the environment need not be typed at all."
+        )
+    if last.command[:2] != ("headrace", "run"):
+        raise UsageError(
+            f"{path.name} was not started by headrace run but by {shlex.join(last.command)}: "
+            "start that again."
+        )
+    return list(last.command[2:])
+
+
+def _stand_in(path: Path, folder: str) -> None:
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{path.name} was started in {folder}, and from there it would go on: "
+            f"{error.strerror}. Bring it back, or type the command anew with --run-dir {path}."
+        ) from error

@@ -1,0 +1,264 @@
+"""The handle of a started run: its state, its logs, its end, and its live switch."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import psutil
+
+from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.jobs.failure import last_traceback
+from headrace.records.launcher import running_pid
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.reader import Records, find_run, recorded_attempts
+from headrace.records.run_folder import LAUNCHER_LOG, Attempt, RunFolder
+
+if TYPE_CHECKING:
+    from headrace.report.open_run import ChartedRun
+
+State = Literal["InProgress", "Completed", "Failed", "Stopped"]
+"""How a run stands, in SageMaker's words."""
+_POLL_S = 0.1
+_GRACE_S = 120.0  # what SageMaker gives a job between SIGTERM and SIGKILL
+_CHILDREN_END_S = 10.0  # those who close the records end by themselves
+_SWITCH_S = 60.0
+_LAUNCHER_LINES = (
+    "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",
+)  # fmt: skip
+_STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHandle:
+    """A run: one attempt of it.
+
+    Attributes:
+        path: Its folder.
+        number: The attempt's number.
+        begin: Where, in bytes, what the attempt says begins in its launcher's log.
+        process: What leads it, where this process started it.
+    """
+
+    path: Path
+    number: int
+    begin: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, run: str | Path) -> RunHandle:
+        """Return the latest attempt of a run that any process started.
+
+        Args:
+            run: The run's folder, or its name below the runs folder.
+
+        Raises:
+            UsageError: There is no such run.
+        """
+        path = find_run(str(run))
+        return cls(path=path, number=len(RunFolder(path).attempts()))
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """What its run.json says of it; None: it has not begun, or was refused."""
+        attempts = RunFolder(self.path).attempts()
+        return attempts[self.number - 1] if len(attempts) >= self.number else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What `headrace run` ended with; None: it runs, or nothing was left to say so."""
+        attempt = self.attempt
+        if attempt is not None and attempt.exit_code is not None:
+            return attempt.exit_code
+        code = None if self.process is None else self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    @property
+    def state(self) -> State:
+        """How it stands: InProgress, Completed, Failed or Stopped."""
+        if self._pid() is not None:
+            return "InProgress"
+        code, attempt = self.exit_code, self.attempt
+        if code in _STOP_CODES or (attempt is not None and attempt.reason):
+            return "Stopped"
+        return "Completed" if code == 0 else "Failed"
+
+    def open(self) -> ChartedRun:
+        """Return what was recorded of it, as `headrace.open_run` does."""
+        from headrace.report.open_run import open_run
+
+        return open_run(self.path, self.number)
+
+    def wait(self) -> int:
+        """Wait until it has ended; return its exit code."""
+        self._until_ended(lambda: None)
+        code = self.exit_code
+        return 128 + signal.SIGKILL if code is None else code  # it wrote nothing down
+
+    def logs(self) -> int:
+        """Show what it says, from the beginning until it has ended; return its exit code."""
+        files: dict[Path, _LogPrinter] = {}
+
+        def show() -> None:
+            for path, begin, prefix in self._said():
+                files.setdefault(path, _LogPrinter(path, begin, prefix)).show()
+
+        self._until_ended(show)
+        show()
+        return self.wait()
+
+    def stop(self, grace_s: float = _GRACE_S) -> None:
+        """Ask it to stop; after the grace, kill it and all that it has started.
+
+        Args:
+            grace_s: How long it may take, in seconds.
+        """
+        pid = self._pid()
+        if pid is None:
+            return
+        try:
+            leader = psutil.Process(pid)
+            below = leader.children(recursive=True)
+            leader.terminate()
+        except psutil.NoSuchProcess:
+            return
+        if not self._ends_within(grace_s):
+            below = [*below, *_children(leader)]
+            leader.kill()  # what it started is tied to it
+            self._ends_within(_CHILDREN_END_S)
+            self._note_killed()
+        _, left = psutil.wait_procs(below, timeout=_CHILDREN_END_S)
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=_CHILDREN_END_S)
+
+    def switch(self) -> LiveSwitch:
+        """Return the switch by which the recording of a running job is changed.
+
+        Raises:
+            RecordsError: It does not run, or nothing of it is recorded.
+        """
+        deadline = time.monotonic() + _SWITCH_S
+        while self._pid() is not None and time.monotonic() < deadline:
+            if self.number in recorded_attempts(self.path):
+                records = Records(self.path, self.number)
+                if records.live:
+                    return LiveSwitch(records.folder)
+            time.sleep(_POLL_S)
+        raise RecordsError(f"{self.name} is not recorded at this moment: nothing is to switch.")
+
+    def check(self) -> None:
+        """Raise where it has failed, or was refused.
+
+        Raises:
+            UsageError: It was refused before anything ran.
+            LaunchError: It failed; the message ends with what it said last.
+        """
+        code, state = self.exit_code, self.state
+        if state in {"Completed", "InProgress", "Stopped"}:
+            return
+        log = self._log()
+        ran = any(RunFolder(self.path).logs(self.number).rglob("*.std*"))
+        if not ran and code is not None:
+            said = _failure_text(_tail(log, self.begin)).removeprefix("headrace: ")
+            raise UsageError(said) if code == UsageError.exit_code else LaunchError(said)
+        how = "was killed" if code is None else f"failed with exit code {code}"
+        said = _failure_text(last_traceback(log))
+        raise LaunchError(f"{self.name} {how}. Its last words:\n{said}\nAll that it said: {log}")
+
+    def _log(self) -> Path:
+        ours = self.path / LAUNCHER_LOG
+        if ours.exists():
+            return ours
+        folder = RunFolder(self.path).logs(self.number)  # started from a command line
+        found = sorted(folder.rglob("*.stderr"))
+        return found[0] if found else folder / "rank-0.stderr"
+
+    def _said(self) -> list[tuple[Path, int, str]]:
+        """Return the files that tell what it says, where each begins, and whose lines they are."""
+        ours = self.path / LAUNCHER_LOG
+        if ours.exists():
+            return [(ours, self.begin, "")]
+        found = sorted(RunFolder(self.path).logs(self.number).rglob("*.std*"))
+        alone = len({path.stem for path in found}) == 1
+        return [(path, 0, "" if alone else f"[{path.stem}] ") for path in found]
+
+    def _pid(self) -> int | None:
+        if self.process is not None:
+            return self.process.pid if self.process.poll() is None else None
+        attempt = self.attempt
+        return None if attempt is None else running_pid(attempt.launcher)
+
+    def _until_ended(self, meanwhile: Callable[[], None]) -> None:
+        while self._pid() is not None:
+            meanwhile()
+            time.sleep(_POLL_S)
+
+    def _note_killed(self) -> None:
+        """Write down for it what it could not any more."""
+        attempt, folder = self.attempt, RunFolder(self.path)
+        if attempt is not None and attempt.ended_s is None:
+            with suppress(OSError, LaunchError):
+                folder.end_attempt(self.number, 128 + signal.SIGKILL)
+                folder.note_reason(self.number, "Stopped: it outlasted its grace")
+
+    def _ends_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._pid() is not None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self._pid() is None
+
+
+class _LogPrinter:
+    """A log, written to standard output as it grows: a notebook's cell, say."""
+
+    def __init__(self, log: Path, begin: int, prefix: str) -> None:
+        self._log = log
+        self._at = begin
+        self._prefix = prefix
+
+    def show(self) -> None:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(self._at)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        self._at += end
+        lines = text[:end].decode(errors="replace").splitlines(keepends=True)
+        sys.stdout.write("".join(self._prefix + line for line in lines))
+        sys.stdout.flush()
+
+
+def _failure_text(said: str) -> str:
+    """Return what was said of a failure, without what the launcher says of any run."""
+    return "\n".join(line for line in said.splitlines() if not line.startswith(_LAUNCHER_LINES))
+
+
+def _tail(log: Path, begin: int) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(begin)
+            return file.read()[-4096:].decode(errors="replace").strip()
+    except FileNotFoundError:
+        return "It ended before it said anything."
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []

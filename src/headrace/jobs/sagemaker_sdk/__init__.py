@@ -1,0 +1,1 @@
+"""Types of SageMaker's SDK that launch scripts pass to an Estimator."""

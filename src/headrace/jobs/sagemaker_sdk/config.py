@@ -1,0 +1,306 @@
+"""Instance groups and profiler configuration, with the names of SageMaker's SDK.
+
+Names, order and defaults of `FrameworkProfile` and its parts are those of sagemaker 2.257,
+`debugger/framework_profile.py` and `debugger/metrics_config.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from headrace.core.errors import UsageError
+from headrace.core.suggestions import choices_hint
+from headrace.platforms.instance_groups import (
+    GroupSpec,
+    InstanceType,
+    check_group_name,
+    instance_type,
+)
+
+
+class PythonProfiler(Enum):
+    """What looked at Python code."""
+
+    CPROFILE = "cprofile"
+    PYINSTRUMENT = "pyinstrument"
+
+
+class cProfileTimer(Enum):  # noqa: N801 - SageMaker's
+    """Which time cProfile took."""
+
+    TOTAL_TIME = "total_time"
+    CPU_TIME = "cpu_time"
+    OFF_CPU_TIME = "off_cpu_time"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Steps, or a time.
+
+    Attributes:
+        start_step: The first step.
+        num_steps: How many.
+        start_unix_time: Instead: from when on, in seconds since 1970.
+        duration: For how long, in seconds.
+        profile_default_steps: The steps that Debugger takes by itself.
+    """
+
+    start_step: int | None = None
+    num_steps: int | None = None
+    start_unix_time: int | None = None
+    duration: float | None = None
+    profile_default_steps: bool = False
+
+    def __post_init__(self) -> None:
+        check_range(self)
+
+
+class DetailedProfilingConfig(_Range):
+    """Of operators; see `FrameworkProfile`."""
+
+
+class HorovodProfilingConfig(_Range):
+    """Of Horovod; see `FrameworkProfile`."""
+
+
+class SMDataParallelProfilingConfig(_Range):
+    """Of SageMaker's library for data parallel training; see `FrameworkProfile`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataloaderProfilingConfig(_Range):
+    """Of data loaders; see `FrameworkProfile`."""
+
+    metrics_regex: str = ".*"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonProfilingConfig(_Range):
+    """Of Python code; see `FrameworkProfile`."""
+
+    python_profiler: PythonProfiler | str = PythonProfiler.CPROFILE
+    cprofile_timer: cProfileTimer | str = cProfileTimer.TOTAL_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkProfile:
+    """What Debugger was to look at closer. Here the whole run is, or a time of it.
+
+    Attributes:
+        local_path: Recorded, as the three that follow.
+        file_max_size: Recorded.
+        file_close_interval: Recorded.
+        file_open_fail_threshold: Recorded.
+        detailed_profiling_config: Recorded, as the four that follow.
+        dataloader_profiling_config: Recorded.
+        python_profiling_config: Recorded.
+        horovod_profiling_config: Recorded.
+        smdataparallel_profiling_config: Recorded.
+        start_step: The first step; recorded.
+        num_steps: How many; recorded.
+        start_unix_time: From when on, in seconds since 1970; recorded.
+        duration: For how long, in seconds: `update_profiler` looks closer for so long.
+
+    Raises:
+        UsageError: Steps and a time both, or a number that cannot be.
+    """
+
+    local_path: str | None = None
+    file_max_size: int | None = None
+    file_close_interval: float | None = None
+    file_open_fail_threshold: int | None = None
+    detailed_profiling_config: DetailedProfilingConfig | None = None
+    dataloader_profiling_config: DataloaderProfilingConfig | None = None
+    python_profiling_config: PythonProfilingConfig | None = None
+    horovod_profiling_config: HorovodProfilingConfig | None = None
+    smdataparallel_profiling_config: SMDataParallelProfilingConfig | None = None
+    start_step: int | None = None
+    num_steps: int | None = None
+    start_unix_time: int | None = None
+    duration: float | None = None
+
+    def __post_init__(self) -> None:
+        check_range(self)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether it names steps, or one thing and not another: nothing here chooses so."""
+        parts = (each.name for each in fields(self) if each.name.endswith("_config"))
+        given = (self.start_step, self.num_steps, self.start_unix_time)
+        return any(each is not None for each in (*given, *(getattr(self, name) for name in parts)))
+
+
+_PARTS: Mapping[str, type[_Range]] = {
+    "detailed_profiling_config": DetailedProfilingConfig,
+    "dataloader_profiling_config": DataloaderProfilingConfig,
+    "python_profiling_config": PythonProfilingConfig,
+    "horovod_profiling_config": HorovodProfilingConfig,
+    "smdataparallel_profiling_config": SMDataParallelProfilingConfig,
+}
+
+
+def read_profile(told: object) -> object | None:
+    """Return a FrameworkProfile that may be written as values by names; others as they are.
+
+    Args:
+        told: None, a FrameworkProfile, or its arguments, as job files and run.json have them.
+    """
+    if not isinstance(told, Mapping):
+        return FrameworkProfile() if told is True else told or None
+    parts = {
+        name: _made(_PARTS[name], each) if isinstance(each, Mapping) else each
+        for name, each in told.items()
+        if name in _PARTS
+    }
+    return _made(FrameworkProfile, {**told, **parts})
+
+
+def check_range(given: _Range | FrameworkProfile) -> None:
+    """Raise UsageError for steps or a time that cannot be."""
+    where = type(given).__name__
+    for name, least in (("start_step", 0), ("num_steps", 1), ("start_unix_time", 0)):
+        value = getattr(given, name)
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < least
+        ):
+            raise UsageError(f"{where}: {name} {value!r} is not a whole number, {least} or more.")
+    seconds = given.duration
+    if seconds is not None and (
+        isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0
+    ):
+        raise UsageError(f"{where}: duration {seconds!r} is not a number of seconds over 0.")
+    steps = given.start_step is not None or given.num_steps is not None
+    if steps and (given.start_unix_time is not None or seconds is not None):
+        raise UsageError(f"{where}: steps and a time are given: give one of them.")
+
+
+def _made(kind: type, told: Mapping[str, Any]) -> object:
+    known = [each.name for each in fields(kind)]
+    for name in told:
+        if name not in known:
+            raise UsageError(f"{kind.__name__}: {name}{choices_hint(str(name), known)}")
+    return kind(**told)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class InstanceGroup:
+    """Hosts of one kind.
+
+    Args:
+        name: What the group is called.
+        type: Of its hosts: `local`, `local_gpu`, or one of AWS, SageMaker or Google, such as
+            `ml.g5.xlarge`, `g2-standard-8`, which is emulated.
+        count: How many hosts it has.
+        instance_group_name: SageMaker's word for `name`.
+        instance_type: SageMaker's word for `type`.
+        instance_count: SageMaker's word for `count`.
+
+    Raises:
+        UsageError: There is no such type, or a group without hosts.
+    """
+
+    name: str
+    type: str
+    count: int
+
+    def __init__(
+        self, name: str | None = None, type: str | None = None, count: int | None = None, *,  # noqa: A002
+        instance_group_name: str | None = None, instance_type: str | None = None,
+        instance_count: int | None = None,
+    ) -> None:  # fmt: skip
+        name = instance_group_name if name is None else name
+        kind = instance_type if type is None else type
+        hosts = instance_count if count is None else count
+        if not isinstance(name, str) or not isinstance(kind, str) or hosts is None:
+            raise UsageError(
+                f"InstanceGroup({name!r}, {kind!r}, {hosts!r}): write it as "
+                'InstanceGroup("gpu", "ml.g5.xlarge", 1): name, type, how many hosts.'
+            )
+        where = f"InstanceGroup {name}"
+        if isinstance(hosts, bool) or not isinstance(hosts, int) or hosts < 1:
+            raise UsageError(f"{where}: {hosts!r} hosts: a group has one or more.")
+        object.__setattr__(self, "name", check_group_name(name, where))
+        object.__setattr__(self, "type", kind)
+        object.__setattr__(self, "count", hosts)
+        _ = self.machine  # refuses a type that does not exist
+
+    @property
+    def machine(self) -> InstanceType:
+        """What a host of it has."""
+        return instance_type(self.type, f"InstanceGroup {self.name}")
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether its hosts have devices, as far as their type tells."""
+        return self.type == "local_gpu" or bool(self.machine.devices)
+
+    @property
+    def instance_group_name(self) -> str:
+        """SageMaker's word for `name`."""
+        return self.name
+
+    @property
+    def instance_type(self) -> str:
+        """SageMaker's word for `type`."""
+        return self.type
+
+    @property
+    def instance_count(self) -> int:
+        """SageMaker's word for `count`."""
+        return self.count
+
+    def flag(self) -> str:
+        """Return what `--group` says of it."""
+        return f"{self.name}={self.count}x{self.type}"
+
+    def group(self) -> GroupSpec:
+        """Return it as the launcher knows it."""
+        machine = self.machine
+        return GroupSpec(
+            name=self.name, hosts=self.count, cpus=machine.cores, gpus=machine.devices,
+            instance_type=self.type,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilerConfig:
+    """How a job is recorded.
+
+    Attributes:
+        system_monitor_interval_millis: Milliseconds between samples of the system, 100 to 60,000.
+        deep: Whether it is looked at closer for as long as it runs.
+        s3_output_path: SageMaker's place for what is recorded; here it is in the run's folder.
+        framework_profile_params: FrameworkProfile, say; not None: then it is looked at closer.
+        profile_params: SageMaker Profiler's; recorded alone.
+        disable_profiler: Nothing is recorded.
+    """
+
+    system_monitor_interval_millis: int | None = 500
+    deep: bool = False
+    s3_output_path: str | None = None
+    framework_profile_params: object | None = None
+    profile_params: object | None = None
+    disable_profiler: bool = False
+
+    def __post_init__(self) -> None:
+        millis = self.system_monitor_interval_millis
+        if millis is None:  # as SageMaker has it where nothing is said
+            millis = 500
+            object.__setattr__(self, "system_monitor_interval_millis", millis)
+        profile = read_profile(self.framework_profile_params)
+        object.__setattr__(self, "framework_profile_params", profile)
+        if isinstance(millis, bool) or not isinstance(millis, int) or not 100 <= millis <= 60_000:
+            raise UsageError(
+                f"ProfilerConfig: system_monitor_interval_millis {millis!r}: give a whole number "
+                "from 100 to 60000."
+            )
+
+    def flags(self) -> list[str]:
+        """Return what the command line says of it."""
+        deep = self.deep or self.framework_profile_params is not None
+        interval = f"--profile-interval={self.system_monitor_interval_millis}ms"
+        return [interval, *(["--profile=deep"] if deep else [])]

@@ -1,0 +1,141 @@
+"""The manifest of a host's synced files, written after the files, and their checksums.
+
+A restarted job goes by manifests alone, so it sees a checkpoint of several files whole or not at
+all. Each has a number of its own; of two writers with one number the store lets in one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from headrace.core.errors import CheckpointError, UsageError
+from headrace.core.lazy import blake2b
+from headrace.data.storage.urls import check_path
+
+_PIECE_BYTES = 4 * 1024 * 1024
+_SIZE_BYTES = 16
+
+
+def new_checksum() -> hashlib.blake2b:
+    """Return the state of a new checksum."""
+    return hashlib.blake2b(digest_size=_SIZE_BYTES)
+
+
+def file_checksum(path: Path) -> str:
+    """Return a file's checksum in hexadecimal digits; raises OSError."""
+    digest = new_checksum()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+_FORMAT_VERSION = 1
+_CHECKSUM_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedFile:
+    """One file of a host.
+
+    Attributes:
+        name: Its path below the kept folder, "/" between folders.
+        size_bytes: Its size.
+        checksum: BLAKE2b of its bytes, 16 bytes long, in hexadecimal digits.
+        mtime_ns: When it was last written, nanoseconds since 1970 (UTC).
+        stored_as: The object that holds its bytes, below the URL; "" for a link.
+        link: Where a link leads, from its own folder; "": it is a file.
+    """
+
+    name: str
+    size_bytes: int
+    checksum: str
+    mtime_ns: int
+    stored_as: str
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncManifest:
+    """All files of one host at one moment.
+
+    Attributes:
+        host: Whose they are.
+        generation: 1 for the host's first manifest, each one more than the one before.
+        owner: Which process has written it: a name of its own.
+        saved_s: When, in seconds since 1970 (UTC).
+        files: By their names.
+    """
+
+    host: str
+    generation: int
+    owner: str
+    saved_s: float
+    files: Mapping[str, SyncedFile]
+
+    def to_json(self) -> bytes:
+        """Return the object's bytes."""
+        told = {
+            "version": _FORMAT_VERSION, "host": self.host, "generation": self.generation,
+            "owner": self.owner, "saved_s": self.saved_s,
+            "files": [asdict(self.files[name]) for name in sorted(self.files)],
+        }  # fmt: skip
+        return json.dumps({**told, "checksum": _checksum(told)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, url: str) -> SyncManifest:
+        """Return the manifest in an object's bytes.
+
+        Raises:
+            CheckpointError: They are none, are damaged, or of a later format.
+        """
+        try:
+            told = json.loads(data)
+            checksum = told.pop("checksum")
+            if told["version"] != _FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{url} has format {told['version']}; this Headrace reads {_FORMAT_VERSION}. "
+                    "Install the version that wrote it, or a newer one."
+                )
+            if checksum != _checksum(told):
+                raise CheckpointError(f"{url} is damaged: its checksum differs.")
+            files = {file["name"]: SyncedFile(**file) for file in told["files"]}
+            for file in files.values():
+                _check_file(file)
+            return cls(
+                host=str(told["host"]), generation=int(told["generation"]),
+                owner=str(told["owner"]), saved_s=float(told["saved_s"]), files=files,
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{url} is no manifest of a kept folder: {error}.") from error
+
+
+def is_outside_folder(name: str, link: str) -> bool:
+    """Tell whether a link of this name leads out of the folder that it is kept in."""
+    if PurePosixPath(link).is_absolute():
+        return True
+    depth = len(PurePosixPath(name).parts) - 1
+    for part in PurePosixPath(link).parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def _check_file(file: SyncedFile) -> None:
+    check_path(file.name)
+    if file.link:
+        if is_outside_folder(file.name, file.link):
+            raise UsageError(f"the link {file.name} leads out of its folder")
+    else:
+        check_path(file.stored_as)
+
+
+def _checksum(told: Mapping[str, Any]) -> str:
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+    return blake2b(text.encode(), _CHECKSUM_BYTES).hex()

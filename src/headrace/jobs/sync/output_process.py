@@ -1,0 +1,309 @@
+"""The sidecar that uploads a job's outputs, as SageMaker and Vertex AI lay them out.
+
+`python -m headrace.jobs.sync.output_process job|part` reads its task as one line of JSON. For a job
+it takes the lease on the output path, says so on its standard output, and uploads what is
+synchronised while the job runs; once its input says how the job has ended, everything. On hosts
+that do not share the launcher's machine one does likewise for a part, without a lease.
+
+SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
+in one. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import signal
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from headrace.core.console import print_status
+from headrace.core.errors import CheckpointError, HeadraceError, StorageError, UsageError
+from headrace.core.process.parent_death import ignore_group_signals
+from headrace.data.storage import Store, declare_leaf, open_store
+from headrace.jobs.sync.file_groups import FileState, FolderScan
+from headrace.jobs.sync.lease import Lease
+from headrace.jobs.sync.sync_messages import OutputTask, SyncProcessInput, read_task_line
+
+_MODE, _MODE_TO_RUN = 0o644, 0o755
+
+
+def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) -> dict[str, Path]:
+    """Return the files of all hosts' folders by name; of several with one name, the newest.
+
+    Args:
+        folders: By their hosts' names.
+        told: Called with what a user should know.
+    """
+    found: dict[str, Path] = {}
+    for host, folder in sorted(folders.items()):
+        for path in sorted(folder.rglob("*")):
+            if path.is_dir() or not path.exists():
+                continue
+            name = path.relative_to(folder).as_posix()
+            other = found.get(name)
+            if other is not None:
+                told(f"{name} was made by several hosts, {host} among them; the newest is taken")
+                if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+                    continue
+            found[name] = path
+    return found
+
+
+def write_archive(files: Mapping[str, Path], to: Path) -> None:
+    """Write a gzipped tar: sorted, without times and owners; links are followed.
+
+    Raises:
+        OSError: A file cannot be read, or the disk is full.
+    """
+    with (
+        to.open("wb") as out,
+        gzip.GzipFile(filename="", mode="wb", fileobj=out, mtime=0, compresslevel=1) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for name in sorted(files):
+            with files[name].open("rb") as file:
+                status = os.fstat(file.fileno())
+                member = tarfile.TarInfo(name)
+                member.size = status.st_size
+                member.mode = _MODE_TO_RUN if status.st_mode & 0o100 else _MODE
+                archive.addfile(member, file)
+
+
+_VERTEX_FOLDERS = ("model", "checkpoints", "logs")
+_PARTS = "parts"
+
+
+class FolderMirror:
+    """Files of a folder that lie below a URL under their own names.
+
+    Args:
+        store: Where.
+        prefix: Below which folder there.
+        folder: The folder here.
+        told: Called with what a user should know.
+    """
+
+    def __init__(
+        self, store: Store, prefix: str, folder: Path, told: Callable[[str], object]
+    ) -> None:
+        self._store, self._prefix, self._folder = store, prefix, folder
+        self._watch = FolderScan(folder, told)
+        self._there: dict[str, FileState] = {}
+
+    def one_pass(self, *, at_the_end: bool = False) -> None:
+        """Upload what is complete and new; raises StorageError."""
+        for unit in self._watch.look(at_the_end=at_the_end).values():
+            if not unit.is_complete:
+                continue
+            for name, mark in unit.files.items():
+                path = self._folder / name
+                if self._there.get(name) != mark and path.is_file():
+                    self._store.put(f"{self._prefix}/{name}", path)
+                    self._there[name] = mark
+
+
+class JobOutputs:
+    """The outputs of the hosts whose folders are on this machine.
+
+    Args:
+        store: The output path.
+        job: The job's name.
+        run: The run's folder here.
+        told: Called with what a user should know.
+    """
+
+    def __init__(self, store: Store, job: str, run: Path, told: Callable[[str], object]) -> None:
+        self._store, self._job, self._run, self._tell = store, job, run, told
+        self._mirrors: dict[str, FolderMirror] = {}
+
+    def meanwhile(self) -> None:
+        """Upload what is synchronised while the job runs; raises StorageError."""
+        for folder, prefix in self._while_it_runs().items():
+            self._mirror(folder, prefix).one_pass()
+
+    def at_the_end(self, *, of_parts: bool) -> None:
+        """Upload everything.
+
+        Args:
+            of_parts: Only what another host puts together later; otherwise all hosts', those among
+                them that have left such parts.
+
+        Raises:
+            StorageError: The store does not answer.
+            OSError: A file cannot be read, or there is no room for the archives.
+        """
+        for folder, prefix in {**self._while_it_runs(), **self._of_vertex()}.items():
+            self._mirror(folder, prefix).one_pass(at_the_end=True)
+        trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
+        if of_parts:
+            self._send_parts(trees)
+            return
+        drafts = self._run / "uploads" / "drafts"
+        shutil.rmtree(drafts, ignore_errors=True)
+        drafts.mkdir(parents=True)
+        trees |= self._fetch_parts(drafts)
+        try:
+            self._send_archives(trees, drafts)
+        finally:
+            shutil.rmtree(drafts, ignore_errors=True)
+        for info in list(self._store.list(f"{self._job}/{_PARTS}")):
+            self._store.delete(info.path)
+
+    def _send_archives(self, trees: Mapping[str, Path], drafts: Path) -> None:
+        output = f"{self._job}/output"
+        for name, below in (("model", "model"), ("output", "output/data")):
+            files = merge_folders({host: tree / below for host, tree in trees.items()}, self._tell)
+            if not files:
+                if trees:
+                    self._tell(f"{below} of the job is empty, so there is no {name}.tar.gz")
+                continue
+            draft = drafts / f"{name}.tar.gz"
+            write_archive(files, draft)
+            self._store.put(f"{output}/{draft.name}", draft)
+            self._tell(f"{len(files)} files are at {self._store.url}/{output}/{draft.name}")
+        failures = [tree / "output" / "failure" for tree in trees.values()]
+        failures = [path for path in failures if path.is_file()]
+        for number, path in enumerate(failures):
+            self._store.put(f"{output}/failure{f'-{number + 1}' if number else ''}", path)
+        names = {f"failure{f'-{number + 1}' if number else ''}" for number in range(len(failures))}
+        for info in list(self._store.list(output)):
+            name = info.path.removeprefix(f"{output}/")
+            if name.partition("-")[0] == "failure" and name not in names:  # an earlier attempt's
+                self._store.delete(info.path)
+
+    def _send_parts(self, trees: Mapping[str, Path]) -> None:
+        for host, tree in trees.items():
+            for below in ("model", "output/data"):
+                for name, path in merge_folders({host: tree / below}, self._tell).items():
+                    self._store.put(f"{self._job}/{_PARTS}/{host}/{below}/{name}", path)
+            failure = tree / "output" / "failure"
+            if failure.is_file():
+                self._store.put(f"{self._job}/{_PARTS}/{host}/output/failure", failure)
+
+    def _fetch_parts(self, drafts: Path) -> dict[str, Path]:
+        prefix = f"{self._job}/{_PARTS}"
+        trees: dict[str, Path] = {}
+        for info in self._store.list(prefix):
+            host, _, name = info.path.removeprefix(f"{prefix}/").partition("/")
+            trees[host] = drafts / "hosts" / host
+            path = trees[host] / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as out:
+                for start in range(0, info.size_bytes, 8 * 1024 * 1024):
+                    length = min(8 * 1024 * 1024, info.size_bytes - start)
+                    out.write(self._store.get_range(info.path, start, length))
+        return trees
+
+    def _while_it_runs(self) -> dict[Path, str]:
+        folders = self._run.glob("hosts/*/ml/output/intermediate")
+        found = dict.fromkeys(folders, f"{self._job}/output/intermediate")
+        logs = self._run / "output" / "logs"
+        return {**found, logs: "logs"} if logs.is_dir() else found
+
+    def _of_vertex(self) -> dict[Path, str]:
+        folders = {self._run / "output" / name: name for name in _VERTEX_FOLDERS}
+        return {path: name for path, name in folders.items() if path.is_dir()}
+
+    def _mirror(self, folder: Path, prefix: str) -> FolderMirror:
+        key = str(folder)
+        if key not in self._mirrors:
+            self._mirrors[key] = FolderMirror(self._store, prefix, folder, self._tell)
+        return self._mirrors[key]
+
+
+_POLL_S = 1.0
+_NICE = 10
+
+
+def main(arguments: list[str]) -> int:
+    """Do the task that standard input tells and return the exit code."""
+    task = OutputTask.from_json(read_task_line())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see open_files
+    ignore_group_signals()
+    declare_leaf()
+    os.nice(_NICE)
+    try:
+        return _upload(task, of_parts=arguments == ["part"])
+    except HeadraceError as error:
+        _print_output_status(str(error))
+        return error.exit_code
+    except OSError as error:
+        _print_output_status(f"{task.run}: {error}")
+        return 1
+
+
+def _upload(task: OutputTask, *, of_parts: bool) -> int:
+    store = open_store(task.url)
+    lease = Lease(store, task.job)
+    if not of_parts:
+        try:
+            lease.take()
+        except StorageError as error:
+            raise UsageError(
+                f"--output-path {store.url} cannot be written to: {error} Give a URL that can be, "
+                "or the credentials for it."
+            ) from error
+        sys.stdout.write("taken\n")
+        sys.stdout.flush()
+    outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
+    asked = SyncProcessInput()
+    try:
+        _upload_while_running(outputs, asked, None if of_parts else lease)
+        was_asked, _, deadline_s = asked.end()
+        if was_asked:
+            _finish(outputs, deadline_s, of_parts=of_parts)
+    finally:
+        if not of_parts:
+            lease.release()
+    return 0
+
+
+def _upload_while_running(
+    outputs: JobOutputs, asked: SyncProcessInput, lease: Lease | None
+) -> None:
+    failing = False
+    while not asked.within(_POLL_S):
+        try:
+            if lease is not None:
+                lease.renew()
+            outputs.meanwhile()
+        except CheckpointError:
+            raise
+        except OSError as error:  # a StorageError is one
+            if not failing:
+                _print_output_status(f"{error} It is tried again until it succeeds.")
+            failing = True
+        else:
+            failing = False
+
+
+def _finish(outputs: JobOutputs, deadline_s: float, *, of_parts: bool) -> None:
+    last = threading.Timer(deadline_s, _give_up, [deadline_s])
+    last.daemon = True
+    last.start()
+    outputs.at_the_end(of_parts=of_parts)
+    last.cancel()
+
+
+def _give_up(deadline_s: float) -> None:
+    _print_output_status(
+        f"what the job has made was not uploaded within {deadline_s:.0f} s; it is still in the "
+        "run's folder. Start the run again (headrace resume) to have it uploaded."
+    )
+    os._exit(1)
+
+
+def _print_output_status(text: str) -> None:
+    print_status(f"headrace: output: {text}\n")
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads of the object-store client live on; see cli/main.py

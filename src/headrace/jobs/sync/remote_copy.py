@@ -1,0 +1,235 @@
+"""The remote copy of a job's folder: manifests, one a host, and the objects that they list.
+
+URL/manifests/<host>/<generation>.json the last two generations of each host
+URL/files/<name>@<host>.<owner>.<number> bytes; an object is never written twice
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from headrace.core.errors import CheckpointError, NotFoundError, StorageError, UsageError
+from headrace.data.storage import Store, open_store
+from headrace.jobs.sync.manifest import SyncedFile, SyncManifest
+
+_MANIFESTS = "manifests"
+_FILES = "files"
+_GENERATIONS = 2  # one more than needed: the newest may turn out to be damaged
+_MANIFEST = re.compile(rf"{_MANIFESTS}/(?P<host>[^/]+)/(?P<generation>[0-9]+)\.json")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._=,+/-]")
+_UNLISTED_AGE_S = 3600.0
+
+
+class FencedError(CheckpointError):
+    """Another process keeps this host's files by now: the job was started again elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedFiles:
+    """The files of all hosts.
+
+    Attributes:
+        files: By their names; of two hosts' with one name, that which was written last.
+        hosts: Whose each is, by its name.
+        manifests: Each host's newest whole one.
+    """
+
+    files: Mapping[str, SyncedFile]
+    hosts: Mapping[str, str]
+    manifests: Mapping[str, SyncManifest]
+
+
+class RemoteCopy:
+    """What is kept at one URL.
+
+    Args:
+        url: Any of data.storage's that can be written to.
+        told: Called with what a user should know.
+    """
+
+    def __init__(self, url: str, told: Callable[[str], object]) -> None:
+        self.store: Store = open_store(url)
+        self._tell = told
+        self._doubled: set[str] = set()
+
+    def check(self, name: str) -> None:
+        """Write a small object and remove it; raises UsageError where that cannot be."""
+        path = f"{_FILES}/tried@{_host_name(name)}"
+        try:
+            self.store.put(path, b"headrace: can this be written to?\n")
+            self.store.delete(path)
+        except (StorageError, UsageError) as error:
+            raise UsageError(
+                f"{self.store.url} cannot be written to: {error} Give a URL that can be, or the "
+                "credentials for it."
+            ) from error
+
+    def newest(self) -> MergedFiles:
+        """Return the files of all hosts by their newest whole manifests.
+
+        Raises:
+            StorageError: The store does not answer.
+            CheckpointError: A host has manifests, and none of them is whole.
+        """
+        found: dict[str, SyncManifest] = {}
+        for host, generations in self._generations().items():
+            found[host] = self._newest_whole(host, generations)
+        return self._united(found)
+
+    def generation(self, host: str) -> int:
+        """Return the number of a host's newest manifest, whole or not; 0: there is none."""
+        return max(self._generations(host).get(host, []), default=0)
+
+    def publish(self, manifest: SyncManifest) -> SyncManifest:
+        """Have a manifest be its host's newest; return the one that is.
+
+        Raises:
+            FencedError: Another process has published one of that number.
+            StorageError: The store does not answer.
+        """
+        path = _manifest_path(manifest.host, manifest.generation)
+        if self.store.create(path, manifest.to_json()):
+            return manifest
+        with suppress(CheckpointError):  # the answer may have been lost
+            there = SyncManifest.from_json(bytes(self.store.get(path)), path)
+            if there.owner == manifest.owner:
+                return there
+        raise FencedError(
+            f"{self.store.url}/{path} is another process's: this job was started again elsewhere, "
+            "which goes on with these checkpoints. Nothing more is written from here."
+        )
+
+    def object_name(self, name: str, host: str, owner: str, number: int) -> str:
+        """Return the name of a new object for a file's bytes."""
+        return f"{_FILES}/{_UNSAFE_CHARACTERS.sub('_', name)}@{_host_name(host)}.{owner}.{number}"
+
+    def prune(self, manifests: Iterable[SyncManifest], newest: SyncManifest) -> None:
+        """Remove a host's manifests before the last two, and what is listed in those alone.
+
+        Args:
+            manifests: The host's, as far as they are known; those that stay among them.
+            newest: The newest.
+        """
+        known = {each.generation: each for each in (*manifests, newest)}
+        keep = sorted(known)[-_GENERATIONS:]
+        stay = {file.stored_as for number in keep for file in known[number].files.values()}
+        for number in sorted(known)[:-_GENERATIONS]:
+            self.store.delete(_manifest_path(newest.host, number))
+            for file in known[number].files.values():
+                if file.stored_as and file.stored_as not in stay:
+                    self.store.delete(file.stored_as)
+
+    def tidy(self) -> None:
+        """Remove objects that no manifest lists: what killed processes had uploaded before one.
+
+        Those of the last hour stay; another host may be about to list them. One host of a job does
+        this, once it has taken over what others have left.
+        """
+        listed = {
+            file.stored_as
+            for host, generations in self._generations().items()
+            for generation in generations
+            for file in self._files_of(host, generation)
+        }
+        for info in list(self.store.list(_FILES)):
+            if info.path not in listed and time.time() - info.modified_s > _UNLISTED_AGE_S:
+                self.store.delete(info.path)
+
+    def drop_before(self, host: str, generation: int) -> None:
+        """Remove a host's manifests of before a generation."""
+        for number in self._generations(host).get(host, []):
+            if number < generation:
+                self.store.delete(_manifest_path(host, number))
+
+    def disown(self, host: str) -> None:
+        """Remove the manifests of a host that has no part in the job any more."""
+        for generation in sorted(self._generations(host).get(host, []), reverse=True):
+            self.store.delete(_manifest_path(host, generation))
+
+    def _files_of(self, host: str, generation: int) -> Iterable[SyncedFile]:
+        path = _manifest_path(host, generation)
+        try:
+            return SyncManifest.from_json(bytes(self.store.get(path)), path).files.values()
+        except (NotFoundError, CheckpointError):  # a newer one lists what it does
+            return ()
+
+    def _generations(self, host: str | None = None) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        folder = _MANIFESTS if host is None else f"{_MANIFESTS}/{_host_name(host)}"
+        for info in self.store.list(folder):
+            # Some stores list a folder's marker, too: a name of no manifest.
+            if manifest := _MANIFEST.fullmatch(info.path):
+                found.setdefault(manifest["host"], []).append(int(manifest["generation"]))
+        return found
+
+    def _newest_whole(self, host: str, generations: list[int]) -> SyncManifest:
+        broken: CheckpointError | None = None
+        for generation in sorted(generations, reverse=True):
+            path = _manifest_path(host, generation)
+            try:
+                manifest = SyncManifest.from_json(
+                    bytes(self.store.get(path)), f"{self.store.url}/{path}"
+                )
+            except NotFoundError:  # a newer one has come meanwhile
+                continue
+            except CheckpointError as error:
+                broken = error
+                self._tell(f"{error} The manifest before it is taken.")
+                continue
+            return manifest
+        raise broken or CheckpointError(
+            f"{self.store.url}/{_MANIFESTS}/{host}: its manifests change faster than they are read."
+        )
+
+    def _united(self, manifests: Mapping[str, SyncManifest]) -> MergedFiles:
+        files: dict[str, SyncedFile] = {}
+        hosts: dict[str, str] = {}
+        for host, manifest in sorted(manifests.items()):
+            for name, file in manifest.files.items():
+                other = files.get(name)
+                if other is not None and _differ(other, file) and name not in self._doubled:
+                    self._doubled.add(name)
+                    self._tell(
+                        f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
+                        "last is taken"
+                    )
+                if other is None or file.mtime_ns > other.mtime_ns:
+                    files[name], hosts[name] = file, host
+        return MergedFiles(files=files, hosts=hosts, manifests=manifests)
+
+
+def adopting_manifest(
+    union: MergedFiles, host: str, owner: str, generation: int, others: set[str]
+) -> SyncManifest:
+    """Return the manifest with which a process begins to keep a host's files.
+
+    Args:
+        union: What all hosts have kept.
+        host: The process's.
+        owner: Its name.
+        generation: The manifest's number.
+        others: The job's other hosts, which keep their files themselves; what is left of hosts
+            that have no part in the job any more is this host's from now on.
+    """
+    return SyncManifest(
+        host=host, generation=generation, owner=owner, saved_s=time.time(),
+        files={
+            name: file for name, file in union.files.items() if union.hosts[name] not in others
+        },
+    )  # fmt: skip
+
+
+def _differ(one: SyncedFile, other: SyncedFile) -> bool:
+    return (one.checksum, one.link) != (other.checksum, other.link)
+
+
+def _manifest_path(host: str, generation: int) -> str:
+    return f"{_MANIFESTS}/{_host_name(host)}/{generation:012}.json"
+
+
+def _host_name(host: str) -> str:
+    return re.sub(r"[^A-Za-z0-9-]", "_", host) or "_"

@@ -1,0 +1,319 @@
+"""The sidecar that syncs a host's checkpoints to a URL, and restores them before the start.
+
+`python -m headrace.jobs.sync.sync_process fetch|keep` reads its task as one line of JSON. To fetch,
+it restores what the URL has, and ends; the exit code says how. To keep, it goes on until its input
+says how the job has ended, or ends itself, as it does where whoever started it was killed; then it
+uploads the last complete files. It forks nothing, so it may call object stores itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from headrace.core.console import print_status
+from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.core.files import remove_abandoned_files, temporary_name
+from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
+from headrace.data.storage import declare_leaf
+from headrace.jobs.sync.file_groups import is_truncated
+from headrace.jobs.sync.folder_sync import FolderSync, sync_until
+from headrace.jobs.sync.manifest import SyncedFile, file_checksum, new_checksum
+from headrace.jobs.sync.remote_copy import FencedError, MergedFiles, RemoteCopy
+from headrace.jobs.sync.sync_messages import SyncProcessInput, SyncTask, read_task_line
+
+_RESTORE_TRIES = 5
+_MAX_FETCHES = 4
+_PIECE_BYTES = 8 * 1024 * 1024
+_STATUS_EVERY_S = 5.0
+
+
+def restore(kept: RemoteCopy, folder: Path, told: Callable[[str], object]) -> MergedFiles:
+    """Have a folder hold what is kept; files that are there and equal are not fetched again.
+
+    What was kept and changed here since stays where it is newer, and so do files that were never
+    kept: nothing is removed.
+
+    Args:
+        kept: What is kept.
+        folder: Made where it does not exist.
+        told: Called with what a user should know.
+
+    Raises:
+        CheckpointError: What is kept is broken.
+        StorageError: The store does not answer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_abandoned_files(folder)
+    for left in range(_RESTORE_TRIES, 0, -1):
+        union = kept.newest()
+        try:
+            _fetch_all(kept, union, folder, told)
+        except NotFoundError:  # another host removed it: a newer manifest lists something else
+            if left == 1:
+                raise
+        else:
+            return union
+    raise AssertionError
+
+
+def _fetch_all(
+    kept: RemoteCopy, union: MergedFiles, folder: Path, told: Callable[[str], object]
+) -> None:
+    wanted = [file for file in union.files.values() if not _is_present(folder / file.name, file)]
+    if not wanted:
+        return
+    size = sum(file.size_bytes for file in wanted)
+    told(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {kept.store.url}")
+    progress = _RestoreProgress(size, told)
+    with ThreadPoolExecutor(_MAX_FETCHES) as pool:
+        links = [file for file in wanted if file.link]
+        fetched = [
+            pool.submit(_fetch_file, kept, file, folder / file.name, progress.add)
+            for file in wanted
+            if not file.link
+        ]
+        try:
+            for each in fetched:
+                each.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for link in links:
+        _symlink(folder / link.name, link.link)
+    progress.finish()
+
+
+def _is_present(path: Path, file: SyncedFile) -> bool:
+    try:
+        status = path.lstat()
+        if file.link:
+            return path.is_symlink() and str(path.readlink()) == file.link
+        if path.is_symlink() or not path.is_file():
+            return False
+        if status.st_mtime_ns > file.mtime_ns:  # of an attempt on this disk, and newer
+            return not is_truncated(path)
+        same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+        return same and file_checksum(path) == file.checksum
+    except FileNotFoundError:
+        return False
+
+
+def _fetch_file(
+    kept: RemoteCopy, file: SyncedFile, path: Path, add: Callable[[int], object]
+) -> None:
+    _clear_path(path)
+    beside = path.parent / temporary_name()
+    digest = new_checksum()
+    try:
+        with beside.open("xb") as out:
+            for start in range(0, file.size_bytes, _PIECE_BYTES):
+                length = min(_PIECE_BYTES, file.size_bytes - start)
+                piece = kept.store.get_range(file.stored_as, start, length)
+                digest.update(piece)
+                out.write(piece)
+                add(length)
+        if digest.hexdigest() != file.checksum:
+            raise CheckpointError(
+                f"{kept.store.url}/{file.stored_as}: its checksum is not that of {file.name} in "
+                "the manifest. Remove the newest manifest there to take the one before it."
+            )
+        os.utime(beside, ns=(file.mtime_ns, file.mtime_ns))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _symlink(path: Path, to: str) -> None:
+    _clear_path(path)
+    with suppress(FileNotFoundError):
+        path.unlink()
+    path.symlink_to(to)
+
+
+def _clear_path(path: Path) -> None:
+    """Have a file's folder be one, and nothing but a file where it shall lie."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        path.rename(path.with_name(f"{path.name}.before-{uuid4().hex[:8]}"))
+
+
+class _RestoreProgress:
+    def __init__(self, size_bytes: int, told: Callable[[str], object]) -> None:
+        self._size, self._told = size_bytes, told
+        self._done = 0
+        self._begun_s = self._last_s = time.monotonic()
+
+    def add(self, size_bytes: int) -> None:
+        self._done += size_bytes
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _STATUS_EVERY_S:
+            self._last_s = now_s
+            rate = self._done / (now_s - self._begun_s)
+            left_s = (self._size - self._done) / rate
+            self._told(
+                f"{_megabytes(self._done)} of {_megabytes(self._size)} are here, "
+                f"{_megabytes(int(rate))}/s, {left_s:.0f} s are left"
+            )
+
+    def finish(self) -> None:
+        took_s = time.monotonic() - self._begun_s
+        self._told(f"the checkpoints are here: {_megabytes(self._size)} in {took_s:.1f} s")
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB"
+
+
+PASS_EVERY_S = 0.25
+_NICE = 10
+_TAKEOVER_TRIES = 10
+
+
+def main(arguments: list[str]) -> int:
+    """Do the task that standard input tells and return the exit code."""
+    task = SyncTask.from_json(read_task_line())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see open_files
+    declare_leaf()
+    try:
+        if arguments == ["fetch"]:
+            die_with_parent(task.parent)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C ends it without a traceback
+            return _fetch(task)
+        ignore_group_signals()
+        os.nice(_NICE)
+        return _sync(task)
+    except HeadraceError as error:
+        _print_host_status(task, str(error))
+        return error.exit_code
+    except OSError as error:
+        _print_host_status(task, f"{task.folder}: {error}")
+        return 1
+
+
+def _fetch(task: SyncTask) -> int:
+    kept = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+    kept.check(task.host)
+    with _locked_exclusively(f"{task.lock}-fetch"):
+        _wait_for_earlier_job(task.lock)
+        restore(kept, Path(task.folder), lambda text: _print_host_status(task, text))
+    return 0
+
+
+def _sync(task: SyncTask) -> int:
+    asked = SyncProcessInput()
+    with _locked_exclusively(task.lock, asked) as is_alone:
+        if not is_alone:
+            return 0  # another process of this machine has kept the folder all the while
+        Path(task.lock).write_text(str(task.parent))
+        kept = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+        keeping = FolderSync(
+            kept,
+            Path(task.folder),
+            task.host,
+            task.others,
+            lambda text: _print_host_status(task, text),
+        )
+        _take_over(keeping, asked, task)
+        sync_until(keeping, asked.within, PASS_EVERY_S, lambda text: _print_host_status(task, text))
+        return _finish(keeping, asked, task)
+
+
+def _take_over(keeping: FolderSync, asked: SyncProcessInput, task: SyncTask) -> None:
+    told, tries = False, _TAKEOVER_TRIES
+    while True:
+        try:
+            return keeping.begin()
+        except FencedError:  # who kept these files before was about to end
+            if (tries := tries - 1) == 0:
+                raise
+        except HeadraceError as error:
+            if not isinstance(error, OSError) or asked.within(1.0):
+                raise
+            if not told:
+                _print_host_status(task, f"{error} It is tried again until it succeeds.")
+            told = True
+
+
+def _finish(keeping: FolderSync, asked: SyncProcessInput, task: SyncTask) -> int:
+    """Upload the last files, within the deadline that was told."""
+    was_asked, clean, deadline_s = asked.end()
+    last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
+    last.daemon = True
+    last.start()
+    done = keeping.one_pass(at_the_end=clean, may_remove=was_asked)
+    last.cancel()
+    if done.waiting:
+        _print_host_status(
+            task,
+            f"not uploaded, being written when the job ended: {', '.join(done.waiting[:8])}"
+            + (f" and {len(done.waiting) - 8} more" if len(done.waiting) > 8 else ""),
+        )
+    return 0
+
+
+def _give_up(task: SyncTask, deadline_s: float) -> None:
+    _print_host_status(
+        task,
+        f"the last files of {task.folder} were not uploaded within {deadline_s:.0f} s; they are "
+        "still there. Start the run again (headrace resume) to have them uploaded.",
+    )
+    os._exit(1)
+
+
+@contextmanager
+def _locked_exclusively(lock: str, asked: SyncProcessInput | None = None) -> Iterator[bool]:
+    """Wait until no other process has the lock; False: the job was over before."""
+    Path(lock).parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while not _try_lock(descriptor):
+            if asked is None:
+                time.sleep(PASS_EVERY_S)
+            elif asked.within(PASS_EVERY_S):
+                yield False
+                return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_earlier_job(lock: str) -> None:
+    """Wait while a keeper whose job was killed uploads what that one has left."""
+    with suppress(FileNotFoundError), Path(lock).open("rb+") as file:
+        while not _try_lock(file.fileno()):
+            file.seek(0)
+            parent = file.read().decode()
+            if not parent or Path(f"/proc/{parent}").exists():
+                return  # of this job: emulated hosts share the folder
+            time.sleep(PASS_EVERY_S)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        return True
+    return True
+
+
+def _print_host_status(task: SyncTask, text: str) -> None:
+    print_status(f"headrace: {task.host}: {text}\n")
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads of the object-store client live on; see cli/main.py

@@ -1,0 +1,451 @@
+"""The process in which torchrun runs: its own agent, and the first failure's exit code.
+
+`python -m headrace.jobs.torchrun --parent PID --announce FD [--run-dir DIR] -- argv...` is started
+by `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
+exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
+where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a cluster, and
+on each host of the cluster one runs for that host's ranks.
+
+torchrun's ranks of this host may have ended before those of others; then it waits for those, up to
+five minutes, in a call that lets no signal handler of Python's run: a thread ends the process then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from headrace.core import env
+from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError, LaunchError, UsageError
+from headrace.core.process.parent_death import die_with_parent
+from headrace.core.process.process_groups import RankProcessGroups
+from headrace.core.process.supervision import STOP_SIGNALS, exit_code_of, was_killed
+from headrace.data.channels.sidecar_client import sidecar_pids
+from headrace.jobs.environment.host_environment import (
+    host_environment,
+    plain_environment,
+    single_host_environment,
+)
+from headrace.jobs.environment.host_layout import HostLayout
+from headrace.jobs.environment.script_environment import ScriptEnvironment, with_script_options
+from headrace.jobs.failure import (
+    RankFailure,
+    TimeLimit,
+    failure_message,
+    first_failure,
+    last_write_s,
+)
+from headrace.jobs.hosts.driver_protocol import (
+    HostAssignment,
+    announce_refusal,
+    wait_at_start_barrier,
+)
+from headrace.jobs.output.log_files import CleanRestartLogs, RunLogs
+from headrace.jobs.recording import Recording
+from headrace.jobs.requirements import install_requirements
+from headrace.jobs.sync.host_sync import (
+    HostSync,
+    OutputUpload,
+    extra_grace_s,
+    finished_on_error,
+    host_output_upload,
+)
+from headrace.jobs.torchrun_args import (
+    TorchrunJob,
+    parse_torchrun_flags,
+    threads_per_rank,
+    tie_ranks_to_torchrun,
+)
+from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
+
+_POLL_S = 0.05
+_IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it hears the signal, ends by itself
+
+
+def exit_on_stop_signal(
+    besides: Callable[[], frozenset[int]],
+    first: Callable[[], object],
+    code: Callable[[int], int],
+) -> None:
+    """End this process by a signal that asks it to, once none of its children is left.
+
+    Those that hold channels do not count either: they end with it.
+
+    Args:
+        besides: Returns the children that do not count.
+        first: Called before the end.
+        code: Returns the exit code for a signal's, as a shell tells it.
+    """
+    asked, wake = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(wake, False)
+    # Written to by the signal's own handler, whatever the main thread is busy with.
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    threading.Thread(
+        target=_wait_and_exit, args=[asked, besides, first, code], name="leaving", daemon=True
+    ).start()
+
+
+def _wait_and_exit(
+    asked: int,
+    besides: Callable[[], frozenset[int]],
+    first: Callable[[], object],
+    code: Callable[[int], int],
+) -> None:
+    while (number := os.read(asked, 1)[0]) not in STOP_SIGNALS:
+        pass
+    alone_s = 0.0
+    while alone_s < _IDLE_BEFORE_EXIT_S:
+        time.sleep(_POLL_S)
+        alone_s = 0.0 if _has_children(besides()) else alone_s + _POLL_S
+    first()
+    os._exit(code(exit_code_of(-number)))
+
+
+def _has_children(besides: frozenset[int]) -> bool:
+    try:
+        tasks = Path("/proc/self/task").iterdir()
+        children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    except OSError:  # a thread that ends meanwhile, or a system without: torchrun decides
+        return True
+    return bool(children - besides - sidecar_pids())
+
+
+_CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a job under torchrun and return the exit code."""
+    end = arguments.index("--")
+    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    announce_fd, argv = int(told["--announce"]), arguments[end + 1 :]
+    die_with_parent(int(told["--parent"]))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        job = parse_torchrun_flags(argv)
+        if "--member" in told:
+            return _run_as_cluster_host(job, told, announce_fd)
+        if "--run-dir" in told:  # whatever the command line says of it
+            job.args.run_dir, job.args.name = told["--run-dir"], None
+        folder, attempt = _start_attempt(job, argv, announce_fd)
+        TimeLimit(
+            job.around.max_run_s, launcher=int(told["--parent"]), folder=folder,
+            attempt=attempt.number,
+        )  # fmt: skip
+        if job.cluster is not None:
+            from headrace.jobs.hosts.driver import run_on_cluster
+
+            return run_on_cluster(job, job.cluster, argv, folder, attempt)
+        return _run_on_this_host(job, folder, attempt)
+    except HeadraceError as error:
+        if "--member" in told:
+            announce_refusal(announce_fd, error)
+        else:
+            print_status(f"headrace: {error}\n")
+        return error.exit_code
+
+
+def _start_attempt(
+    job: TorchrunJob, argv: Sequence[str], announce_fd: int
+) -> tuple[RunFolder, Attempt]:
+    args = job.args
+    folder = open_run_folder(
+        run_dir=args.run_dir, name=args.name, script=args.training_script, runs_dir=args.runs_dir
+    )
+    attempt = folder.start_attempt(
+        command=["headrace", "run", *argv],
+        argv=[args.training_script, *args.training_script_args],
+        world_size=job.world_size,
+        launcher=os.getppid(),
+    )
+    announcement = {
+        "run_dir": str(folder.path),
+        "attempt": attempt.number,
+        "shutdown_s": job.shutdown_s
+        + (_CLUSTERS_EXTRA_S if job.cluster else 0)
+        + extra_grace_s(job.uploads),
+    }
+    os.write(announce_fd, json.dumps(announcement).encode() + b"\n")
+    os.close(announce_fd)
+    env.RUN_DIR.set(str(folder.path))
+    print_status(f"headrace: run folder {folder.path}\n")
+    return folder, attempt
+
+
+def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> int:
+    script = [job.args.training_script, *job.args.training_script_args]
+    install_requirements(job.contract, job.around, folder, attempt)
+    output = OutputUpload(job.uploads, job.contract, folder.path)
+    output.begin()  # first: another job that writes there is known before anything is copied
+    with finished_on_error(output):
+        site = _script_environment(job, folder)
+        uploads = _uploads(job, site, folder.path)
+        uploads.fetch()
+    env.change({**site.environment, **uploads.environment()})
+    recording = Recording(folder, attempt, job.options)
+    uploads.start()
+    env.change(recording.environment())
+    given = job.args.log_dir
+    told = ""
+
+    def report(failure: _Failed) -> None:
+        nonlocal told
+        told = failure.message
+        print_status(told)
+
+    code = LaunchError.exit_code
+    try:
+        logs = Path(given) if given else folder.logs(attempt.number)
+        code = site.verdict(_run(job, logs, report, site))
+    finally:
+        _ignore_signals()  # how the job ended is known: one that comes now must not change that
+        recording.finish()
+        site.note_end(code, script, told)
+        uploads.finish(clean=not was_killed(code))
+        output.finish()
+    return code
+
+
+def _uploads(job: TorchrunJob, site: ScriptEnvironment, run: Path) -> HostSync:
+    if torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1:
+        return HostSync(job.uploads, site, run)
+    # torchrun's own flags name the other hosts, each of which runs a launcher of its own.
+    return HostSync(job.uploads, site, run, kept_as=socket.gethostname(), kept_by=None)
+
+
+def _script_environment(job: TorchrunJob, folder: RunFolder) -> ScriptEnvironment:
+    site = single_host_environment(
+        job.contract,
+        script=job.args.training_script,
+        is_module=job.args.module,
+        folder=folder.path,
+        distribution=job.distribution,
+        count_devices=torch.accelerator.device_count,
+        training=job.args.group[0].partition("=")[0] if job.args.group else None,
+        arguments=job.args.training_script_args,
+        environment=job.around.environment,
+    )
+    return with_script_options(site, job.around, folder.path)
+
+
+def _ignore_signals() -> None:
+    for stopping in STOP_SIGNALS:
+        signal.signal(stopping, signal.SIG_IGN)
+
+
+def _run_as_cluster_host(job: TorchrunJob, flags: Mapping[str, str], announce_fd: int) -> int:
+    """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
+    member, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
+    job = replace(job, ranks_here=member.ranks or job.ranks_here)
+    member.apply(job.args)
+    logs.mkdir(parents=True, exist_ok=True)
+
+    told = ""
+
+    def report(failure: _Failed) -> None:
+        nonlocal told
+        told = failure.message
+        announced = {"first": asdict(failure.first), "message": told, "logs": str(logs)}
+        os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
+
+    run = Path(env.RUN_DIR.get() or ".")
+    site = with_script_options(_cluster_host_environment(job, member), job.around, run)
+    uploads = HostSync(job.uploads, site, run, kept_as=member.kept_as, kept_by=member.kept_by)
+    output = host_output_upload(job.uploads, job.contract, member)
+
+    def finish(*, clean: bool) -> None:
+        uploads.finish(clean=clean)
+        output.finish()
+
+    exit_on_stop_signal(
+        lambda: uploads.pids | output.pids, lambda: finish(clean=True), site.verdict
+    )
+    output.begin()
+    uploads.fetch()
+    wait_at_start_barrier(announce_fd, int(flags["--go"]))
+    env.change({**site.environment, **uploads.environment()})
+    uploads.start()
+    script = [job.args.training_script, *job.args.training_script_args]
+    code = LaunchError.exit_code
+    try:
+        code = site.verdict(_run(job, logs, report, site, member))
+    finally:
+        _ignore_signals()
+        site.note_end(code, script, told)
+        finish(clean=not was_killed(code))
+    return code
+
+
+def _cluster_host_environment(job: TorchrunJob, member: HostAssignment) -> ScriptEnvironment:
+    if member.plan is None:
+        return plain_environment(job.contract)
+    return host_environment(
+        job.contract,
+        HostLayout.from_json(member.plan),
+        member.host,
+        script=job.args.training_script,
+        is_module=job.args.module,
+        folder=Path(env.RUN_DIR.get() or "."),
+        devices=member.devices,
+        cores=member.cores or None,
+        arguments=job.args.training_script_args,
+        environment=job.around.environment,
+    )
+
+
+def _run(
+    job: TorchrunJob,
+    logs_folder: Path,
+    report: Callable[[_Failed], None],
+    site: ScriptEnvironment,
+    member: HostAssignment | None = None,
+) -> int:
+    args = job.args
+    args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
+    _choose_threads(job)
+    _isolate_restarts(args)
+    _choose_local_rendezvous(args)
+    leftovers = RankProcessGroups()
+    tie_ranks_to_torchrun(args, site, leftovers.pid_pipe, member.restarts if member else None)
+    try:
+        config, entrypoint, arguments = torchrun.config_from_args(args)
+    except (ValueError, AssertionError, OSError) as error:
+        raise UsageError(f"torchrun cannot use these flags: {error}.") from error
+    logs = None
+    if not job.keeps_own_logs:
+        shown = frozenset(map(int, filter(None, args.local_ranks_filter.split(","))))
+        prefix = member.prefix if member else "rank {rank}" if job.world_size > 1 else None
+        restarts = member.restarts if member else 0
+        logs = RunLogs(logs_folder, prefix=prefix, shown=shown or None, restarts=restarts)
+        config.logs_specs = logs
+    try:
+        _launch(config, entrypoint, arguments, leftovers)
+    except ChildFailedError as error:
+        _ignore_signals()  # what failed is to be told, whatever comes
+        failed = _failed(error, logs)
+        if logs is not None:
+            logs.close()  # what the ranks said comes before what is said about them
+        report(failed)
+        return exit_code_of(failed.first.returncode)
+    except SignalException as error:
+        return 128 + error.sigval
+    except (RuntimeError, ValueError, OSError) as error:
+        raise _broken(error) from error
+    finally:
+        if logs is not None:
+            logs.close()
+    return 0
+
+
+def _launch(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    arguments: Sequence[str],
+    leftovers: RankProcessGroups,
+) -> None:
+    assert config.logs_specs is not None
+    config.logs_specs = CleanRestartLogs(config.logs_specs, leftovers)
+    try:
+        elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
+    except BaseException:
+        # Here alone: what ranks that ended well leave running, they mean to.
+        leftovers.end()
+        raise
+
+
+def _choose_threads(job: TorchrunJob) -> None:
+    # Without it torchrun gives each rank one thread, whatever the host has, and warns at length.
+    if job.ranks_here < 2 or env.OMP_NUM_THREADS.get() is not None:
+        return
+    threads = threads_per_rank(job.ranks_here)
+    env.OMP_NUM_THREADS.set(str(threads))
+    print_status(
+        f"headrace: OMP_NUM_THREADS={threads} for each of {job.ranks_here} ranks (this host's "
+        "cores shared among them); set it yourself to choose otherwise\n"
+    )
+
+
+def _isolate_restarts(args: argparse.Namespace) -> None:
+    # torchrun's agent keeps one store for all restarts, in which new ranks may find the addresses
+    # of the dead ones and hang or fail (pytorch issue 135712; measured with gloo in 2.13). With
+    # a store in rank 0 every restart begins with an empty one.
+    fewest_hosts, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    may_restart = args.max_restarts > 0 or fewest_hosts != most_hosts
+    if may_restart and env.UNSHARED_STORE.get() is None:
+        env.UNSHARED_STORE.set("1")
+
+
+def _choose_local_rendezvous(args: argparse.Namespace) -> None:
+    # As torch.distributed.run.run does: jobs on one host get a free port of their own.
+    _, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
+    told = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port is not None
+    if args.standalone or (not told and most_hosts == 1):
+        args.rdzv_backend = "c10d"
+        args.rdzv_endpoint = "localhost:0"
+        args.rdzv_id = str(uuid.uuid4())
+    if args.master_port is None:
+        args.master_port = 29500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failed:
+    first: RankFailure
+    message: str
+
+
+def _failed(error: ChildFailedError, logs: RunLogs | None) -> _Failed:
+    first = first_failure(
+        [
+            RankFailure(
+                rank=rank,
+                returncode=failure.exitcode,
+                seen_s=failure.timestamp,
+                last_words_s=last_write_s(logs.path(rank, "stderr")) if logs else 0.0,
+            )
+            for rank, failure in error.failures.items()
+        ]
+    )
+    message = failure_message(
+        first,
+        total=len(error.failures),
+        log=logs.path(first.rank, "stderr") if logs else None,
+        traceback=_recorded_traceback(error.failures[first.rank]),
+    )
+    return _Failed(first=first, message=message)
+
+
+def _recorded_traceback(failure: ProcessFailure) -> str | None:
+    # Scripts decorated with torch's @record leave their traceback in a file of their own.
+    message = failure.error_file_data.get("message")
+    if not isinstance(message, dict):
+        return None
+    recorded = message.get("extraInfo", {}).get("py_callstack")
+    return recorded if isinstance(recorded, str) else None
+
+
+def _broken(error: Exception) -> LaunchError:
+    return LaunchError(
+        f"torchrun could not run the job: {type(error).__name__}: {error}. Check the rendezvous "
+        "flags (--rdzv-endpoint, --master-addr, --master-port) and that the hosts reach each other."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,281 @@
+"""The command line of `headrace run` with torchrun's flags, read by torchrun's own parser."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch.distributed import run as torchrun
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.core.process.parent_death import parent_bound_command
+from headrace.jobs.cli_args import check_script, find_script
+from headrace.jobs.environment.existing_job import (
+    ExistingJob,
+    command_without_rank_variables,
+    find_existing_job,
+    with_detected_contract,
+)
+from headrace.jobs.environment.script_environment import ScriptEnvironment, program_command
+from headrace.jobs.hosts.cluster_options import (
+    ClusterOptions,
+    add_cluster_flags,
+    cluster_options,
+    emulated_ranks,
+)
+from headrace.jobs.recording import RecordingOptions
+from headrace.jobs.spec import (
+    ContractOptions,
+    ScriptOptions,
+    SyncOptions,
+    add_contract_flags,
+    add_script_flags,
+    add_sync_flags,
+    contract_options,
+    script_options,
+    sync_options,
+)
+from headrace.platforms.training_job import Distribution
+
+_SHUTDOWN_S = 30  # torchrun's own default for --shutdown-timeout
+_RANK_FLAGS = ("nnodes", "standalone", "rdzv_backend", "rdzv_endpoint")
+_RUN_SYNTAX = "Write it as: headrace run [torchrun's flags] script.py [arguments]."
+_LOG_FLAGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
+             "duplicate_stderr_filters")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchrunJob:
+    """What a command line asks of torchrun.
+
+    Attributes:
+        args: torchrun's own parsed flags; the script in them is still the user's.
+        ranks_here: Ranks on this host.
+        world_size: Ranks on all hosts, of the largest world that is asked for.
+        keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
+        shutdown_s: How long torchrun waits for ranks it asked to stop.
+        options: What else was told: whether it is recorded, and so on.
+        contract: What the script is told, and how.
+        around: What is around it: its variables, its time, and so on.
+        uploads: What is kept elsewhere.
+        asks_for_ranks: A flag of torchrun's says how many ranks there are.
+        cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
+            say who else takes part.
+    """
+
+    args: argparse.Namespace
+    ranks_here: int
+    world_size: int
+    keeps_own_logs: bool
+    shutdown_s: int
+    options: RecordingOptions
+    asks_for_ranks: bool
+    contract: ContractOptions
+    around: ScriptOptions
+    uploads: SyncOptions
+    cluster: ClusterOptions | None = None
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """What starts the ranks, as a contract calls it; None: the script runs once a host."""
+        if self.contract.distribution is not None:
+            return self.contract.distribution
+        return "torch_distributed" if self.asks_for_ranks else None
+
+
+def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
+    """Return the job of a command line with torchrun's flags, in any of its spellings.
+
+    Raises:
+        UsageError: A flag that does not exist (the nearest is named), a value that cannot be, or
+            a script that cannot be run.
+    """
+    parser = _parser()
+    args, unknown = parser.parse_known_args(list(argv))
+    if unknown:
+        raise UsageError(_unknown_flag_message(unknown[0], parser.spellings()))
+    contract = replace(contract_options(args), processes_per_host=_explicit_ranks(args))
+    around = script_options(args)
+    args.typed_script = args.training_script
+    if not args.module:
+        args.training_script = find_script(args.training_script, contract.source_dir)
+        check_script(args.training_script, runs_itself=args.no_python and not args.run_path)
+    asks_for_ranks = args.nproc_per_node is not None or any(
+        getattr(args, name) != parser.get_default(name) for name in _RANK_FLAGS
+    )
+    if args.nproc_per_node is None:  # a contract's distribution starts one on each device
+        args.nproc_per_node = "auto" if contract.distribution else "1"
+    cluster = cluster_options(args, parser)
+    # By themselves alone: ranks that are to meet nobody else are told so by flags.
+    if asks_for_ranks and cluster is None and not (args.standalone or around.dry_run):
+        contract = with_detected_contract(contract)
+    outer = _existing_job(contract, cluster)
+    if outer is not None:
+        cluster = None
+        outer.apply(args, has_ranks=contract.distribution is not None or asks_for_ranks)
+    args.emulated_ranks = emulated_ranks(args)
+    ranks_here = args.emulated_ranks or _local_ranks(args.nproc_per_node)
+    args.nproc_per_node = str(ranks_here)
+    shutdown_s = getattr(args, "shutdown_timeout", None)
+    return TorchrunJob(
+        args=args,
+        ranks_here=ranks_here,
+        world_size=ranks_here * (cluster.ranks_hosts if cluster else _max_hosts(args.nnodes)),
+        keeps_own_logs=any(getattr(args, name, None) not in (None, "0", []) for name in _LOG_FLAGS),
+        shutdown_s=_SHUTDOWN_S if shutdown_s is None else int(shutdown_s),
+        options=RecordingOptions.parse(
+            args.profile, args.profile_interval, args.apply, around.metrics
+        ),
+        asks_for_ranks=asks_for_ranks,
+        contract=contract,
+        around=around,
+        uploads=sync_options(args),
+        cluster=cluster,
+    )
+
+
+def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> ExistingJob | None:
+    if not contract.contracts:
+        return None
+    training = cluster.training.name if cluster is not None else None
+    outer = find_existing_job(contract, training)
+    if outer is not None and cluster is not None and not outer.has_group(cluster.training):
+        raise UsageError(
+            f"This is host {outer.told.here} of a job that has hosts already: "
+            f"{', '.join(outer.told.hosts)}. Leave out --engine and --group, or name a group of "
+            "that job by --group NAME=HOSTS; headrace cluster join makes them a cluster."
+        )
+    return outer
+
+
+def tie_ranks_to_torchrun(
+    args: argparse.Namespace,
+    site: ScriptEnvironment,
+    pid_pipe: int | None = None,
+    restarts: int | None = None,
+) -> None:
+    """Have torchrun start each rank so that it ends when torchrun does.
+
+    Args:
+        args: torchrun's, which are changed.
+        site: What each rank gets by the job's contracts.
+        pid_pipe: The writing end of a pipe of this process, where each rank tells its pid.
+        restarts: How often the ranks were restarted, where torchrun does not count that itself.
+    """
+    script = [args.training_script, *site.arguments, *args.training_script_args]
+    if args.no_python and not args.run_path:
+        script = program_command(args.training_script, args.training_script_args, site)
+    elif site.folder is not None and not args.module:
+        script[0] = str(Path(script[0]).absolute())
+    if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
+        args.training_script_args = script[1:]
+        return
+    if not args.no_python:
+        python = env.PYTHON_EXEC.get() or sys.executable
+        script = [python, "-u", *(["-m"] if args.module else []), *script]
+    if site.runs_once:
+        script = [*command_without_rank_variables(), *script]
+    if site.folder is not None:
+        script = ["env", f"--chdir={site.folder}", *script]
+    if restarts is not None:
+        script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
+    tied = parent_bound_command(sys.executable, site.placed(script), pid_pipe=pid_pipe)
+    program, *arguments = tied
+    args.no_python, args.module = True, False
+    args.training_script, args.training_script_args = program, arguments
+
+
+def threads_per_rank(ranks_here: int) -> int:
+    """Return how many CPU threads a rank may use so that the ranks share this host's cores."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
+
+
+def flags_without_value() -> frozenset[str]:
+    """Return the flags, in all their spellings, after which no value comes."""
+    actions = _parser().actions()
+    return frozenset(flag for flag, action in actions.items() if action.nargs == 0)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(parents=[torchrun.get_args_parser()], prog="headrace run", add_help=False)
+    parser.add_argument("--run-dir", "--run_dir", help="The run's folder.")
+    parser.add_argument("--runs-dir", "--runs_dir", help="Where runs lie; ./runs by default.")
+    parser.add_argument("--name", help="The run's name among the runs.")
+    parser.add_argument("--profile", help="on or off: whether the run is recorded.")
+    parser.add_argument("--profile-interval", "--profile_interval", help="100ms to 60s.")
+    parser.add_argument("--apply", help="Loader arguments and threads in place of the script's.")
+    add_cluster_flags(parser)
+    add_contract_flags(parser)
+    add_script_flags(parser)
+    add_sync_flags(parser)
+    ranks = parser.actions()["--nproc-per-node"]
+    if ranks.default == "1":  # else PET_NPROC_PER_NODE says so
+        ranks.default = None
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if "training_script" in message:
+            message = "No script is named"
+        raise UsageError(f"{message}. {_RUN_SYNTAX}")
+
+    def spellings(self) -> list[str]:
+        return list(self._option_string_actions)
+
+    def actions(self) -> dict[str, argparse.Action]:
+        return self._option_string_actions
+
+
+def _unknown_flag_message(flag: str, spellings: Sequence[str]) -> str:
+    name = flag.partition("=")[0]
+
+    def likeness(spelling: str) -> float:
+        # What was typed may also be cut short: --nprocs is like the start of --nproc-per-node.
+        return max(
+            difflib.SequenceMatcher(None, name, candidate).ratio()
+            for candidate in (spelling, spelling[: len(name)])
+        )
+
+    nearest = max(spellings, key=likeness)
+    near = f" Did you mean {nearest}?" if likeness(nearest) > 0.6 else ""
+    return f"There is no flag {name}.{near} {_RUN_SYNTAX}"
+
+
+def _explicit_ranks(args: argparse.Namespace) -> int | None:
+    """Return the number of ranks a host that the user gave; None: none, or a word such as auto."""
+    told = args.nproc_per_node or ""
+    return int(told) if told.isdecimal() else None
+
+
+def _local_ranks(nproc_per_node: str) -> int:
+    if nproc_per_node == "auto":  # torchrun's auto means a rank a core where there is no device
+        return torch.accelerator.device_count() or 1
+    try:
+        ranks = int(torchrun.determine_local_world_size(nproc_per_node))
+    except ValueError as error:
+        raise UsageError(
+            f"--nproc-per-node {nproc_per_node}: {str(error).rstrip('.')}. Give a number, or auto "
+            "for one rank on each device."
+        ) from error
+    if ranks < 1:
+        raise UsageError(f"--nproc-per-node {nproc_per_node}: a job has one rank or more.")
+    return ranks
+
+
+def _max_hosts(nnodes: str) -> int:
+    try:
+        fewest, most = torchrun.parse_min_max_nnodes(nnodes)
+    except (ValueError, RuntimeError) as error:
+        raise UsageError(f"--nnodes {nnodes}: write a number, or MIN:MAX.") from error
+    if not 1 <= fewest <= most:
+        raise UsageError(f"--nnodes {nnodes}: at least one host, and MIN no more than MAX.")
+    return int(most)

@@ -1,0 +1,197 @@
+"""`headrace tune`: measured trials of the remedies that need no change of the script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.core.overrides import Override
+from headrace.jobs.cli_args import direct_job
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis, Remedy
+from headrace.observe.whatif.backtest import CheckedPrediction, write_checked_prediction
+from headrace.observe.whatif.comparison import Comparison, compare
+from headrace.records.reader import open_records
+
+_WARM_UP_STEPS = 12
+_WORTH_TRYING = 1.05
+_MOST_TRIALS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of a tuning.
+
+    Attributes:
+        folder: The run's folder.
+        overrides: What was applied.
+        diagnosis: What the doctor says of it.
+        remedy: What was applied last; None for the first run, which is as the script stands.
+        measured: This run against the one before; None for the first.
+    """
+
+    folder: Path
+    overrides: tuple[Override, ...]
+    diagnosis: Diagnosis
+    remedy: Remedy | None = None
+    measured: Comparison | None = None
+
+    @property
+    def helped(self) -> bool:
+        """Whether it was faster than the run before, beyond noise."""
+        return self.measured is not None and self.measured.differ and self.measured.speedup > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedTrial:
+    """A run of a tuning that failed with what was applied, where the script alone did not.
+
+    Attributes:
+        folder: The run's folder.
+        remedy: What was applied last.
+        reason: How it ended.
+    """
+
+    folder: Path
+    remedy: Remedy
+    reason: str
+
+
+def tune(
+    argv: Sequence[str], folder: Path, *, steps: int, applied: tuple[Override, ...] = ()
+) -> Iterator[Trial | FailedTrial]:
+    """Run a script for some steps, again with the best remedy, and so on; yield each run.
+
+    What helps stays, what does not help, or fails, is not tried again; ends where no remedy is left
+    that is worth trying, or after four.
+
+    Args:
+        argv: torchrun's flags, the script and its arguments.
+        folder: Where the runs' folders are made.
+        steps: Training steps of each run, warm-up apart.
+        applied: What every run uses in place of the script's.
+
+    Raises:
+        UsageError: The command line has flags of `headrace run` that tell where runs go.
+        LaunchError: The script failed, with nothing applied by the tuning.
+        RecordsError: It takes too few steps to tell.
+    """
+    _refuse_run_flags(argv)
+    trial = _run(argv, folder / "as-it-is", applied, steps)
+    yield trial
+    tried: set[tuple[Override, ...]] = set()
+    for number in range(1, _MOST_TRIALS + 1):
+        remedy = best_remedy(trial.diagnosis, tried)
+        if remedy is None:
+            return
+        tried.add(remedy.overrides)
+        name = f"{number}-{'-'.join(f'{each.name}-{each.value}' for each in remedy.overrides)}"
+        try:
+            with_it = _with_remedy(argv, folder / name, trial, remedy, steps)
+        except (LaunchError, RecordsError) as error:
+            yield FailedTrial(folder=folder / name, remedy=remedy, reason=str(error))
+            continue
+        yield with_it
+        if with_it.helped:
+            trial = with_it
+
+
+def _with_remedy(
+    argv: Sequence[str], folder: Path, before: Trial, remedy: Remedy, steps: int
+) -> Trial:
+    """Run the script with a remedy more, and write down what was predicted and measured."""
+    overrides = _merge_overrides(before.overrides, remedy.overrides)
+    run = _run(argv, folder, overrides, steps)
+    measured = compare(open_records(before.folder), open_records(run.folder))
+    trial = replace(run, remedy=remedy, measured=measured)
+    _record_check(trial)
+    return trial
+
+
+def _refuse_run_flags(argv: Sequence[str]) -> None:
+    """Raise where the command line has flags that a tuning gives its runs itself."""
+    job: Any = direct_job(argv)
+    if job is None:
+        from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
+
+        job = parse_torchrun_flags(argv)
+    told = job.args if hasattr(job, "args") else job
+    for name in ("run_dir", "runs_dir", "name"):
+        if getattr(told, name) is not None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: headrace tune names its runs itself; leave it out.")
+    if job.options.overrides:
+        raise UsageError("--apply: write it first, headrace tune --apply ..., before torchrun's.")
+
+
+def best_remedy(
+    diagnosis: Diagnosis, tried: Collection[tuple[Override, ...]] = ()
+) -> Remedy | None:
+    """Return the remedy that edits no code and promises most; None where none is worth it.
+
+    Args:
+        diagnosis: What the doctor says.
+        tried: The overrides of remedies that were tried already.
+    """
+    remedies = [
+        remedy
+        for finding in diagnosis.findings
+        if not finding.foretold  # what would help another run
+        for remedy in finding.remedies
+        if remedy.overrides and (remedy.predicted_speedup or 0.0) >= _WORTH_TRYING
+        if remedy.overrides not in tried
+    ]
+    return max(remedies, key=lambda remedy: remedy.predicted_speedup or 0.0, default=None)
+
+
+def _run(argv: Sequence[str], folder: Path, overrides: tuple[Override, ...], steps: int) -> Trial:
+    applied = [f"--apply={','.join(map(str, overrides))}"] if overrides else []
+    command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", f"--run-dir={folder}"]
+    ended = subprocess.run(
+        [*command, *applied, *argv],
+        env=env.child_environment({env.STOP_AFTER.name: str(steps + _WARM_UP_STEPS)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if ended.returncode != 0:
+        raise LaunchError(
+            f"The script ended with exit code {ended.returncode}; its log is in {folder}.\n"
+            f"{ended.stderr[-2000:]}"
+        )
+    return Trial(folder=folder, overrides=overrides, diagnosis=diagnose(open_records(folder)))
+
+
+def _merge_overrides(
+    before: tuple[Override, ...], more: tuple[Override, ...]
+) -> tuple[Override, ...]:
+    changed = {(each.name, each.place) for each in more}
+    kept = [each for each in before if (each.name, each.place) not in changed]
+    return (*kept, *more)
+
+
+def _record_check(trial: Trial) -> None:
+    """Write down what was predicted and what was measured."""
+    remedy, measured = trial.remedy, trial.measured
+    assert remedy is not None
+    assert measured is not None
+    assert remedy.predicted_speedup is not None
+    checked = CheckedPrediction(
+        remedy=remedy.name,
+        change=remedy.change,
+        applied=tuple(map(str, trial.overrides)),
+        predicted=remedy.predicted_speedup,
+        low=remedy.low or remedy.predicted_speedup,
+        high=remedy.high or remedy.predicted_speedup,
+        measured=measured.speedup,
+        measured_low=measured.low,
+        measured_high=measured.high,
+    )
+    write_checked_prediction(checked, trial.folder)

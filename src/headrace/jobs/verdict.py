@@ -1,0 +1,111 @@
+"""The verdict of a run at its end: one sentence, the page, and SageMaker Debugger's rules."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from headrace.core.console import print_status
+from headrace.core.errors import HeadraceError
+from headrace.core.files import write_text_atomically
+from headrace.jobs.sagemaker_sdk.debugger import checked_rules, read_rules
+from headrace.jobs.sagemaker_sdk.rule_configs import DEFAULTS, REPORT
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.records.reader import open_records
+from headrace.records.run_folder import RunFolder
+from headrace.report.page import REPORT_FILE, write_page
+from headrace.report.page_data import PageData, read_page_data
+
+_Made = TypeVar("_Made")
+_CLOSE_S, _POLL_S = 15.0, 0.1
+
+
+def print_verdict(folder: RunFolder, attempt: int) -> None:
+    """Diagnose an attempt that has ended, print the verdict on stderr, keep it and the page.
+
+    Whatever is wrong with the records, the run's own exit code stands.
+    """
+    if not folder.records(attempt).exists():
+        return
+    _wait_until_closed(folder, attempt)
+    material = try_to_make("verdict", lambda: _diagnose(folder, attempt))
+    if material is None:
+        return
+    verdict = material.diagnosis.verdict
+    print_status(f"headrace: {verdict.sentence}\n")
+    for gap in material.diagnosis.gaps:
+        print_status(f"headrace: {gap}\n")
+    page = (
+        try_to_make("page", lambda: write_page(material, folder.path / REPORT_FILE))
+        if verdict.steps
+        else None
+    )
+    if page is not None:
+        print_status(f"headrace: more: headrace doctor {folder.path}, or open {page}\n")
+
+
+def _wait_until_closed(folder: RunFolder, attempt: int) -> None:
+    """Wait a while: where torchrun itself was killed, its records are being closed now."""
+    deadline = time.monotonic() + _CLOSE_S
+    with suppress(HeadraceError):  # told by who reads them next
+        while open_records(folder.path, attempt).live and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
+def _diagnose(folder: RunFolder, attempt: int) -> PageData:
+    material = read_page_data(open_records(folder.path, attempt))
+    text = json.dumps(material.diagnosis.to_json(), indent=2) + "\n"
+    write_text_atomically(folder.path / "diagnosis.json", text)
+    return material
+
+
+def try_to_make(what: str, make: Callable[[], _Made]) -> _Made | None:
+    """Return what `make` makes; where it cannot, say so and return None.
+
+    Args:
+        what: What is made of a run that has ended.
+        make: Makes it.
+    """
+    try:
+        return make()
+    except HeadraceError as error:
+        print_status(f"headrace: no {what}: {error}\n")
+    except Exception as error:  # noqa: BLE001 - a fault of ours must not become the run's
+        print_status(f"headrace: no {what}: {type(error).__name__}: {error}\n")
+    return None
+
+
+def print_rules(folder: RunFolder, number: int) -> None:
+    """Tell what each rule that an attempt was asked for has found, a line each.
+
+    Whatever is wrong with the records, the run's own exit code stands.
+    """
+    for line in try_to_make("rules", lambda: _rule_lines(folder, number)) or ():
+        print_status(f"headrace: {line}\n")
+
+
+def _rule_lines(folder: RunFolder, number: int) -> list[str]:
+    attempts = folder.attempts()
+    asked = attempts[number - 1].asked if len(attempts) >= number else {}
+    wanted = checked_rules(read_rules(asked.get("rules", []), ""))
+    if not wanted:
+        return []
+    found = _rule_outcomes(folder, number, list(DEFAULTS) if REPORT in wanted else wanted)
+    more = f"more: headrace doctor {folder.path} --rules sagemaker"
+    return [*(f"rule {line}" for line in found), more]
+
+
+def _rule_outcomes(folder: RunFolder, number: int, wanted: list[str]) -> list[str]:
+    if not folder.records(number).exists():
+        return [f"{rule}: not evaluated: nothing was recorded" for rule in wanted]
+    found = diagnose(open_records(folder.path, number), "sagemaker")
+    lines = [f"{each.rule}: {each.title}" for each in found.findings if each.rule in wanted]
+    lines += [f"{rule}: found nothing" for rule in found.quiet if rule in wanted]
+    return lines + [
+        f"{each.rule}: not evaluated: {each.reason}"
+        for each in found.not_evaluated
+        if each.rule in wanted
+    ]

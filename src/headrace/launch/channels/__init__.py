@@ -1,1 +1,0 @@
-"""The channels of a job: what flags say of them, and what brings them to a host."""

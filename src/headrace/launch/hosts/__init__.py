@@ -1,1 +1,0 @@
-"""A job on several hosts: who drives it, and what each host runs."""

@@ -1,1 +1,0 @@
-"""The requirements.txt of a job: found, installed, told."""

@@ -1,0 +1,242 @@
+"""Rules about waits for storage: slow files or network, and many small files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.observe.doctor.evidence import Evidence
+from headrace.observe.doctor.findings import Finding, Remedy
+from headrace.observe.doctor.remedies import (
+    making_cause,
+    more_workers_remedy,
+    predict_less_reading,
+    predict_less_waiting,
+    predicted_remedy,
+)
+from headrace.observe.doctor.stack_activity import is_lock, is_reading, is_sleep, reads_own_files
+from headrace.observe.doctor.stack_samples import StackSample, off_cpu_ns
+from headrace.observe.whatif.measured_pipeline import BatchWork
+
+SLOW_STORAGE = "slow-storage"
+_WAITING_SHARE = 0.4
+_BANDWIDTH_BYTES_PER_S = 50e6
+_READS_BYTES_PER_S = 100e3
+
+
+def check_slow_storage(evidence: Evidence) -> Finding | None:
+    """Workers wait for files or the network, and the accelerator for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy making batches but
+    off the CPU for at least 40 % of that time in code that reads, and the run itself does not
+    fill the cores (else they wait for those). Libraries may read where nothing in the source
+    says so: without a line that reads, bytes must tell, 100 kB a second or more while they wait
+    (the probe's own looks read a twentieth of that), with a core to spare; a line that sleeps
+    or takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
+    latency, which more workers hide; above that by bandwidth, which they share.
+    """
+    work = evidence.work
+    if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
+        return None
+    if 1.0 - work.cpu_share < _WAITING_SHARE or evidence.cores_full:
+        return None
+    reading, waiting = _reading_samples(evidence)
+    read_bytes = float(work.column("read_bytes").sum())
+    waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
+    bytes_per_s = read_bytes / max(waited_s, 1e-9)
+    told_by_source = any(is_reading(sighting) for sighting in reading)
+    told_by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
+    if waiting < _WAITING_SHARE or not (told_by_source or told_by_bytes):
+        return None
+    kind = "bandwidth" if bytes_per_s >= _BANDWIDTH_BYTES_PER_S else "latency"
+    cause = making_cause(evidence, reading, off_cpu_only=True)
+    prediction = predict_less_reading(evidence, waiting)
+    seconds = evidence.flow_wait_seconds
+    if prediction is not None:
+        seconds = evidence.waits_solved(prediction)
+    where = f" in {cause}" if cause is not None else ""
+    return Finding(
+        rule=SLOW_STORAGE,
+        severity=evidence.severity(seconds),
+        title=f"workers wait for storage {waiting:.0%} of their time{where}",
+        seconds_lost=seconds,
+        evidence={
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "worker_waiting_share": waiting,
+            "bound": kind,
+            "read_mb_per_s": bytes_per_s / 1e6,
+            "network_share_of_bytes": _column_share(work, "network_bytes", "read_bytes"),
+            "timed_reads_share": _column_share(work, "read_ns", "wall_ns"),
+            "read_kb_per_sample": read_bytes / max(float(work.column("samples").sum()), 1.0) / 1e3,
+            "batches": len(work),
+        },
+        cause=cause,
+        remedies=_slow_storage_remedies(evidence, waiting, kind),
+    )
+
+
+def _column_share(work: BatchWork, part: str, whole: str) -> float | None:
+    """Return what share of a column another one is, in batches that have it; None: none has."""
+    known = work.rows[part] >= 0
+    seen = float(work.column(part)[known].sum())
+    return min(seen / max(float(work.column(whole)[known].sum()), 1.0), 1.0) if seen else None
+
+
+def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float]:
+    """Return where workers read, or else where they may, and the share of time they wait there."""
+    if not evidence.making:
+        return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
+    total = max(sum(sighting.wall_ns for sighting in evidence.making), 1.0)
+    others = tuple(
+        sighting for sighting in evidence.making if not (is_lock(sighting) or is_sleep(sighting))
+    )
+    reading = tuple(sighting for sighting in others if is_reading(sighting))
+    waiting = off_cpu_ns(reading) / total
+    if waiting >= _WAITING_SHARE:
+        return reading, waiting
+    rest = tuple(sighting for sighting in others if not is_reading(sighting))
+    return rest, off_cpu_ns(rest) / total
+
+
+def _slow_storage_remedies(evidence: Evidence, waiting: float, kind: str) -> tuple[Remedy, ...]:
+    remedies: list[Remedy] = []
+    more = more_workers_remedy(evidence)
+    if more is not None and kind == "latency":
+        remedies.append(more[0])
+    prediction = predict_less_reading(evidence, waiting)
+    if prediction is not None:
+        remedies.append(
+            predicted_remedy(
+                "shards",
+                "reading shards, or a cache on local disk,",
+                prediction,
+                "Pack the files with `headrace data pack`, or keep a copy on local disk. Reading "
+                "is taken to go as fast as in the fastest batches of this run, or faster.",
+            )
+        )
+    return tuple(remedies)
+
+
+SMALL_FILES = "small-files"
+_READ_BYTES, _SAMPLE_BYTES = 256 * 2**10, 2**20
+_READS_A_SAMPLE = 1.0
+
+
+def check_small_files(evidence: Evidence) -> Finding | None:
+    """Workers wait for many small files: each costs an open and a read, however little it holds.
+
+    Fires where data wait is at least 5 % of step time and the workers are busy making batches,
+    but off the CPU for at least 40 % of that time in code that opens files and reads them,
+    while the run itself does not fill the cores. The files must be small and many: a read
+    brings less than 256 KiB, a sample takes one or more and holds less than 1 MiB. And fewer
+    than 50 MB/s come while they wait: then it is requests that take the time, not bytes. All
+    else that workers read is `slow-storage`'s: big files, one file that is read piece by piece,
+    pipes, sockets; it is not told beside this.
+
+    Reads are the process's read calls, so records of before they were counted say nothing here.
+    """
+    work = evidence.work
+    if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
+        return None
+    reads = _file_reads(work)
+    if reads is None or evidence.cores_full:
+        return None
+    files = _waiting_for_files(evidence)
+    total_ns = sum(sighting.wall_ns for sighting in evidence.making)
+    waiting = off_cpu_ns(files) / max(total_ns, 1.0)
+    waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
+    if waiting < _WAITING_SHARE or not reads.small:
+        return None
+    bytes_per_s = reads.bytes / max(waited_s, 1e-9)
+    if bytes_per_s >= _BANDWIDTH_BYTES_PER_S:
+        return None
+    cause = making_cause(evidence, files, off_cpu_only=True)
+    where = f" in {cause}" if cause is not None else ""
+    seconds, remedies = _small_files_remedies(evidence, waiting)
+    return Finding(
+        rule=SMALL_FILES,
+        severity=evidence.severity(seconds),
+        title=f"workers wait for small files {waiting:.0%} of their time{where}",
+        seconds_lost=seconds,
+        evidence={
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "worker_waiting_share": waiting,
+            "reads_a_sample": reads.a_sample,
+            "kb_a_read": reads.bytes_a_read / 1e3,
+            "read_kb_per_sample": reads.bytes / reads.samples / 1e3,
+            "read_mb_per_s": bytes_per_s / 1e6,
+            "batches": len(work),
+        },
+        cause=cause,
+        remedies=remedies,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _FileReads:
+    """What the workers read for their batches.
+
+    Attributes:
+        calls: Read calls.
+        bytes: What these brought.
+        samples: Samples in the batches.
+    """
+
+    calls: float
+    bytes: float
+    samples: float
+
+    @property
+    def a_sample(self) -> float:
+        """Read calls a sample."""
+        return self.calls / self.samples
+
+    @property
+    def bytes_a_read(self) -> float:
+        """Bytes that a call brought, on average."""
+        return self.bytes / self.calls
+
+    @property
+    def small(self) -> bool:
+        """Whether there are many reads, and little in each and in each sample."""
+        return (
+            self.a_sample >= _READS_A_SAMPLE
+            and self.bytes_a_read < _READ_BYTES
+            and self.bytes < _SAMPLE_BYTES * self.samples
+        )
+
+
+def _file_reads(work: BatchWork) -> _FileReads | None:
+    calls, samples = float(work.column("reads").sum()), float(work.column("samples").sum())
+    if calls <= 0 or samples <= 0:  # not recorded
+        return None
+    return _FileReads(calls, float(work.column("read_bytes").sum()), samples)
+
+
+def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
+    return tuple(
+        sighting
+        for sighting in evidence.making
+        if reads_own_files(sighting) and not (is_lock(sighting) or is_sleep(sighting))
+    )
+
+
+def _small_files_remedies(evidence: Evidence, waiting: float) -> tuple[float, tuple[Remedy, ...]]:
+    """Return the seconds lost, and what helps, with what it would give.
+
+    A sample takes an open and a read now, two answers of the storage or more. From a shard it is
+    one read of a file that is open, so half of that waiting goes at least; and what comes next is
+    read ahead, so a tenth of it may be all that stays. Between these the gain is simulated: service
+    times keep their CPU part, their waiting part shrinks.
+    """
+    prediction = predict_less_waiting(evidence, waiting)
+    more = more_workers_remedy(evidence)
+    others = (more[0],) if more is not None else ()
+    if prediction is None:
+        return evidence.flow_wait_seconds * waiting, others
+    shards = predicted_remedy(
+        "shards",
+        "shards instead of single files",
+        prediction,
+        "Pack the files once with `headrace data pack`, and read them with headrace.ShardDataset.",
+    )
+    return evidence.waits_solved(prediction), (shards, *others)

@@ -1,0 +1,238 @@
+"""Rules about a loader's workers: too few, too many threads, restarted, prefetch too shallow."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.observe.doctor.cpu_remedies import one_thread_a_worker_remedy
+from headrace.observe.doctor.evidence import WARNING, Evidence, TrainingLoader
+from headrace.observe.doctor.findings import Finding, Remedy
+from headrace.observe.doctor.remedies import (
+    WORTH_IT,
+    making_cause,
+    more_workers_remedy,
+    predict_without,
+    predicted_remedy,
+)
+from headrace.observe.whatif.prediction import PipelineChange, with_workers
+from headrace.observe.whatif.scaling import THREADED_FACTOR
+
+TOO_FEW_WORKERS = "too-few-workers"
+
+
+def check_too_few_workers(evidence: Evidence) -> Finding | None:
+    """More workers would make the accelerator wait less, and there are cores for them.
+
+    Fires where data wait is at least 5 % of step time, the workers are busy, and the simulation
+    says that more of them give at least 5 %: less than that lies within a run's own noise.
+    """
+    work, loader = evidence.work, evidence.loader
+    if not (evidence.starved and evidence.workers_busy) or work is None or loader is None:
+        return None
+    found = more_workers_remedy(evidence)
+    if found is None:
+        return None
+    remedy, prediction = found
+    seconds = evidence.waits_solved(prediction)
+    if loader.workers == 0:
+        title = "the rank makes its batches itself while the accelerator waits: no workers"
+    else:
+        plural = "s are" if loader.workers > 1 else " is"
+        title = f"{loader.workers} worker{plural} too few for the loader{loader.place}"
+    return Finding(
+        rule=TOO_FEW_WORKERS,
+        severity=evidence.severity(seconds),
+        title=title,
+        seconds_lost=seconds,
+        evidence={
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "workers": loader.workers,
+            "worker_idle_share": work.idle_share,
+            "batch_wall_ms": float(work.column("wall_ns").mean() / 1e6),
+            "worker_cpu_share": work.cpu_share,
+            "cores": evidence.host.cores,
+            "idle_cores": evidence.host.idle_cores,
+        },
+        cause=making_cause(evidence, evidence.making),
+        remedies=(remedy,),
+    )
+
+
+OVERSUBSCRIBED_THREADS = "oversubscribed-threads"
+_WORKERS_A_CORE = 2.0
+
+
+def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
+    """Workers and their threads ask for more cores than there are.
+
+    Fires where data wait is at least 5 % of step time, the cores are full, and either the
+    workers' processes use at least 1.5 times the CPU time of their main threads (OpenMP, OpenCV
+    or MKL threads in each worker) or there are more than twice as many workers as cores.
+    """
+    work, loader = evidence.work, evidence.loader
+    if not evidence.starved or work is None or loader is None or not work.cpu_measured:
+        return None
+    crowded = loader.workers * evidence.host.ranks > _WORKERS_A_CORE * evidence.host.cores
+    threaded = work.threads >= THREADED_FACTOR and loader.workers > 0
+    if not evidence.cores_full or not (crowded or threaded):
+        return None
+    seconds = evidence.flow_wait_seconds
+    if threaded:
+        seconds *= 1.0 - 1.0 / work.threads
+        title = f"each worker runs {work.threads:.1f} threads' worth of CPU on cores that are full"
+    else:
+        seconds *= 0.5
+        title = f"{loader.workers} workers share {evidence.host.cores:g} cores"
+    return Finding(
+        rule=OVERSUBSCRIBED_THREADS,
+        severity=evidence.severity(seconds),
+        title=title,
+        seconds_lost=seconds,
+        evidence={
+            "cpu_time_over_main_thread": work.threads,
+            "workers": loader.workers,
+            "ranks": evidence.host.ranks,
+            "cores": evidence.host.cores,
+            "busy_cores": evidence.host.busy_cores,
+        },
+        # The line whose work the threads share.
+        cause=making_cause(evidence, evidence.making) if threaded else None,
+        remedies=_thread_remedies(evidence, threaded=threaded),
+    )
+
+
+def _thread_remedies(evidence: Evidence, *, threaded: bool) -> tuple[Remedy, ...]:
+    loader, simulator = evidence.loader, evidence.simulator
+    if loader is None or simulator is None:
+        return ()
+    if threaded:
+        remedy = one_thread_a_worker_remedy(evidence)
+        return (remedy,) if remedy is not None else ()
+    fewer = max(int(evidence.host.cores // evidence.host.ranks), 1)
+    return (
+        predicted_remedy(
+            "workers",
+            f"{fewer} workers instead of {loader.workers}",
+            with_workers(simulator, fewer),
+            f"Give the DataLoader{loader.place} num_workers={fewer}.",
+            loader.overridden("num_workers", fewer),
+        ),
+    )
+
+
+WORKERS_RESTARTED = "workers-restarted"
+
+
+def check_workers_restarted(evidence: Evidence) -> Finding | None:
+    """Workers are started anew each epoch, and the ranks wait for them.
+
+    Fires where workers of the loader that feeds training were started at least twice and the
+    steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
+    """
+    loader, steps, rows = evidence.loader, evidence.steps, evidence.processes
+    if not evidence.enough or loader is None or loader.persistent or loader.workers == 0:
+        return None
+    if not len(rows.get("role", ())):
+        return None
+    workers = (rows["role"] == "worker") & (rows["loader"] == loader.number)
+    starts = [
+        int(((rows["rank"] == rank) & (rows["worker"] == 0) & workers).sum())
+        for rank in steps.ranks
+    ]
+    if min(starts, default=0) < 2 or not steps.starts_loader.any():
+        return None
+    wait = steps.data_wait_ns
+    usual = float(np.median(wait[~steps.starts_loader])) if (~steps.starts_loader).any() else 0.0
+    saved = np.where(steps.starts_loader, np.maximum(wait - usual, 0.0), 0.0)
+    share = float(saved.sum() / max(steps.wall_ns.sum(), 1.0))
+    if share < WARNING:
+        return None
+    is_made_anew = loader.constructed > max(starts) / 2
+    each = float(saved[steps.starts_loader].mean()) / 1e9
+    return Finding(
+        rule=WORKERS_RESTARTED,
+        severity=evidence.severity(share * steps.total_seconds),
+        title=f"starting the workers again takes {each:.1f} s an epoch, {share:.0%} of step time",
+        seconds_lost=share * steps.total_seconds,
+        evidence={
+            "starts": max(starts),
+            "seconds_each": each,
+            "share_of_step_time": share,
+            "workers": loader.workers,
+            "constructed": loader.constructed,
+        },
+        remedies=(
+            predicted_remedy(
+                "persistent-workers",
+                "persistent workers",
+                predict_without(evidence, saved),
+                _persistence_advice(loader, is_made_anew=is_made_anew),
+                () if is_made_anew else loader.overridden("persistent_workers", 1),
+            ),
+        ),
+    )
+
+
+def _persistence_advice(loader: TrainingLoader, *, is_made_anew: bool) -> str:
+    if not is_made_anew:
+        return f"Give the DataLoader{loader.place} persistent_workers=True."
+    return (
+        f"Construct the DataLoader{loader.place} once, before the epochs begin, and give it "
+        f"persistent_workers=True: it is constructed {loader.constructed} times."
+    )
+
+
+SHALLOW_PREFETCH = "shallow-prefetch"
+_SPARE_SERVICE = 0.9
+_DEEPER_FACTORS = (2, 4, 8)
+
+
+def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
+    """Batches differ in cost: what is made ahead runs out, although workers are enough.
+
+    Fires where data wait is at least 5 % of step time, the workers together make batches at
+    least 10 % faster than they are used, and the simulation gives at least 5 % for a deeper
+    prefetch. Where the host has no core to spare, batches vary because workers wait for one,
+    and nothing is said.
+    """
+    work, loader, simulator = evidence.work, evidence.loader, evidence.simulator
+    if not evidence.starved or work is None or loader is None or simulator is None:
+        return None
+    if loader.workers == 0:
+        return None
+    measured = simulator.measured
+    service, consume = float(measured.service_ns.mean()), float(measured.consume_ns.mean())
+    if service / loader.workers > _SPARE_SERVICE * consume or evidence.cores_short:
+        return None
+    tried = [
+        (factor, simulator.predict(PipelineChange(prefetch_factor=loader.prefetch_factor * factor)))
+        for factor in _DEEPER_FACTORS
+    ]
+    best = max(prediction.speedup for _, prediction in tried)
+    if best < WORTH_IT:
+        return None
+    factor, prediction = next(each for each in tried if each[1].speedup >= 0.98 * best)
+    depth = loader.prefetch_factor * factor
+    seconds = evidence.waits_solved(prediction)
+    return Finding(
+        rule=SHALLOW_PREFETCH,
+        severity=evidence.severity(seconds),
+        title="batches vary so much in cost that the ones made ahead run out",
+        seconds_lost=seconds,
+        evidence={
+            "data_wait_share": evidence.steady_steps.data_wait_share,
+            "batch_wall_ms": service / 1e6,
+            "batch_wall_deviation_ms": float(np.std(measured.service_ns)) / 1e6,
+            "workers": loader.workers,
+            "prefetch_factor": loader.prefetch_factor,
+        },
+        remedies=(
+            predicted_remedy(
+                "prefetch",
+                f"a prefetch_factor of {depth} instead of {loader.prefetch_factor}",
+                prediction,
+                f"Give the DataLoader{loader.place} prefetch_factor={depth}.",
+                loader.overridden("prefetch_factor", depth),
+            ),
+        ),
+    )

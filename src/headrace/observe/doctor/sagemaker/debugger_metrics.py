@@ -1,0 +1,167 @@
+"""The metrics that SageMaker Debugger's rules look at: system, steps and batches, as recorded.
+
+Debugger samples every 500 ms, as Headrace does by default, and its rules look at the samples once a
+minute while the job runs. So a rule here looks at the same moments: each minute, and the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.doctor.findings import Finding, NotEvaluated
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Ints,
+    Tables,
+    columns,
+    row_count,
+    select_rows,
+)
+
+PATIENCE = 1000
+"""A rule about the system says nothing before it has more samples than this: over eight minutes."""
+WINDOW = 500
+"""Quantiles are of so many samples."""
+_LOOK_NS = 60_000_000_000
+_CORE = re.compile(r"core_(\d+)_percent")
+_GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebuggerMetrics:
+    """What was recorded of a run; percentages are NaN where a sample lacks them.
+
+    Attributes:
+        t_ns: When each sample of the system was taken, ascending.
+        cores: Use of each core in percent: a row a sample, a column a core.
+        io_wait: Of all cores together, in percent; None where not recorded.
+        gpu_numbers: The numbers of the GPUs that told their use.
+        gpus: Use of each GPU in percent: a row a sample, a column a GPU.
+        gpu_memory: Use of each GPU's memory in percent, likewise; None where not recorded.
+        steps: The table.
+        batches: The table.
+        processes: The table.
+        system: The table.
+    """
+
+    t_ns: Ints
+    cores: Floats
+    io_wait: Floats | None
+    gpu_numbers: tuple[int, ...]
+    gpus: Floats
+    gpu_memory: Floats | None
+    steps: Columns
+    batches: Columns
+    processes: Columns
+    system: Columns
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """How many samples there were each time a rule looks, if more than its patience asks."""
+        if not len(self.t_ns):
+            return ()
+        minutes = np.arange(self.t_ns[0] + _LOOK_NS, self.t_ns[-1], _LOOK_NS)
+        counts = np.append(np.searchsorted(self.t_ns, minutes), len(self.t_ns))
+        return tuple(int(count) for count in np.unique(counts) if count > PATIENCE)
+
+    @property
+    def started_ns(self) -> int | None:
+        """When the recording of the run began; None where nothing was recorded."""
+        starts = (self.t_ns, self.processes["started_ns"])
+        return min((int(times.min()) for times in starts if len(times)), default=None)
+
+    def minutes(self, look: int) -> float:
+        """Return how many minutes of sampling lie before a look."""
+        return float(self.t_ns[look - 1] - self.t_ns[0]) / _LOOK_NS
+
+    def first_above(self, share: float, there: Flags) -> int | None:
+        """Return the first look by which more than a share of the samples had something.
+
+        Args:
+            share: From 0 to 1.
+            there: Of each sample, whether it has it.
+        """
+        counts = np.cumsum(there)
+        return next((look for look in self.looks if counts[look - 1] > share * look), None)
+
+    def missing(self, rule: str, *, gpus: int = 1) -> NotEvaluated | None:
+        """Return why a rule about the system cannot be evaluated; None where it can.
+
+        Args:
+            rule: The rule.
+            gpus: How many GPUs it needs.
+        """
+        if len(self.gpu_numbers) < gpus:
+            found = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
+            return NotEvaluated(rule, f"{found} was recorded")
+        if not self.looks:
+            reason = (
+                f"{len(self.t_ns):,} samples of the system were recorded, and it begins after "
+                f"{PATIENCE:,}"
+            )
+            return NotEvaluated(rule, reason)
+        return None
+
+
+def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
+    """Return what was recorded of a run.
+
+    Args:
+        tables: The run's records.
+    """
+    system = columns(tables, "system")
+    system = select_rows(system, np.argsort(system["t_ns"], kind="stable"))
+    numbers = sorted(
+        int(match[1])
+        for name in system
+        if (match := _GPU.fullmatch(name)) and np.isfinite(system[name]).any()
+    )
+    return DebuggerMetrics(
+        t_ns=system["t_ns"],
+        cores=_stacked_columns(system, [name for name in system if _CORE.fullmatch(name)]),
+        io_wait=system.get("io_wait_percent"),
+        gpu_numbers=tuple(numbers),
+        gpus=_stacked_columns(system, [f"gpu_{number}_utilisation_percent" for number in numbers]),
+        gpu_memory=_memory(system, numbers),
+        steps=columns(tables, "steps"),
+        batches=columns(tables, "batches"),
+        processes=columns(tables, "processes"),
+        system=system,
+    )
+
+
+def debugger_finding(
+    rule: str, title: str, seconds_lost: float = 0.0, **evidence: float | str
+) -> Finding:
+    """Return what a rule found: Debugger knows no degrees, so each is a warning."""
+    return Finding(
+        rule=rule, severity="warning", title=title, seconds_lost=seconds_lost, evidence=evidence
+    )
+
+
+def quantile(values: Floats, share: float) -> float:
+    """Return a quantile of the values that are known; NaN where none is."""
+    known = values[np.isfinite(values)]
+    return float(np.quantile(known, share)) if len(known) else float("nan")
+
+
+def _stacked_columns(system: Columns, names: Sequence[str]) -> Floats:
+    if not names:
+        return np.zeros((row_count(system), 0))
+    return np.column_stack([system[name].astype(np.float64) for name in names])
+
+
+def _memory(system: Columns, numbers: Sequence[int]) -> Floats | None:
+    used = [f"gpu_{number}_memory_bytes" for number in numbers]
+    total = [f"gpu_{number}_memory_total_bytes" for number in numbers]
+    if not numbers or not {*used, *total} <= system.keys():
+        return None
+    part, whole = _stacked_columns(system, used), _stacked_columns(system, total)
+    known = (part >= 0) & (whole > 0)
+    return np.where(known, 100.0 * part / np.where(known, whole, 1.0), np.nan)

@@ -1,0 +1,176 @@
+"""Forecast of a run with more ranks on its host, and what would help there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from headrace.observe.doctor.cpu_remedies import (
+    auxiliary_hosts_remedy,
+    one_thread_a_rank_remedy,
+    one_thread_a_worker_remedy,
+)
+from headrace.observe.doctor.evidence import SERIOUS, WARNING, Evidence
+from headrace.observe.doctor.findings import Cause, Remedy, remedy_json, rounded
+from headrace.observe.doctor.remedies import faster_code_remedies, making_cause, more_workers_remedy
+from headrace.observe.whatif.scaling import (
+    THREADED_FACTOR,
+    Estimate,
+    ScaledRun,
+    scale_ranks,
+    with_ranks,
+)
+
+_USUAL_RANKS = (2, 4, 8)
+"""Ranks that a host may be given, where no accelerators tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingForecast:
+    """A run as it was, and with another number of ranks on its host.
+
+    Attributes:
+        now: As it was, by the same arithmetic: what was measured.
+        then: With other ranks.
+        cores: Cores of the host.
+        foreign_cores: Of them, used by other jobs meanwhile: taken for lost then, too.
+        cpu_ms_a_batch: CPU time of a batch: its making, and the rank's step with it.
+        samples_a_batch: Samples in a batch; None where not recorded.
+        cause: The code in which the making of batches spends most time; None where not seen.
+        remedies: What would help then, each against `then`.
+    """
+
+    now: ScaledRun
+    then: ScaledRun
+    cores: float
+    foreign_cores: float
+    cpu_ms_a_batch: float
+    samples_a_batch: float | None
+    cause: Cause | None
+    remedies: tuple[Remedy, ...]
+
+    @property
+    def starves(self) -> bool:
+        """Whether the loader keeps up now and would not then, whatever the interval's end."""
+        return self._would_starve and self.then.wait_share.low >= WARNING
+
+    @property
+    def may_starve(self) -> bool:
+        """Whether it would not then because of threads that may spin, which is a wide interval."""
+        return self._would_starve and self.spins
+
+    @property
+    def spins(self) -> bool:
+        """Whether workers' threads will outnumber the cores, where they did not."""
+        return self.then.spin_factor.high > 1
+
+    @property
+    def _would_starve(self) -> bool:
+        return self.now.wait_share.value < WARNING and self.then.wait_share.value >= SERIOUS
+
+    def samples_per_s(self, scale: ScaledRun) -> Estimate | None:
+        """Return the samples a second of all ranks together; None where they were not counted."""
+        if self.samples_a_batch is None:
+            return None
+        return scale.batches_per_s.times(self.samples_a_batch)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON: docs/foretelling.schema.json."""
+        return {
+            "cores": rounded(self.cores),
+            "foreign_cores": rounded(self.foreign_cores),
+            "cpu_ms_a_batch": rounded(self.cpu_ms_a_batch),
+            "now": self._scaled_json(self.now),
+            "then": self._scaled_json(self.then),
+            "remedies": [remedy_json(remedy) for remedy in self.remedies],
+        }
+
+    def _scaled_json(self, scale: ScaledRun) -> dict[str, Any]:
+        samples = self.samples_per_s(scale)
+        return {
+            "ranks": scale.ranks,
+            "samples_per_s": None if samples is None else _estimate_json(samples),
+            "batches_per_s": _estimate_json(scale.batches_per_s),
+            "scaling_efficiency": _estimate_json(scale.efficiency),
+            "data_wait_share": _estimate_json(scale.wait_share),
+            "worker_cpu_factor": _estimate_json(scale.spin_factor),
+        }
+
+
+def forecast_ranks(
+    evidence: Evidence, ranks: int, *, remedies: bool = True
+) -> ScalingForecast | None:
+    """Return what a run would be with so many ranks on its host; None where records are too few.
+
+    Args:
+        evidence: What is known of the run.
+        ranks: Ranks on the host.
+        remedies: Say what would help, too.
+    """
+    simulator, work = evidence.simulator, evidence.work
+    if not evidence.enough or simulator is None or work is None or not work.cpu_measured:
+        return None
+    if evidence.host.rank_cores is None:  # all else on the host would be taken for the rank's
+        return None
+    wait_share = evidence.steady_steps.data_wait_share
+    load, cause = simulator.load, making_cause(evidence, evidence.making)
+    samples = evidence.steps.rows["samples"].astype(np.float64)
+    batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
+    known = samples > 0
+    return ScalingForecast(
+        now=scale_ranks(simulator, evidence.host.ranks, wait_share),
+        then=scale_ranks(simulator, ranks, wait_share),
+        cores=evidence.host.cores,
+        foreign_cores=evidence.host.foreign_cores,
+        cpu_ms_a_batch=float(load.demand_ns.mean() + load.consume_cpu_ns.mean()) / 1e6,
+        samples_a_batch=float((samples / batches)[known].mean()) if known.any() else None,
+        cause=cause,
+        remedies=feeding_remedies(evidence_at_ranks(evidence, ranks), cause) if remedies else (),
+    )
+
+
+def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
+    """Return the evidence as remedies see it that are to help so many ranks on the host."""
+    simulator, host = evidence.simulator, evidence.host
+    assert simulator is not None  # asked before
+    other = with_ranks(simulator, ranks)
+    each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
+    used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
+    return replace(
+        evidence,
+        simulator=other,
+        host=replace(host, ranks=ranks, busy_cores=min(used, host.cores)),
+        wanted_threads=evidence.wanted_threads * ranks / host.ranks,  # others' stay as they are
+    )
+
+
+def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, ...]:
+    """Return what would feed the ranks of a host better: those that edit no code first."""
+    threaded = evidence.work is not None and evidence.work.threads >= THREADED_FACTOR
+    more = more_workers_remedy(evidence)
+    found = (
+        more[0] if more is not None else None,
+        one_thread_a_worker_remedy(evidence) if threaded else None,
+        one_thread_a_rank_remedy(evidence),
+        *(
+            faster_code_remedies(evidence, cause, cause.name or cause.place)
+            if cause is not None
+            else ()
+        ),
+        auxiliary_hosts_remedy(evidence) if evidence.cores_short else None,
+    )
+    return tuple(remedy for remedy in found if remedy is not None)
+
+
+def likely_ranks(evidence: Evidence) -> tuple[int, ...]:
+    """Return the numbers of ranks that the host is likely to be given: one an accelerator."""
+    host = evidence.host
+    if host.accelerators:
+        return (host.accelerators,) if host.accelerators > host.ranks else ()
+    return tuple(ranks for ranks in _USUAL_RANKS if host.ranks < ranks <= host.cores)
+
+
+def _estimate_json(estimate: Estimate) -> dict[str, float | None]:
+    return {name: rounded(value) for name, value in asdict(estimate).items()}

@@ -1,0 +1,159 @@
+"""Activity of a process at a stack sample, by frames and source: locks, reads, device waits.
+
+Records hold no source, so it is read when a run is diagnosed. By then it may be another: a file
+that was written after the run began says nothing of it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from pathlib import Path
+
+from headrace.observe.doctor.stack_samples import StackSample
+from headrace.observe.whatif.tables import Columns, row_count
+
+
+def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
+    """Return when the recording of a run began, in seconds since 1970; None where not known.
+
+    Each host has a clock of its own, and no record tells which a process is on; so with several
+    hosts it is the earliest time that it may have been.
+
+    Args:
+        hosts: The table.
+        processes: The table.
+    """
+    if row_count(hosts) == 0 or row_count(processes) == 0:
+        return None
+    offset_ns, started_ns = int(hosts["unix_offset_ns"].min()), int(processes["started_ns"].min())
+    return (offset_ns + started_ns) / 1e9 if offset_ns > 0 else None
+
+
+def is_newer(file: str, ran_since_s: float | None) -> bool:
+    """Whether a file is there and was written after a time."""
+    try:
+        return ran_since_s is not None and Path(file).stat().st_mtime > ran_since_s
+    except (OSError, ValueError):
+        return False
+
+
+def source_lines_as_run(file: str, ran_since_s: float | None) -> list[str]:
+    """Return a file's lines as they were when a run began; none where that is not to be had.
+
+    Args:
+        file: The file's path, as recorded.
+        ran_since_s: When the run began, in seconds since 1970; None: not known, so nothing is
+            checked.
+    """
+    if is_newer(file, ran_since_s):
+        return []
+    linecache.checkcache(file)  # a live view diagnoses again and again
+    return linecache.getlines(file)
+
+
+LOCK = re.compile(
+    r"(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
+    r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
+)
+"""Frames of code that waits for another process; threads of one worker are its own affair."""
+_LOCK_SOURCE = re.compile(r"\b(flock|lockf|acquire)\(")
+_READ_LIBRARY = re.compile(
+    r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"
+    r"\w+)\.py:|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
+    r"h5py|lmdb|zarr|smart_open|google/cloud/storage|PIL/ImageFile)"
+)
+_READ_NAME = re.compile(
+    r"(^|[._])(read|load|open|fetch|download|get_object|request|recv)", re.IGNORECASE
+)
+_READ_SOURCE = re.compile(
+    r"\bopen\(|\.read(_\w+)?\(|\.load\(|imread\(|\.recv\(|fromfile\(|memmap\("
+)
+_REMOTE = re.compile(
+    r"/(socket|ssl|subprocess|http/client|urllib/\w+|multiprocessing/(connection|queues|managers))\.py:"
+    r"|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
+    r"smart_open|google/cloud/storage)/"
+)
+"""Frames of code that reads from a service or another process rather than from files."""
+_OPEN_LIBRARY = re.compile(
+    r"/_?pathlib\w*\.py:|-packages/(PIL/Image\.py:open|numpy/lib/\S*npyio\S*:(\w+\.)*load"
+    r"|torchvision/(datasets/folder|io/\w+)\.py:|torchaudio/|imageio/|skimage/io/|soundfile\.py:)"
+)
+_OPEN_SOURCE = re.compile(
+    r"\bopen\(|\bimread\(|\.read_(bytes|text)\(|\b(read_image|read_file|fromfile|load_file)\("
+    r"|\b(np|numpy|torch|torchaudio)\.load\(|\b(sf|soundfile)\.read\("
+)
+_SEVERAL_SAMPLES = ("__iter__", "__next__")
+_TORCH = re.compile(r"-packages/torch/(?!utils/data)|/torch/nn/|/torch/autograd/")
+_MODEL_PHASES = ("backward", "optimizer", "sync", "copy")
+_SLEEP_SOURCE = re.compile(r"\bsleep\(")
+_SYNC_FRAME = re.compile(
+    r"torch/cuda/__init__\.py:synchronize|torch/_tensor(_str)?\.py:(\w+\.)*(__repr__|__format__|_str)"
+)
+_SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
+
+
+def is_lock(sighting: StackSample) -> bool:
+    """Whether the code there takes a lock: by a library's frames, or by its source if at hand."""
+    if sighting.passes(LOCK):
+        return True
+    # Python's own locks and the system's are native and leave no frame.
+    return not sighting.calls and bool(_LOCK_SOURCE.search(_source_line(sighting)))
+
+
+def is_reading(sighting: StackSample) -> bool:
+    """Whether the code there reads: by its library frames, its name, or its source if at hand."""
+    if sighting.passes(_READ_LIBRARY):
+        return True
+    name = sighting.own_frame.function
+    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(_source_line(sighting)))
+
+
+def reads_own_files(sighting: StackSample) -> bool:
+    """Whether the code there reads a file that it opens for that: by its frames, or its source."""
+    if not is_reading(sighting) or sighting.passes(_REMOTE):
+        return False
+    return sighting.passes(_OPEN_LIBRARY) or bool(
+        _OPEN_SOURCE.search(_function_source_until(sighting))
+    )
+
+
+def runs_model(sighting: StackSample) -> bool:
+    """Whether a rank stands in its model there, in training it, or in copying to the device."""
+    # The model runs through torch's own frames; only the other phases are marked apart from it.
+    return sighting.phase in _MODEL_PHASES or sighting.passes(_TORCH)
+
+
+def is_device_sync(sighting: StackSample) -> bool:
+    """Whether the code there waits for the device: `.item()`, `.cpu()`, a printed tensor."""
+    if sighting.passes(_SYNC_FRAME):
+        return True
+    # Methods of tensors are native and leave no frame, so the user's line has to tell.
+    source = _source_line(sighting)
+    if sighting.calls or _SLEEP_SOURCE.search(source):
+        return False
+    return bool(_SYNC_SOURCE.search(source))
+
+
+def is_sleep(sighting: StackSample) -> bool:
+    """Whether the code there sleeps."""
+    return not sighting.calls and bool(_SLEEP_SOURCE.search(_source_line(sighting)))
+
+
+def _function_source_until(sighting: StackSample) -> str:
+    """Return the source of the user's function there from its head to the line where it is."""
+    frame = sighting.own_frame
+    lines = source_lines_as_run(frame.file, sighting.ran_since_s)[: frame.line]
+    name = frame.function.rsplit(".", 1)[-1]
+    if name not in _SEVERAL_SAMPLES:  # what these open they may read for many samples
+        for head in reversed(range(len(lines))):
+            if lines[head].lstrip().startswith(f"def {name}("):
+                return "".join(lines[head:])
+    return "".join(lines[-1:])
+
+
+def _source_line(sighting: StackSample) -> str:
+    """Return the user's line there, where its file is still as it ran; records hold no source."""
+    frame = sighting.own_frame
+    lines = source_lines_as_run(frame.file, sighting.ran_since_s)
+    return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""

@@ -1,0 +1,171 @@
+"""The recorder of batches: what making one takes, in a worker, or in a rank without any."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from headrace.observe.probe.process_usage import read_proc_file
+from headrace.observe.probe.read_monitor import READ_MONITOR, ReceivedTotals
+from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
+from headrace.records.schema import BATCHES
+
+_LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 200_000_000
+"""How often reads are looked at. A look takes 10 us, and 70 where caches hold what the batches are
+made of. What is read after the last one is in no row, so a process that lives short looks often."""
+_FREQUENT_LOOKS = 100
+
+
+class BatchRecorder:
+    """Writes a row for each batch that this process makes.
+
+    Attributes:
+        phase: "work" while a batch is made, else "idle"; the stack sampler asks.
+        collate_ns: Of the batch at work: time in collating; the hooks add to it.
+        send_ns: Since the last batch: time in handing over; the sender adds to it.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self.phase = "idle"
+        self._turn = threading.Lock()  # of the thread that makes a batch: what else is made is not
+        self.collate_ns = 0
+        self.send_ns = 0
+        self._number = 0
+        self._ended_ns = 0
+        self._read_bytes = self._reads = self._looks = self._looked_ns = 0
+        self._received: ReceivedTotals | None = None
+        self._owner = os.getpid()
+
+    @guarded
+    def began(self, loader: int) -> tuple[int, int, int] | None:
+        """A batch of a loader begins; None where one is being made already."""
+        if self._owner != os.getpid():
+            self._begin()
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            began = self._begun(loader)
+        except BaseException:
+            self.failed()
+            raise
+        if began is None:
+            self._turn.release()
+        return began
+
+    def _begun(self, loader: int) -> tuple[int, int, int] | None:
+        if not SESSION.on:
+            self._ended_ns = self._looked_ns = 0  # what is read meanwhile is in no row
+            self._received = None
+            return None
+        if not self._looked_ns:
+            self._read_since()
+        if self._received is None:
+            self._received = READ_MONITOR.sums
+        READ_MONITOR.begin(loader)
+        self.phase = "work"
+        self.collate_ns = 0
+        return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
+
+    def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
+        """The batch is made."""
+        try:
+            cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
+            now_ns = time.monotonic_ns()
+            read_ns = self._time_in_reads(loader, now_ns - began[0])
+        finally:  # a signal may have raised an error
+            self.failed()
+        self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples, read_ns)
+
+    def failed(self) -> None:
+        """No batch is being made any more: an error was raised, or there was no further one."""
+        # Also where recording has stopped meanwhile.
+        try:
+            READ_MONITOR.end()  # first: another thread's batch may begin once this is over
+        finally:  # a signal may have raised an error
+            self.phase = "idle"
+            if self._turn.locked():  # else this is a child that was forked amid a batch
+                self._turn.release()
+
+    @guarded
+    def _time_in_reads(self, loader: int, made_ns: int) -> int:
+        READ_MONITOR.end()
+        READ_MONITOR.weigh(loader, made_ns)
+        return READ_MONITOR.read_ns
+
+    @guarded
+    def _write(
+        self,
+        began: tuple[int, int, int],
+        ended: tuple[int, int, int],
+        loader: int,
+        samples: int,
+        read_ns: int | None,
+    ) -> None:
+        now_ns, cpu_ns, process_cpu_ns = ended
+        start_ns, cpu_before_ns, process_cpu_before_ns = began
+        idle_ns = start_ns - self._ended_ns if self._ended_ns else 0
+        SESSION.write(
+            BATCHES, SESSION.rank, loader, SESSION.worker, self._number, start_ns,
+            now_ns - start_ns, cpu_ns - cpu_before_ns, process_cpu_ns - process_cpu_before_ns,
+            samples, *self._all_read_since(), -1 if read_ns is None else read_ns,
+            self.collate_ns, idle_ns, self.send_ns,
+        )  # fmt: skip
+        self._number += 1
+        self.send_ns = 0
+        self._ended_ns = time.monotonic_ns()
+
+    def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `collate` with its time added to that of the batch at work."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began_ns = time.monotonic_ns()
+            try:
+                if TRANSFORM_TIMER.active:
+                    return TRANSFORM_TIMER.call("collate_fn", collate, collate, *args, **kwargs)
+                return collate(*args, **kwargs)
+            finally:
+                self.collate_ns += time.monotonic_ns() - began_ns
+
+        return timed
+
+    def request_phase(self, tell: Callable[[str], None]) -> None:
+        """Call `tell` with what the process does now."""
+        tell(self.phase)
+
+    def _all_read_since(self) -> tuple[int, int, int]:
+        """Return bytes and reads since the last batch, and bytes of the network."""
+        before, now = self._received or ReceivedTotals(), READ_MONITOR.sums
+        self._received = now
+        read_bytes, reads = self._read_since()
+        return (
+            read_bytes + now.uncounted_bytes - before.uncounted_bytes,
+            reads + now.uncounted_reads - before.uncounted_reads,
+            now.bytes - before.bytes,
+        )
+
+    def _read_since(self) -> tuple[int, int]:
+        """Return bytes and read calls of this process since the last look; 0 if that was just now.
+
+        The look itself is one read, which the next look sees and leaves out.
+        """
+        now_ns = time.monotonic_ns()
+        often = self._looks < _FREQUENT_LOOKS
+        if now_ns - self._looked_ns < (_LOOK_EVERY_NS if often else _LOOK_LATER_EVERY_NS):
+            return 0, 0
+        self._looks, self._looked_ns = self._looks + 1, now_ns
+        read_bytes, reads = self._read_bytes, self._reads
+        with suppress(OSError, ValueError, IndexError):
+            words = read_proc_file("/proc/self/io").split()  # rchar: 1 wchar: 2 syscr: 3 ...
+            self._read_bytes, self._reads = int(words[1]), int(words[5])
+        return self._read_bytes - read_bytes, max(self._reads - reads - 1, 0)
+
+
+BATCH_RECORDER = BatchRecorder()

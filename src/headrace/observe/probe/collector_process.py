@@ -1,0 +1,174 @@
+"""The collector process of a host: drains the records of its processes, samples the host.
+
+    python -P -m headrace.observe.probe.collector_process --folder <run>/records/attempt-1 \
+        --attempt 1 --parent <pid>
+
+It ends, with all records closed, when its standard input does (the launcher closes the pipe, or
+dies), when it is no longer the child of --parent, or on SIGTERM. Ctrl-C is for the ranks: they
+still record until they have ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import select
+import signal
+import socket
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from headrace.core.errors import HeadraceError
+from headrace.observe.probe.process_usage import ProcessUsage, with_children
+from headrace.observe.probe.system_metrics import SystemSampler
+from headrace.records.collector import Collector, fault_row
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.schema import EVENTS, HOSTS, PROCESS_USAGE
+
+_DRAIN_S = 0.5  # `records.recent` counts on it
+
+
+class CollectorProcess:
+    """Collects and samples until it is told to end.
+
+    Args:
+        folder: The attempt's records folder.
+        attempt: The attempt's number.
+        parent: Process id of the launcher.
+    """
+
+    def __init__(self, folder: Path, *, attempt: int, parent: int) -> None:
+        self._host = socket.gethostname()
+        self._switch = LiveSwitch(folder)
+        self._parent = parent
+        self._collector = Collector(folder, self._host)
+        self._sampler = SystemSampler()
+        self._processes = ProcessUsage()
+        self._faults = 0
+        self._samples_lost = 0
+        self._was_on = True
+        store = self._collector.store
+        store.declare_system(self._sampler.columns)
+        if store.is_empty(HOSTS):  # else this one takes over from one that was killed
+            self._collector.add(HOSTS, [self._row(attempt)])
+        self._collector.drain()
+
+    def run(self, wake: int) -> None:
+        """Collect until the end; `wake` is a file that becomes readable on a signal."""
+        now_s = time.monotonic()
+        drain_s, sample_s = now_s + _DRAIN_S, now_s + self._switch.interval_s
+        watched = [sys.stdin.fileno(), wake]
+        while os.getppid() == self._parent:
+            pause_s = max(0.0, min(drain_s, sample_s) - time.monotonic())
+            readable, _, _ = select.select(watched, [], [], pause_s)
+            if wake in readable or (readable and not os.read(watched[0], 4096)):
+                return
+            now_s = time.monotonic()
+            # The interval may have been made shorter meanwhile.
+            sample_s = min(sample_s, now_s + self._switch.interval_s)
+            if now_s >= sample_s:
+                if self._switch.on:
+                    self._sample()
+                sample_s = max(sample_s + self._switch.interval_s, now_s)
+            if now_s >= drain_s:
+                self._note_switch()
+                self._drain()
+                drain_s = max(drain_s + _DRAIN_S, now_s)
+
+    def close(self) -> None:
+        """Take the last sample and close the records; raises OSError or sqlite3.Error."""
+        self._sample()
+        if self._faults:
+            text = f"records could not be stored {self._faults} times; rings may have run full"
+            self._collector.add(EVENTS, [fault_row(text)])
+        if self._samples_lost:
+            text = f"samples of the host could not be taken {self._samples_lost} times"
+            self._collector.add(EVENTS, [fault_row(text)])
+        self._collector.close()
+        self._switch.remove()
+
+    def _row(self, attempt: int) -> tuple[str, float, int, int, int]:
+        limits = self._sampler.limits
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        return (self._host, limits.cores, limits.memory_bytes, offset_ns, attempt)
+
+    def _sample(self) -> None:
+        """Take a sample of the host; where that fails, only the sample is lost."""
+        try:
+            self._take_sample()
+        except Exception as error:  # noqa: BLE001 - kernels and drivers differ; rings must be drained
+            if not self._samples_lost:
+                print(f"headrace: the host was not sampled: {error!r}", file=sys.stderr)  # noqa: T201
+            self._samples_lost += 1
+
+    def _take_sample(self) -> None:
+        self._collector.add_system(self._sampler.columns, self._sampler.sample())
+        usage = self._processes.rows(with_children(self._collector.take_pids()))
+        if usage:
+            self._collector.add(PROCESS_USAGE, usage)
+
+    def _note_switch(self) -> None:
+        """Write down that recording was switched off, or on again."""
+        is_on = self._switch.on
+        if is_on != self._was_on:
+            said = "on" if is_on else "off"
+            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), "switched", said, 0.0)])
+            self._was_on = is_on
+
+    def _drain(self) -> None:
+        try:
+            self._collector.drain()
+        except Exception as error:  # noqa: BLE001 - a full disk, say: the rings keep what they have
+            if not self._faults:
+                print(f"headrace: records cannot be stored: {error}", file=sys.stderr)  # noqa: T201
+            self._faults += 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the process; returns 1 where the records could not be collected or closed."""
+    parser = argparse.ArgumentParser(prog="headrace.observe.probe.collector_process")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--parent", type=int, default=os.getppid())
+    chosen = parser.parse_args(arguments)
+    wake = _wake_on_signals()
+    _raise_open_file_limit()
+    try:
+        process = CollectorProcess(
+            chosen.folder,
+            attempt=chosen.attempt,
+            parent=chosen.parent,
+        )
+        process.run(wake)
+        process.close()
+    except (HeadraceError, OSError, sqlite3.Error) as error:
+        print(f"headrace: the records in {chosen.folder}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _raise_open_file_limit() -> None:
+    """Raise the limit of open files, within what is allowed: each ring is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _wake_on_signals() -> int:
+    """Return a file that becomes readable on SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # with the terminal, the launcher goes too
+    readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writable)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # its launcher holds them back
+    return readable
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Gradient sync of DistributedDataParallel and FSDP: what backward does not hide.
+
+DDP times its own communication, but only in one iteration of so many, and leaves the old numbers
+standing in between. So the probe sets how often, and reads only where a new measurement is there.
+DDP reports what it measured of an iteration as the next one begins: the step that is said to have
+been measured has the sync of the one before it.
+
+FSDP gathers parameters, and reduces and scatters gradients. Where parameters are on the host
+(gloo), the rank waits in each collective, so its time is that of the call. Where they are on a
+device the calls return at once, and the device waits: from the event of the collective to the copy
+of what it brought. That goes to the device's clock alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from headrace.core.import_hooks import after_import
+from headrace.observe.probe.recording_session import guarded
+
+_TIMED_ONE_IN = 20  # iterations that DDP times; on CUDA reading its clocks may wait for the device
+
+
+class GradientSync:
+    """The DDP models of this rank.
+
+    Attributes:
+        any: Whether there are some.
+    """
+
+    def __init__(self) -> None:
+        self.any = False
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def hook(self, module: ModuleType) -> None:
+        """Watch DistributedDataParallel."""
+        original = module.DistributedDataParallel.__init__
+
+        @functools.wraps(original)
+        def __init__(model: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(model, *args, **kwargs)
+            self._watch(model)
+
+        module.DistributedDataParallel.__init__ = __init__
+
+    @guarded
+    def exposed_ns(self) -> int | None:
+        """Return the exposed sync of the backward before the one that just ended, if measured."""
+        measured = [found for model in self._models if (found := self._of(model)) is not None]
+        return sum(measured) if measured else None
+
+    @guarded
+    def _watch(self, model: Any) -> None:
+        model._set_ddp_runtime_logging_sample_rate(_TIMED_ONE_IN)  # noqa: SLF001 - torch offers no other
+        self._models.add(model)
+        self.any = True
+
+    def _of(self, model: Any) -> int | None:
+        data = model._get_ddp_logging_data()  # noqa: SLF001 - likewise
+        iteration = int(data.get("iteration", 0))
+        if self._read.get(model) == iteration or not iteration:
+            return None
+        self._read[model] = iteration
+        communication_ns = int(data.get("backward_comm_time", 0))
+        overlap_ns = int(data.get("backward_compute_comm_overlap_time", 0))
+        return max(0, communication_ns - overlap_ns)
+
+
+GRADIENT_SYNC = GradientSync()
+
+_FSDP = "torch.distributed.fsdp"
+_CALLERS = (
+    f"{_FSDP}._fully_shard._fsdp_collectives",
+    f"{_FSDP}._runtime_utils",
+    f"{_FSDP}._flat_param",
+)
+_COLLECTIVES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "all_reduce",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+)
+_DEVICE_WAITS = ("wait_for_unshard", "finalize_backward")
+
+WaitCallback = Callable[[bool], None]
+
+
+class ShardedSync:
+    """The waits of this rank for the others, in FSDP.
+
+    Attributes:
+        on_host_wait: Called with True as the host begins to wait, and with False when it has.
+        on_device_wait: Likewise for the device: as what it waits for is put into its queue.
+    """
+
+    def __init__(self) -> None:
+        self.on_host_wait: WaitCallback = lambda _begins: None
+        self.on_device_wait: WaitCallback = lambda _begins: None
+
+    def prepare(self) -> None:
+        """Watch FSDP, once it is imported."""
+        for name in _CALLERS:
+            after_import(name, self._hook_caller)
+        after_import(f"{_FSDP}._fully_shard._fsdp_param_group", self._hook_group)
+
+    def _hook_caller(self, module: Any) -> None:
+        """Have FSDP's own calls timed, and not the script's calls of the same functions."""
+        module.dist = _TimedModule(module.dist, self._timed)
+
+    def _hook_group(self, module: Any) -> None:
+        group = module.FSDPParamGroup
+        for name in _DEVICE_WAITS:
+            setattr(group, name, self._bracketed(getattr(group, name)))
+
+    def _timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(collective)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _is_on_host(args, kwargs):
+                return collective(*args, **kwargs)
+            self.on_host_wait(True)
+            try:
+                return collective(*args, **kwargs)
+            finally:
+                self.on_host_wait(False)
+
+        return call
+
+    def _bracketed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.on_device_wait(True)
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.on_device_wait(False)
+
+        return call
+
+
+class _TimedModule(ModuleType):
+    """A module as one importer of it sees it: some of its functions are timed."""
+
+    def __init__(self, module: ModuleType, timed: Callable[..., Callable[..., Any]]) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        self.__wrapped__ = module
+        for name in _COLLECTIVES:
+            if hasattr(module, name):
+                setattr(self, name, timed(getattr(module, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+
+def _is_on_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for value in (*args, *kwargs.values()):
+        first = value[0] if isinstance(value, list) and value else value
+        is_cpu = getattr(first, "is_cpu", None)
+        if is_cpu is not None:
+            return bool(is_cpu)
+    return False
+
+
+SHARDED_SYNC = ShardedSync()

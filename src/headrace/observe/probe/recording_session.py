@@ -1,0 +1,315 @@
+"""The recording of one process: its rank lock, its ring of rows, and the faults of the probe.
+
+A fault of the probe never reaches the script: it is caught where it happens, counted, reported in
+the records, and after a hundred of them the process records no more. An error that a signal handler
+of the script raises amid the probe's code is the script's, and is passed on.
+
+A script may start programs that train or evaluate, and they inherit all that names the rank. The
+first that trains claims the rank, in a file; while that process lives, the others record nothing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType
+from typing import Any, ParamSpec, TypeVar
+
+from headrace.core import env
+from headrace.core.errors import HeadraceError
+from headrace.core.import_hooks import FAILED_HOOKS
+from headrace.core.process.identity import is_running, since_boot_ns
+from headrace.records.layout import RINGS
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.ring import SUFFIX, RingWriter
+from headrace.records.schema import EVENTS, LOADERS, PROCESSES, Table
+
+
+def is_raised_by_signal(error: BaseException) -> bool:
+    """Whether a signal handler raised the error, or something that it called."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in handlers:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return the Python code of a handler: a function, a method, a partial or a callable object."""
+    handler = getattr(handler, "func", handler)
+    if not hasattr(handler, "__code__") and callable(handler):
+        handler = type(handler).__call__
+    code = getattr(handler, "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+_MAX_CLAIM_BYTES = 64
+
+
+def claim_rank_file(path: Path) -> bool:
+    """Claim what the file stands for; return False where another process lives that has done so.
+
+    Raises:
+        OSError: The file cannot be made or written.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(OSError):  # a disk without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
+            return False
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {since_boot_ns()}".encode(), 0)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def is_file_claimed_by_another(path: Path) -> bool:
+    """Whether another process lives that has claimed it."""
+    try:
+        return _is_other_process(path.read_bytes())
+    except FileNotFoundError:
+        return False
+
+
+def _is_other_process(claimer: bytes) -> bool:
+    if not claimer:
+        return False
+    pid, at_ns = map(int, claimer.split())
+    return pid != os.getpid() and is_running(pid, at_ns)
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_MAX_FAULTS = 100
+_RANK_EVERY_NS = 100_000_000
+_MAX_REPORTED_FAULTS = 10
+_MAX_PENDING_LOADERS = 64  # that are kept while it is not known whether this is a rank
+
+
+class RecordingSession:
+    """The recording of one process.
+
+    Attributes:
+        role: "rank", or "worker" of one of its loaders.
+        loader: The loader that a worker works for; -1 in a rank.
+        worker: The worker's number; -1 in a rank.
+    """
+
+    def __init__(self) -> None:
+        folder = env.RECORDS_DIR.get()
+        self._folder = Path(folder) if folder else None
+        self._switch = self._find_switch()
+        self._attempt = env.ATTEMPT.get_int(0) or 0
+        self._lock = threading.Lock()
+        self._refused = False
+        self._is_undecided = env.DRIVER_SCRIPT.get() is not None
+        self._loaders: deque[tuple[float | str, ...]] = deque(maxlen=_MAX_PENDING_LOADERS)
+        self._begin("rank", -1, -1)
+
+    def _begin(self, role: str, loader: int, worker: int) -> None:
+        self.role, self.loader, self.worker = role, loader, worker
+        self._writer: RingWriter | None = None
+        self._rank_known: int | None = None
+        self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
+        self._failed = self._switch is None or self._refused  # workers of a refused one, too
+        self._faults = 0
+        self._hooks_told = 0
+
+    def _find_switch(self) -> LiveSwitch | None:
+        if self._folder is None:
+            return None
+        try:
+            return LiveSwitch(self._folder)
+        except HeadraceError:  # a process that outlived its run: nobody reads what it would write
+            return None
+
+    @property
+    def on(self) -> bool:
+        """Whether this process records."""
+        if self._failed or self._is_undecided:
+            return False
+        return self._switch is not None and self._switch.on
+
+    @property
+    def working(self) -> bool:
+        """Whether this process records, or may again once it is switched on."""
+        return not self._failed
+
+    @property
+    def deep(self) -> bool:
+        """Whether this process is to look closer now."""
+        return self._switch is not None and self._switch.deep
+
+    @property
+    def deep_count(self) -> int:
+        """How often deep recording was asked for."""
+        return 0 if self._switch is None else self._switch.deep_count
+
+    @property
+    def folder(self) -> Path:
+        """The attempt's records folder."""
+        assert self._folder is not None  # asked for by what records, alone
+        return self._folder
+
+    @property
+    def rank(self) -> int:
+        """The global rank that this process is, or works for."""
+        if self._rank_known is not None:
+            return self._rank_known
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._rank_looked_ns + _RANK_EVERY_NS:  # a script may begin without one
+            self._rank_looked_ns = now_ns
+            self._rank_now = self._find_rank()
+        return self._rank_now
+
+    def _find_rank(self) -> int:
+        told = env.RANK.get_int()
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            self._rank_known = int(distributed.get_rank())
+            return self._rank_known
+        self._rank_known = told
+        if told is None:  # Lightning's own ranks are told this alone until they meet
+            told = env.LOCAL_RANK.get_int()
+        return told or 0
+
+    def become_worker(self, loader: int, worker: int, rank: int) -> None:
+        """Begin anew as a worker, in its own process."""
+        stopped = self._failed or self._is_undecided
+        self._is_undecided = False
+        self._lock = threading.Lock()
+        self._begin("worker", loader, worker)
+        self._rank_known = rank
+        self._failed = self._failed or stopped
+
+    def trains(self) -> None:
+        """This process trains: where it may have been no rank until now, it is one."""
+        if self._is_undecided:
+            self._is_undecided = False
+            env.change(
+                {env.DRIVER_SCRIPT.name: None}
+            )  # what it starts from now on works for a rank
+            if not self.is_claimed_by_another:
+                for row in self._loaders:
+                    self.write(LOADERS, *row)
+
+    def claim_rank(self) -> bool:
+        """Claim to be this rank's training process; False where another one lives that did."""
+        self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another since
+        if claim_rank_file(self._claim):
+            return True
+        self._failed = self._refused = True
+        return False
+
+    @property
+    def is_claimed_by_another(self) -> bool:
+        """Whether another process lives that has claimed to be this rank's."""
+        return is_file_claimed_by_another(self._claim)
+
+    @property
+    def _claim(self) -> Path:
+        restart = env.RESTART_COUNT.get() or "0"
+        return self.folder / RINGS / f"rank-{self.rank}-{restart}.claim"
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: the parent's ring is the parent's."""
+        self._lock = threading.Lock()
+        self._begin(self.role, self.loader, self.worker)
+
+    def write(self, table: Table, *values: float | str) -> None:
+        """Write a row; where that is not possible, record no more."""
+        if self._failed:
+            return
+        if self._is_undecided:
+            if table is LOADERS:
+                self._loaders.append(values)
+            return
+        writer = self._writer or self._open()
+        if writer is not None:
+            writer.write(table, *values)
+
+    def event(self, kind: str, text: str, value: float = 0.0) -> None:
+        """Write down that something happened."""
+        self.write(EVENTS, self.rank, time.monotonic_ns(), kind, text, value)
+
+    def fault(self, where: str, error: Exception) -> None:
+        """Count a fault of the probe, and tell of the first few.
+
+        Raises:
+            Exception: It is none: the script's own, raised amid the probe's code by a signal.
+        """
+        if is_raised_by_signal(error):
+            raise error
+        self._faults += 1
+        with suppress(Exception):  # what is at fault may be the telling
+            if self._faults <= _MAX_REPORTED_FAULTS:
+                self.event("probe-fault", f"{where}: {type(error).__name__}: {error}", self._faults)
+            if self._faults == _MAX_FAULTS:
+                self.event("recording-stopped", f"after {_MAX_FAULTS} faults of the probe")
+        if self._faults >= _MAX_FAULTS:
+            self._failed = True
+
+    def close(self) -> None:
+        """Say that nothing more will be written."""
+        if self._writer is not None:
+            self._report_failed_hooks(self._writer)
+            self._writer.close()
+
+    def _open(self) -> RingWriter | None:
+        with self._lock:
+            if self._writer is None and not self._failed:
+                assert self._folder is not None
+                now_ns = time.monotonic_ns()
+                path = (
+                    self._folder / RINGS / f"{os.uname().nodename}-{os.getpid()}-{now_ns}{SUFFIX}"
+                )
+                try:
+                    self._writer = RingWriter(path)
+                except OSError:  # no room, or the folder is gone: the script goes on unrecorded
+                    self._failed = True
+                    return None
+                self._writer.write(
+                    PROCESSES, os.getpid(), os.getppid(), self.role, self.rank, self.loader,
+                    self.worker, env.WORLD_SIZE.get_int(1) or 1, now_ns, self._attempt,
+                )  # fmt: skip
+                self._report_failed_hooks(self._writer)
+            return self._writer
+
+    def _report_failed_hooks(self, writer: RingWriter) -> None:
+        """Tell of hooks that failed since this was told last: modules are imported at any time."""
+        for failed in FAILED_HOOKS[self._hooks_told :]:
+            writer.write(EVENTS, self.rank, time.monotonic_ns(), "probe-fault", failed, 0.0)
+        self._hooks_told = len(FAILED_HOOKS)
+
+
+SESSION = RecordingSession()
+os.register_at_fork(after_in_child=SESSION.forked)
+
+
+def guarded(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
+    """Return a function of the probe that never raises; None where it failed."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        if not SESSION.working:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
+            SESSION.fault(function.__qualname__, error)
+            return None
+
+    return call

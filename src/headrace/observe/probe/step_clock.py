@@ -1,0 +1,311 @@
+"""The step clock: which phase each nanosecond of a rank belongs to, from what the hooks report.
+
+A rank's time is cut where it asks for a batch. Such a segment holds the wait, what follows up to
+backward (forward), backward, optimizer steps, and the rest. What comes between a backward, or an
+optimizer's step, and the next backward without a batch in between is forward, too. Segments are put
+into steps: a step ends with the segment in which an optimizer stepped, so accumulated gradients
+make a step of several batches, and so do batches of two loaders that are trained on in every step.
+Batches without backward are evaluation where they are asked for with gradients off, or come from a
+loader that is never trained on, several in a row or one now and then. All phases of a row add up to
+its wall time.
+
+Pure: times come in, rows go out; nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from headrace.observe.probe.segments import (
+    NO_COPIES,
+    DeviceCopyCounts,
+    Phase,
+    RowCallback,
+    RowKind,
+    Segment,
+)
+
+_MAX_PENDING = 64  # batches that may wait for a backward before they are taken for evaluation
+_MAX_AHEAD = 16  # likewise, of a loader never trained on, once another one was
+
+
+class StepClock:
+    """Cuts a rank's time into segments, and segments into steps.
+
+    Args:
+        emit: Called with each finished row.
+    """
+
+    def __init__(self, emit: RowCallback) -> None:
+        self._emit = emit
+        self._numbers: dict[RowKind, int] = {"train": 0, "eval": 0, "between": 0}
+        self._current: Segment | None = None
+        self._after_optimizer: Segment | None = None
+        self._pending: list[Segment] = []
+        self._trained: set[int] = set()
+        self._evaluated: int | None = None  # the loader whose batch was evaluated before
+        self._lone: set[int] = set()  # loaders of which one batch alone came since the last step
+        self._partners: set[int] = set()  # likewise, before the last step
+        self._marked_ns = 0
+        self._other_had_ns = 0  # of this phase, as the script came to it last
+        self._asked_with_grad = True  # for the batch of the current segment
+        self._only_iterator = False  # the current segment has an iterator and no batch yet
+        self._backwards_under_way = 0  # backward may call backward: checkpointing does
+        self._optimizer_had_ns: int | None = None  # of this phase, as the step under way began
+        self._around: list[Phase] = []  # phases that go on after the one within them
+        self.phase: Phase = "other"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a step, or time between steps, that what happens now belongs to."""
+        return self._current is not None
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether backward runs."""
+        return self._backwards_under_way > 0
+
+    def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
+        """The rank asks `loader` for an iterator, which may start its workers: it waits for data.
+
+        `grad` says whether gradients are on where it asks.
+        """
+        self._next_segment(loader, at_ns, grad=grad)
+        self._only_iterator = True
+
+    def iterator_ended(self, at_ns: int) -> None:
+        """The rank has the iterator."""
+        self._spend(at_ns)
+        self._enter("other")
+
+    def fetch_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
+        """The rank asks `loader` for a batch; `grad`: gradients are on where it asks."""
+        current = self._current
+        if self._only_iterator and current is not None and current.loader == loader:
+            self._spend(at_ns)  # the first batch and the wait for its iterator are one
+            self._asked_with_grad &= grad
+        else:
+            self._next_segment(loader, at_ns, grad=grad)
+        self._only_iterator = False
+        self._enter("data_wait")
+
+    def _next_segment(self, loader: int, at_ns: int, *, grad: bool) -> None:
+        self._spend(at_ns)
+        if self._current is not None:
+            # Whoever asks with gradients off, before the batch or after it, evaluates.
+            with_grad = grad and self._asked_with_grad
+            self._finish(self._current, grad=with_grad, next_loader=loader)
+        self._begin(loader, at_ns)
+        self._asked_with_grad = grad
+        self._enter("data_wait")
+
+    def fetch_ended(self, at_ns: int, samples: int, *, ended: bool) -> None:
+        """The rank has its batch, or learns that there is none."""
+        self._spend(at_ns)
+        segment = self._segment(at_ns)
+        if not ended:
+            segment.batches += 1
+            segment.samples = samples
+        self._enter("other" if ended else "forward")
+
+    def within_began(self, phase: Phase, at_ns: int) -> None:
+        """Within the phase under way another begins: a copy to the device, or waiting for ranks."""
+        if self._current is None:
+            return
+        self._spend(at_ns)
+        self._around.append(self.phase)
+        self.phase = phase
+
+    def within_ended(self, at_ns: int, copies: DeviceCopyCounts = NO_COPIES) -> None:
+        """It has ended, and the phase around it goes on; `copies` were made in it."""
+        if self._current is None or not self._around:  # the script went on to something else
+            return
+        self._spend(at_ns)
+        self._current.syncs += int(self.phase == "sync")
+        self._current.copies += copies
+        self.phase = self._around.pop()
+
+    def backward_began(self, at_ns: int) -> None:
+        """Backward begins; the time since the batch came was forward."""
+        self._backwards_under_way += 1
+        if self._backwards_under_way > 1:
+            return
+        segment = self._segment(at_ns)
+        self._spend(at_ns)
+        if self._optimizer_had_ns is not None:  # within a closure that the optimizer calls
+            spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_had_ns
+            segment.phases_ns["optimizer"] = self._optimizer_had_ns
+            segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
+        elif self.phase == "other":
+            self._other_was_forward(segment)
+        self._enter("backward")
+
+    def _other_was_forward(self, segment: Segment) -> None:
+        """A backward came without a batch since the last, of which this was the forward pass."""
+        phases = segment.phases_ns
+        spent_ns = phases.get("other", 0) - self._other_had_ns
+        if spent_ns > 0:
+            phases["other"] = self._other_had_ns
+            phases["forward"] = phases.get("forward", 0) + spent_ns
+
+    def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
+        """Backward has ended; of it `sync_ns` were exposed gradient sync, None where not known."""
+        self._backwards_under_way = max(self._backwards_under_way - 1, 0)
+        if self._backwards_under_way:
+            return
+        self._spend(at_ns)
+        segment = self._segment(at_ns)
+        segment.backwards += 1
+        if sync_ns is not None:
+            segment.sync_ns += sync_ns
+            segment.syncs += 1
+        self._enter("other")
+        if self._optimizer_had_ns is not None:
+            self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
+            self._enter("optimizer")
+
+    def optimizer_began(self, optimizer: int, at_ns: int) -> None:
+        """An optimizer begins its step; stepping again without a batch, it begins a new one."""
+        if self._backwards_under_way:  # optimizers that step as gradients come are backward's
+            return
+        self._spend(at_ns)
+        segment = self._segment(at_ns)
+        if optimizer in segment.optimizers and self._after_optimizer is not None:
+            segment = self._split(self._after_optimizer, segment)
+        self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
+        self._enter("optimizer")
+
+    def optimizer_ended(self, optimizer: int, at_ns: int) -> None:
+        """The optimizer has made its step."""
+        segment = self._segment(at_ns)
+        segment.optimizers |= {optimizer}
+        if self._backwards_under_way:
+            return
+        self._spend(at_ns)
+        self._optimizer_had_ns = None
+        self._after_optimizer = segment.copy()
+        # Without a batch in between, what follows is the next step's forward, or its data wait.
+        self._enter("other" if segment.loader >= 0 else "forward")
+
+    def forget(self) -> None:
+        """Drop what is not finished: recording was off, and what happened meanwhile is unknown."""
+        self._current, self._after_optimizer, self._pending = None, None, []
+        self._only_iterator = False
+        self._backwards_under_way, self._optimizer_had_ns = 0, None
+        self._enter("other")
+
+    def close(self, at_ns: int) -> None:
+        """The rank ends."""
+        self._spend(at_ns)
+        if self._current is not None:
+            self._finish(self._current, grad=True, next_loader=-2)
+        for segment in self._pending:
+            self._emit_row("eval" if not segment.backwards else "between", segment)
+        self._pending, self._current = [], None
+
+    def _enter(self, phase: Phase) -> None:
+        if phase == "other" and self._current is not None:
+            self._other_had_ns = self._current.phases_ns.get("other", 0)
+        self.phase = phase
+        self._around.clear()
+
+    def _spend(self, at_ns: int) -> None:
+        if self._current is not None:
+            phases = self._current.phases_ns
+            phases[self.phase] = phases.get(self.phase, 0) + max(0, at_ns - self._marked_ns)
+        self._marked_ns = max(at_ns, self._marked_ns)
+
+    def _segment(self, at_ns: int) -> Segment:
+        return self._current or self._begin(-1, at_ns)
+
+    def _begin(self, loader: int, at_ns: int) -> Segment:
+        self._current = Segment(loader=loader, start_ns=at_ns)
+        self._asked_with_grad = True
+        self._after_optimizer, self._other_had_ns = None, 0
+        if self._optimizer_had_ns is not None:  # a batch asked for within an optimizer's closure
+            self._optimizer_had_ns = 0
+        self._marked_ns = at_ns
+        return self._current
+
+    def _split(self, before: Segment, whole: Segment) -> Segment:
+        """End a step at its last optimizer step; the rest of the segment begins the next one."""
+        rest = {
+            phase: spent_ns - before.phases_ns.get(phase, 0)
+            for phase, spent_ns in whole.phases_ns.items()
+        }
+        self._step(before)
+        self._current = Segment(
+            loader=whole.loader,
+            start_ns=before.start_ns + before.wall_ns,
+            phases_ns=rest,
+            sync_ns=whole.sync_ns - before.sync_ns,
+            syncs=whole.syncs - before.syncs,
+            batches=whole.batches - before.batches,
+            samples=whole.samples if whole.batches > before.batches else 0,
+            backwards=whole.backwards - before.backwards,
+            copies=whole.copies - before.copies,
+        )
+        self._after_optimizer = None
+        return self._current
+
+    def _finish(self, segment: Segment, *, grad: bool, next_loader: int) -> None:
+        if segment.optimizers:
+            self._step(segment)
+        elif segment.backwards:
+            if segment.loader >= 0:
+                self._trained.add(segment.loader)
+            self._pending.append(segment)
+        elif not segment.batches:
+            self._emit_row("between", segment)
+        elif not grad:
+            self._emit_row("eval", segment)
+            self._evaluated = segment.loader
+        else:
+            self._pending.append(segment)
+        if self._evaluates(next_loader) or len(self._pending) > _MAX_PENDING:
+            self._give_up_pending()
+
+    def _evaluates(self, next_loader: int) -> bool:
+        """Whether the last batches are of an evaluation: several in a row, none trained on.
+
+        One alone in every step is a part of its data: two loaders are iterated over together.
+        """
+        if not self._pending or self._pending[-1].loader in self._trained:
+            return False
+        last = self._pending[-1].loader
+        in_a_row = sum(segment.loader == last for segment in self._pending)
+        if next_loader == last:  # their backward may be to come: some scripts fetch ahead
+            goes_on = self._evaluated == last or in_a_row > _MAX_AHEAD
+            if goes_on and self._trained:
+                self._evaluated = last
+            return self._evaluated == last
+        before, self._evaluated = self._evaluated, None
+        if in_a_row > 1 or last == before:
+            return True
+        self._lone.add(last)
+        return last not in self._partners and self._numbers["train"] > 0
+
+    def _step(self, segment: Segment) -> None:
+        if segment.loader >= 0:
+            self._trained.add(segment.loader)
+        for earlier in reversed(self._pending):
+            segment = earlier.plus(segment)
+        self._pending, self._evaluated = [], None
+        self._partners, self._lone = self._lone, set()
+        self._emit_row("train", segment)
+
+    def _give_up_pending(self) -> None:
+        kept = []
+        for segment in self._pending:
+            if segment.backwards:
+                kept.append(segment)
+            else:
+                self._emit_row("eval", segment)
+        if len(kept) > _MAX_PENDING:  # only their sum counts, and there may be no step at all
+            kept = [functools.reduce(Segment.plus, kept)]
+        self._pending = kept
+
+    def _emit_row(self, kind: RowKind, segment: Segment) -> None:
+        number = self._numbers[kind]
+        self._numbers[kind] = number + 1
+        self._emit(kind, number, segment)

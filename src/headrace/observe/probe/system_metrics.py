@@ -1,0 +1,356 @@
+"""System metrics of a host, and the limits of the job's container: a few reads of /proc a tick.
+
+The limits are the CPU quota and the memory limit of the control groups, version 1 and 2.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from headrace.observe.probe.gpu_metrics import GpuSampler
+from headrace.observe.probe.process_usage import read_proc_file
+from headrace.records import system_table
+
+_NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number where there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceLimits:
+    """What the processes of a job may use together.
+
+    Attributes:
+        cores: Cores by affinity and quota; may be a fraction.
+        core_numbers: The cores that they may run on.
+        memory_bytes: The container's limit, else the host's memory.
+        memory_used: File that tells what counts against the limit, in bytes; None: no limit.
+        cpu_stat: File that tells how long the quota stopped the processes; None: no quota.
+    """
+
+    cores: float
+    core_numbers: tuple[int, ...]
+    memory_bytes: int
+    memory_used: Path | None
+    cpu_stat: Path | None
+
+
+def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
+    """Return the limits of this process's control groups; the tightest on the way up counts.
+
+    Args:
+        proc: The process as /proc shows it.
+    """
+    core_numbers = tuple(sorted(os.sched_getaffinity(0)))
+    cores, cpu_stat = float(len(core_numbers)), None
+    memory_bytes, memory_used = psutil.virtual_memory().total, None
+    for group in _groups(proc, "cpu"):
+        quota = _quota(group)
+        if quota is not None:
+            cpu_stat = cpu_stat or group / "cpu.stat"
+            cores = min(cores, quota)
+    for group in _groups(proc, "memory"):
+        limit = _memory_limit(group)
+        if limit is not None and limit < memory_bytes:
+            memory_bytes = limit
+            current = group / "memory.current"
+            memory_used = current if current.exists() else group / "memory.usage_in_bytes"
+    return ResourceLimits(
+        cores=cores,
+        core_numbers=core_numbers,
+        memory_bytes=memory_bytes,
+        memory_used=memory_used,
+        cpu_stat=cpu_stat,
+    )
+
+
+def _groups(proc: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of a controller's groups that hold the process, from the innermost out."""
+    lines = _text_of(proc / "cgroup").splitlines()
+    member = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    for line in _text_of(proc / "mountinfo").splitlines():
+        # A line is: two numbers, device, root, mount point, options - type, source, more options.
+        before, _, after = line.partition(" - ")
+        kind, _, options = [*after.split(" ", 2), "", "", ""][:3]
+        if kind == "cgroup2":
+            paths = [path for number, _, path in member if number == "0"]
+        elif kind == "cgroup" and controller in options.split(","):
+            paths = [path for _, names, path in member if controller in names.split(",")]
+        else:
+            continue
+        root, mount = before.split()[3:5]
+        for path in paths:
+            yield from _upward(Path(mount), root, path)
+
+
+def _upward(mount: Path, root: str, path: str) -> Iterator[Path]:
+    # In a container the mount shows its own group as the root, and the path may be the host's.
+    inside = path.removeprefix(root) if root != "/" else path
+    group = mount / inside.lstrip("/")
+    if ".." in group.parts or not group.is_dir():
+        group = mount
+    while True:
+        yield group
+        if group == mount:
+            return
+        group = group.parent
+
+
+def _quota(group: Path) -> float | None:
+    words = _text_of(group / "cpu.max").split()
+    if not words:
+        words = [
+            _text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
+        ]  # version 1
+    try:
+        quota, period = int(words[0]), int(words[1])
+    except (ValueError, IndexError):  # "max", or no such file
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _memory_limit(group: Path) -> int | None:
+    text = _text_of(group / "memory.max") or _text_of(group / "memory.limit_in_bytes")
+    try:
+        limit = int(text)
+    except ValueError:
+        return None
+    return limit if 0 < limit < _NO_LIMIT_BYTES else None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+_CPU_FIELD_INDEXES = {"user": (0, 1), "system": (2, 5, 6), "io_wait": (4,), "steal": (7,)}
+_IDLE_FIELD_INDEXES = (
+    3,
+    4,
+)  # of a line of /proc/stat: user nice system idle iowait irq softirq steal
+_CPU_FIELDS = 8
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What only grows, at one moment."""
+
+    t_ns: int
+    cores: dict[int, tuple[int, ...]]
+    throttled_ns: int
+    disk: tuple[int, int] | None
+    net: tuple[int, int] | None
+    cards: tuple[str, ...]  # whose bytes these are
+
+
+class SystemSampler:
+    """Samples the host; what is a rate is over the time since the sample before.
+
+    Attributes:
+        columns: The columns of `system` that this host has, in the order of `sample`.
+        limits: What the job may use.
+    """
+
+    def __init__(self) -> None:
+        self.limits: ResourceLimits = read_limits()
+        self._gpus = GpuSampler()
+        self._stat = _open(Path("/proc/stat"))
+        self._before = self._counters()
+        self._numbers = [n for n in self.limits.core_numbers if n in self._before.cores]
+        optional = {"cpu_throttled_percent": self.limits.cpu_stat is None}
+        optional["job_memory_bytes"] = self.limits.memory_used is None
+        names = [column.name for column in system_table.COLUMNS if not optional.get(column.name)]
+        self.columns: tuple[str, ...] = tuple(
+            system_table.sorted_columns(
+                [name for name in names if "{}" not in name]
+                + [f"core_{number}_percent" for number in self._numbers]
+                + list(self._gpus.columns)
+            )
+        )
+
+    def sample(self) -> list[float | None]:
+        """Return one row of `system`, in the order of `columns`."""
+        before, now = self._before, self._counters()
+        self._before = now
+        elapsed_s = max(now.t_ns - before.t_ns, 1) / 1e9
+        values: dict[str, float | None] = {"t_ns": now.t_ns}
+        values |= self._cpu(before, now)
+        values |= self._memory()
+        disk = _rates(now.disk, before.disk, elapsed_s)
+        values["disk_read_bytes_per_s"], values["disk_write_bytes_per_s"] = disk
+        same = now.cards == before.cards  # else its bytes since it was made would be this tick's
+        net = _rates(now.net, before.net, elapsed_s) if same else (None, None)
+        values["net_received_bytes_per_s"], values["net_sent_bytes_per_s"] = net
+        throttled_ns = now.throttled_ns - before.throttled_ns
+        values["cpu_throttled_percent"] = min(100.0, throttled_ns / elapsed_s / 1e7)
+        values |= zip(self._gpus.columns, self._gpus.sample(), strict=True)
+        return [values[name] for name in self.columns]
+
+    def _counters(self) -> _Counters:
+        cards, net = _net_bytes()
+        return _Counters(
+            t_ns=time.monotonic_ns(),
+            cores=_core_times(os.pread(self._stat, 1 << 20, 0).decode()),
+            throttled_ns=_throttled_ns(self.limits.cpu_stat),
+            disk=_disk_bytes(),
+            net=net,
+            cards=cards,
+        )
+
+    def _cpu(self, before: _Counters, now: _Counters) -> dict[str, float | None]:
+        values: dict[str, float | None] = {}
+        total = [0] * _CPU_FIELDS
+        for number in self._numbers:
+            old = before.cores.get(number)
+            new = now.cores.get(number)
+            if old is None or new is None:  # the core is switched off at the moment
+                values[f"core_{number}_percent"] = None
+                continue
+            # Some counters of the kernel go back a little at times.
+            spent = [max(0, a - b) for a, b in zip(new, old, strict=True)]
+            total = [a + b for a, b in zip(total, spent, strict=True)]
+            values[f"core_{number}_percent"] = _busy_percent(spent)
+        whole = sum(total)
+        for name, places in _CPU_FIELD_INDEXES.items():
+            share = sum(total[place] for place in places) / whole if whole else 0.0
+            column = "io_wait_percent" if name == "io_wait" else f"cpu_{name}_percent"
+            values[column] = 100 * share
+        return values
+
+    def _memory(self) -> dict[str, float | None]:
+        memory = psutil.virtual_memory()
+        load, _, _, threads, _ = read_proc_file("/proc/loadavg").decode().split()
+        values: dict[str, float | None] = {
+            "memory_used_bytes": memory.total - memory.available,
+            "memory_available_bytes": memory.available,
+            "shared_memory_bytes": memory.shared,
+            "load_1_minute": float(load),
+            "running_threads": int(threads.partition("/")[0]),
+        }
+        if self.limits.memory_used is not None:
+            try:
+                values["job_memory_bytes"] = int(self.limits.memory_used.read_text())
+            except (OSError, ValueError):
+                values["job_memory_bytes"] = None
+        return values
+
+
+_NO_COUNTERS = (NotImplementedError, ValueError, AssertionError, OSError)
+"""What psutil raises where a host, such as a sandbox, has no such counters, or odd ones."""
+_ETHERNET = 1  # ARPHRD_ETHER
+_VIRTUAL_DISKS = ("loop", "zram", "ram")  # files, and memory
+
+
+def _disk_bytes() -> tuple[int, int] | None:
+    """Return the bytes read from and written to disks; None where the host does not tell."""
+    try:
+        disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
+    except _NO_COUNTERS:
+        return None
+    own = [disk for name, disk in disks.items() if is_disk(name)]
+    return sum(disk.read_bytes for disk in own), sum(disk.write_bytes for disk in own)
+
+
+def _net_bytes() -> tuple[tuple[str, ...], tuple[int, int] | None]:
+    """Return by which cards, and the bytes received and sent; None where the host does not tell."""
+    try:
+        cards = psutil.net_io_counters(pernic=True, nowrap=False)
+    except _NO_COUNTERS:
+        return (), None
+    cards.pop("lo", None)  # what ranks of this host tell each other
+    names = own_interfaces(tuple(cards))
+    own = [cards[name] for name in names]
+    return names, (sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own))
+
+
+@functools.cache
+def is_disk(name: str, block: Path = Path("/sys/block")) -> bool:
+    """Whether that is a whole disk: no part of one, and nothing that lies on others."""
+    disk = block / name.replace("/", "!")
+    if not disk.exists() or name.startswith(_VIRTUAL_DISKS):
+        return False
+    return not any((disk / "slaves").glob("*"))  # as volumes, RAID and encryption have
+
+
+@functools.lru_cache(maxsize=8)
+def own_interfaces(
+    names: tuple[str, ...],
+    net: Path = Path("/sys/class/net"),
+    routes: Path = Path("/proc/net/route"),
+) -> tuple[str, ...]:
+    """Return through which of the interfaces bytes leave the host; all, where nothing tells.
+
+    A bond, a bridge or a tunnel tells again what goes through a card. A container has no card: its
+    Ethernet is where its default route goes.
+    """
+    cards = [
+        name
+        for name in names
+        if (net / name / "device").exists()
+        or (name in _default_routes(routes) and _is_ethernet(net / name))
+    ]
+    return tuple(cards or names)
+
+
+def _default_routes(routes: Path) -> set[str]:
+    try:
+        lines = [line.split() for line in routes.read_text().splitlines()[1:]]
+        return {name for name, destination, *_ in lines if int(destination, 16) == 0}
+    except (OSError, ValueError):
+        return set()
+
+
+def _is_ethernet(interface: Path) -> bool:
+    """Whether it is Ethernet that leads out of a container, and lies on nothing else there."""
+    try:
+        kind, number, other_end = (
+            int((interface / name).read_text()) for name in ("type", "ifindex", "iflink")
+        )
+    except (OSError, ValueError):
+        return False
+    leads_out = number != other_end and not any(interface.glob("lower_*"))
+    return kind == _ETHERNET and leads_out
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _core_times(stat: str) -> dict[int, tuple[int, ...]]:
+    times = {}
+    for line in stat.splitlines()[1:]:
+        if not line.startswith("cpu"):
+            break
+        name, *ticks = line.split()
+        times[int(name[3:])] = tuple(map(int, ticks[:_CPU_FIELDS]))
+    return times
+
+
+def _busy_percent(spent: list[int]) -> float:
+    whole = sum(spent)
+    return 100 * (1 - sum(spent[place] for place in _IDLE_FIELD_INDEXES) / whole) if whole else 0.0
+
+
+def _throttled_ns(stat: Path | None) -> int:
+    if stat is None:
+        return 0
+    try:
+        words = dict(line.split() for line in stat.read_text().splitlines())
+        return int(words.get("throttled_usec", 0)) * 1000 + int(words.get("throttled_time", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def _rates(
+    now: tuple[int, int] | None, before: tuple[int, int] | None, elapsed_s: float
+) -> tuple[float, float] | tuple[None, None]:
+    if now is None or before is None:
+        return None, None
+    return max(0, now[0] - before[0]) / elapsed_s, max(0, now[1] - before[1]) / elapsed_s

@@ -1,0 +1,186 @@
+"""Hooks where torch's DataLoader makes batches: its workers, and the rank without workers."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import Any
+
+from headrace.core.import_hooks import after_import
+from headrace.observe.probe import install_hooks
+from headrace.observe.probe.batch_recorder import BATCH_RECORDER
+from headrace.observe.probe.loaders import LOADER_REGISTRY, STARTING_LOADER, samples_in
+from headrace.observe.probe.recording_session import SESSION, guarded
+from headrace.observe.probe.stack_sampler import start_sampler, stop_sampler
+from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
+
+
+def hook_workers() -> None:
+    """Install the hooks; torch is imported, perhaps not yet its data package."""
+    after_import("torch.utils.data._utils.worker", _hook_worker_loop)
+    after_import("torch.utils.data._utils.fetch", _hook_fetchers)
+
+
+def _hook_worker_loop(module: Any) -> None:
+    module._worker_loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - what workers run
+    _hook_watchdog(module)
+
+
+class _WorkerLoop:
+    """What a worker process runs, recorded.
+
+    A forked worker knows whose it is as its parent did. One that is spawned, or forked by a server,
+    is sent what it is to run: that takes the loader's number along.
+
+    Args:
+        original: torch's loop.
+    """
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, original)
+        self._original = original
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        _begin_worker(self._original, args, kwargs)
+        try:
+            return self._original(*args, **kwargs)
+        finally:
+            _end_worker()
+
+    def __reduce__(self) -> tuple[Callable[[int], Any], tuple[int]]:
+        return _worker_loop_of, (STARTING_LOADER.get(),)
+
+
+def _worker_loop_of(loader: int) -> Any:
+    """Return what a worker of that loader runs, in the worker's process."""
+    from torch.utils.data._utils import worker
+
+    if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - likewise
+        install_hooks()  # the script has changed PYTHONPATH: nobody did so as the process began
+    STARTING_LOADER.set(loader)
+    return worker._worker_loop  # noqa: SLF001 - likewise
+
+
+def _hook_watchdog(module: Any) -> None:
+    """Let a worker whose rank was killed before the worker had begun notice it, and end.
+
+    torch takes whoever is the worker's parent when its loop begins for the rank. Our own beginning
+    comes before that, so without this it would leave more orphans behind than there were.
+    """
+    original = module.ManagerWatchdog
+
+    class ManagerWatchdog(original):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            _watch_rank(self)
+
+    module.ManagerWatchdog = ManagerWatchdog
+
+
+@guarded
+def _watch_rank(watchdog: Any) -> None:
+    rank = multiprocessing.parent_process()
+    if rank is not None and not _is_from_a_fork_server():
+        watchdog.manager_pid = rank.pid
+
+
+def _is_from_a_fork_server() -> bool:
+    """Whether this process is a child of multiprocessing's fork server, not of the rank."""
+    chosen = getattr(multiprocessing.current_process(), "_start_method", None)
+    return (chosen or multiprocessing.get_start_method(allow_none=True)) == "forkserver"
+
+
+@guarded
+def _begin_worker(loop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    import inspect
+
+    number = int(inspect.signature(loop).bind(*args, **kwargs).arguments["worker_id"])
+    SESSION.become_worker(STARTING_LOADER.get(), number, SESSION.rank)
+    _time_sending()
+    start_sampler(BATCH_RECORDER.request_phase)
+
+
+@guarded
+def _end_worker() -> None:
+    stop_sampler()
+    TRANSFORM_TIMER.flush()
+    SESSION.close()
+
+
+def _time_sending() -> None:
+    """Time the thread that pickles batches and copies their tensors to shared memory."""
+    from multiprocessing import queues
+
+    pickler = queues._ForkingPickler  # type: ignore[attr-defined]  # noqa: SLF001
+
+    class TimedPickler(pickler):  # type: ignore[misc, valid-type]
+        """The pickler of queues, timed."""
+
+        @classmethod
+        def dumps(cls, obj: Any, protocol: Any = None) -> Any:
+            """Pickle as the original does."""
+            began_ns = time.monotonic_ns()
+            try:
+                return pickler.dumps(obj, protocol)
+            finally:
+                BATCH_RECORDER.send_ns += time.monotonic_ns() - began_ns
+
+    queues._ForkingPickler = TimedPickler  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _hook_fetchers(module: Any) -> None:
+    _hook_construction(module._BaseDatasetFetcher)  # noqa: SLF001
+    _hook_fetch(module._MapDatasetFetcher)  # noqa: SLF001
+    _hook_fetch(module._IterableDatasetFetcher)  # noqa: SLF001
+
+
+def _hook_construction(fetcher_class: Any) -> None:
+    original = fetcher_class.__init__
+
+    @functools.wraps(original)
+    def __init__(fetcher: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        original(fetcher, *args, **kwargs)
+        fetcher.collate_fn = BATCH_RECORDER.collating(fetcher.collate_fn)
+
+    fetcher_class.__init__ = __init__
+
+
+def _hook_fetch(fetcher_class: Any) -> None:
+    original = fetcher_class.fetch
+
+    @functools.wraps(original)
+    def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
+        loader = _loader_at_work()
+        began = BATCH_RECORDER.began(loader)
+        if began is None:
+            return original(fetcher, possibly_batched_index)
+        try:
+            if TRANSFORM_TIMER.is_due(loader):
+                with TRANSFORM_TIMER.timing(fetcher.dataset, loader):
+                    batch = original(fetcher, possibly_batched_index)
+            else:
+                batch = original(fetcher, possibly_batched_index)
+            samples = _batch_size(fetcher, possibly_batched_index, batch)
+        except BaseException:
+            BATCH_RECORDER.failed()
+            raise
+        BATCH_RECORDER.ended(began, loader, samples)
+        return batch
+
+    fetcher_class.fetch = fetch
+
+
+def _batch_size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
+    """Return the samples of a batch; -1 where unknown, as of a dataset that yields whole ones."""
+    try:
+        return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
+    except TypeError:  # a batch sampler may yield what can only be iterated over
+        return samples_in(batch)
+
+
+def _loader_at_work() -> int:
+    if SESSION.role == "worker":
+        return SESSION.loader
+    return LOADER_REGISTRY.asked

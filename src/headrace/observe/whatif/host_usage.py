@@ -1,0 +1,243 @@
+"""Use of a run's hosts: the cores of its own, as the job feels it, and what auxiliary hosts did.
+
+A container sees its whole machine: with a CPU quota every core of that is listed, busy with
+whatever runs there. So what the job wants is known by what its own processes used, and others count
+by what they take of its cores.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Ints,
+    Tables,
+    columns,
+    group_rows,
+    row_count,
+    select_rows,
+)
+
+_CORE = re.compile(r"core_\d+_percent")
+_ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
+_FEWEST_LOOKS = 3
+"""Fewer looks at the processes say nothing of an average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUsage:
+    """A host of the run: the one with the fewest cores, where there are several.
+
+    Attributes:
+        cores: Cores that the job may use.
+        ranks: Ranks on it.
+        busy_cores: Cores that were busy on average while steps ran; None where not recorded.
+        rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
+        foreign_cores: Cores that were busy with anything but the run; 0 where not known.
+        accelerators: Accelerators that were recorded; 0 where there are none, or none was asked.
+    """
+
+    cores: float
+    ranks: int
+    busy_cores: float | None
+    rank_cores: float | None = None
+    foreign_cores: float = 0.0
+    accelerators: int = 0
+
+    @property
+    def idle_cores(self) -> float | None:
+        """Cores with nothing to do, on average; None where not recorded."""
+        return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
+
+    @property
+    def busy_share(self) -> float | None:
+        """The share of the cores that was busy, 0 to 1; None where not recorded."""
+        return None if self.busy_cores is None else min(self.busy_cores / self.cores, 1.0)
+
+
+def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> HostUsage:
+    """Return the host's cores and how busy they were.
+
+    Args:
+        tables: Where the records are.
+        span_ns: From when to when; all of the run by default.
+    """
+    hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
+    known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
+    ranks = 1
+    if row_count(processes):
+        ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
+    distinct = len(np.unique(hosts["host"])) if row_count(hosts) else 1
+    system = columns(tables, "system")
+    busy = _busy_cores(system, span_ns)
+    usage = columns(tables, "process_usage")
+    run = _used_cores(usage, processes, span_ns)  # with what ranks started: pools of their own
+    host = HostUsage(
+        cores=float(known.min()),
+        ranks=max(-(-max(ranks, 1) // distinct), 1),
+        busy_cores=busy,
+        rank_cores=_used_cores(usage, processes, span_ns, "rank"),
+        foreign_cores=max(busy - run, 0.0) if busy is not None and run is not None else 0.0,
+        accelerators=len({found[1] for name in system if (found := _ACCELERATOR.fullmatch(name))}),
+    )
+    return _within_quota(host, listed=sum(_CORE.fullmatch(name) is not None for name in system))
+
+
+def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
+    """Return a host with what its cores do as the job feels it.
+
+    Where a CPU quota gives the job fewer cores than it may run on, others fill its share only once
+    they leave less of these than the quota. Where the job's own use was not recorded, nothing tells
+    how busy its share was.
+
+    Args:
+        host: As recorded.
+        listed: Cores that the job may run on.
+    """
+    if host.busy_cores is None or listed <= np.ceil(host.cores):
+        return host
+    if host.rank_cores is None:
+        return replace(host, busy_cores=None, foreign_cores=0.0)
+    own = host.busy_cores - host.foreign_cores
+    felt = max(host.cores - (listed - host.foreign_cores), 0.0)
+    return replace(host, busy_cores=min(own + felt, host.cores), foreign_cores=felt)
+
+
+def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
+    names = [name for name in system if _CORE.fullmatch(name)]
+    inside = _inside(system, span_ns)
+    if not names or not inside.any():
+        return None
+    percent = sum(float(np.nanmean(system[name][inside].astype(np.float64))) for name in names)
+    return percent / 100.0
+
+
+def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
+    """Tell which looks at the host lie between two times."""
+    if span_ns is None or row_count(system) == 0:
+        return np.ones(row_count(system), dtype=np.bool_)
+    inside: Flags = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
+    return inside
+
+
+def _used_cores(
+    usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, role: str = ""
+) -> float | None:
+    """Return the cores that the processes of a role, or all, used together, on average."""
+    if row_count(usage) == 0 or row_count(processes) == 0:
+        return None
+    wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
+    ticks = usage["t_ns"]
+    among = np.ones(len(ticks), dtype=np.bool_)
+    if span_ns is not None:
+        among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
+    looked = select_rows(usage, among)
+    # Each process is looked at in its own time, so each has its own times between looks.
+    each = [select_rows(looked, places) for places in group_rows(looked, ("pid",))]
+    if max(map(row_count, each), default=0) < _FEWEST_LOOKS:
+        return None
+    usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in each])))
+    used_ns, watched_ns = 0.0, 1.0
+    for mine in each:
+        if int(mine["pid"][0]) in wanted:
+            # Before its first look, too: workers that each epoch starts anew have few.
+            since_ns = np.diff(mine["t_ns"], prepend=mine["t_ns"][0] - int(usual_ns))
+            watched_ns = max(watched_ns, float(since_ns.sum()))
+            used_ns += float((mine["cpu_percent"].astype(np.float64) / 100.0 * since_ns).sum())
+    return used_ns / watched_ns
+
+
+LOADER_EVENT, CORES_EVENT = "auxiliary-loader", "auxiliary-cores"
+"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and how many
+cores it may count on, of a host whose name follows the loader's number (`cores_text`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadStats:
+    """Workers on auxiliary hosts.
+
+    Attributes:
+        workers: How many worked for each rank, on average.
+        making_ns: What they took to make a batch, on average; 0 where they made none.
+        hosts: How many hosts they were on.
+    """
+
+    workers: int = 0
+    making_ns: float = 0.0
+    hosts: int = 0
+
+
+def read_offload_stats(
+    tables: Tables, loader: int, span_ns: tuple[int, int] | None
+) -> OffloadStats | None:
+    """Return what auxiliary hosts did for a loader; None where they were not to do anything.
+
+    Args:
+        tables: Where the records are.
+        loader: The loader's number.
+        span_ns: From when to when.
+    """
+    arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
+    if span_ns is None or not _is_offloaded(events, loader):
+        return None
+    if row_count(arrivals) == 0:
+        return OffloadStats()
+    within = (arrivals["loader"] == loader) & (arrivals["start_ns"] >= span_ns[0])
+    within &= arrivals["start_ns"] <= span_ns[1]
+    mine = select_rows(arrivals, within)
+    if row_count(mine) == 0:
+        return OffloadStats()
+    cores = _mean_cores(_core_events_of(events, loader), span_ns) / len(np.unique(mine["rank"]))
+    return OffloadStats(
+        workers=max(round(cores), 1),
+        making_ns=float(mine["making_ns"].mean()),
+        hosts=len(np.unique(mine["host"].astype(str))),
+    )
+
+
+def _is_offloaded(events: Columns, loader: int) -> bool:
+    told = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
+    return bool(told.any())
+
+
+def cores_text(loader: int, host: str) -> str:
+    """Return the text of an event about a host's cores."""
+    return f"{loader}/{host}"
+
+
+def _core_events_of(events: Columns, loader: int) -> Columns:
+    """Return the events about the cores that a loader may count on."""
+    told = select_rows(events, events["kind"] == CORES_EVENT)
+    begin = cores_text(loader, "")
+    mine = [str(text).startswith(begin) for text in told["text"]]
+    return select_rows(told, np.array(mine, dtype=np.bool_))
+
+
+def _mean_cores(told: Columns, span_ns: tuple[int, int]) -> float:
+    """Return the cores that all ranks together could count on, on average."""
+    begin_ns, end_ns = span_ns
+    total = 0.0
+    for rank in np.unique(told["rank"]):
+        for host in np.unique(told["text"][told["rank"] == rank].astype(str)):
+            mine = select_rows(told, (told["rank"] == rank) & (told["text"] == host))
+            order: Ints = np.argsort(mine["at_ns"], kind="stable")
+            at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
+            lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
+            total += float((mine["value"][order] * lasted).sum())
+    return total / max(end_ns - begin_ns, 1)
+
+
+def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
+    """Return when the first host began to make a loader's batches, and the last; None: none did."""
+    told = _core_events_of(events, loader)
+    told = select_rows(told, told["value"] > 0)
+    if row_count(told) == 0:
+        return None
+    firsts = [told["at_ns"][places].min() for places in group_rows(told, ("rank", "text"))]
+    return int(min(firsts)), int(max(firsts))

@@ -1,0 +1,305 @@
+"""Training steps that count, by the host's clock and by the accelerator's, and their fixed cost.
+
+Left out are the steps in which the script warms up. The host only puts work into the device's
+queue. Where the host stands says when that was put there, not when it is done: it may wait for data
+while the device still has work, and wait for the device in whatever it does when the queue is full.
+By the device's clock the wait for data is what the device felt of it, and each phase has the time
+in which the device was at it. Gaps between the kernels of one phase belong to that phase, so what a
+phase takes is the most that the device is busy with it.
+
+The fixed cost is the part of a step that does not grow with the batch: where steps took different
+numbers of samples, their own time is fitted by a line over the samples, and what is left at none is
+the fixed part. Elsewhere nothing tells it apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    Floats,
+    Ints,
+    Tables,
+    columns,
+    row_count,
+    select_rows,
+)
+from headrace.records.data_frames import device_row_numbers
+from headrace.records.schema import PHASES
+
+_LEAST_DEVICE_SHARE = 0.5
+"""Where fewer of the steps have a row by the device's clock, it is not relied on."""
+MODEL_PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSteps:
+    """What the device's clock says of some steps, at least one of them.
+
+    Attributes:
+        rows: The table `device_steps`.
+        places: For each step the place of its row there; -1 where it was lost.
+    """
+
+    rows: Columns
+    places: Ints
+
+    @property
+    def known(self) -> Flags:
+        """Which of the steps have a row."""
+        return self.places >= 0
+
+    @property
+    def wall_ns(self) -> Floats:
+        """How long each step took that has a row."""
+        return self._column("device_wall_ns")
+
+    def phase_ns(self, phase: str) -> Floats:
+        """Return how long each step that has a row spent in a phase of `schema.PHASES`."""
+        return self._column(f"device_{phase}_ns")
+
+    def share(self, phase: str) -> float:
+        """Return which share of the device's time a phase took, 0 to 1."""
+        return float(self.phase_ns(phase).sum()) / max(float(self.wall_ns.sum()), 1.0)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of every phase."""
+        return {phase: self.share(phase) for phase in PHASES}
+
+    @property
+    def model_share(self) -> float:
+        """The share of its time in which the device was at the model, gaps included, 0 to 1."""
+        return sum(self.share(phase) for phase in MODEL_PHASES)
+
+    def of(self, where: Flags) -> DeviceSteps | None:
+        """Return what it says of the steps that a mask chooses; None: nothing."""
+        places = self.places[where]
+        return DeviceSteps(rows=self.rows, places=places) if (places >= 0).any() else None
+
+    def _column(self, name: str) -> Floats:
+        values = self.rows[name][self.places[self.known]]
+        return np.maximum(values.astype(np.float64), 0.0)
+
+
+def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
+    """Return what the device's clock says of some steps; None: nothing, or of too few of them.
+
+    Args:
+        tables: The run's records.
+        steps: Rows of the table `steps`.
+    """
+    rows = columns(tables, "device_steps")
+    if row_count(rows) == 0 or row_count(steps) == 0:
+        return None
+    device = DeviceSteps(rows=rows, places=device_row_numbers(steps, rows))
+    return device if device.known.mean() >= _LEAST_DEVICE_SHARE else None
+
+
+WARM_UP_STEPS = 2
+"""Always left out: the first step waits for the first batch and initialises the device."""
+_WARM_UP_FACTOR = 3.0
+"""Steps that go on being so many times slower than the median still belong to the warm-up."""
+_LONGEST_WARM_UP_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSteps:
+    """Train steps of all ranks without the warm-up.
+
+    Attributes:
+        rows: The table `steps`, these rows.
+        starts_loader: For each: whether a loader began to iterate in it.
+        recorded: How many train steps were recorded, over all ranks, with the warm-up.
+        device: The same steps by the accelerator's clock; None where that is not known.
+    """
+
+    rows: Columns
+    starts_loader: Flags
+    recorded: int
+    device: DeviceSteps | None = None
+
+    def __len__(self) -> int:
+        """Return how many steps count, over all ranks."""
+        return row_count(self.rows)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that took steps."""
+        return tuple(int(rank) for rank in np.unique(self.rows["rank"]))
+
+    @property
+    def wall_ns(self) -> Floats:
+        """How long each step took."""
+        return self.rows["wall_ns"].astype(np.float64)
+
+    def times_of(self, rank: int) -> tuple[Ints, Ints]:
+        """When each step of a rank began and ended, in ns, ascending."""
+        mine = self.rows["rank"] == rank
+        begins: Ints = self.rows["start_ns"][mine]
+        return begins, begins + self.rows["wall_ns"][mine]
+
+    def phase_ns(self, phase: str) -> Floats:
+        """Return how long each step spent in a phase of `schema.PHASES`."""
+        return np.maximum(self.rows[f"{phase}_ns"].astype(np.float64), 0.0)
+
+    def share(self, phase: str) -> float:
+        """Return which share of all step time a phase took, 0 to 1."""
+        total = float(self.wall_ns.sum())
+        return float(self.phase_ns(phase).sum()) / total if total > 0 else 0.0
+
+    def seconds(self, phase: str) -> float:
+        """Return how many seconds a rank spent in a phase, as the mean over the ranks."""
+        return float(self.phase_ns(phase).sum()) / max(len(self.ranks), 1) / 1e9
+
+    @property
+    def data_wait_ns(self) -> Floats:
+        """How long the accelerator waited for data in each step.
+
+        By its own clock where that is known: while it has work the script may wait for free. Of a
+        step whose row was lost the same part counts as of the others. Elsewhere: all that the
+        script waited.
+        """
+        waited = self.phase_ns("data_wait")
+        if self.device is None:
+            return waited
+        known = self.device.known
+        # It cannot wait for data when the script does not: more is the clocks' own inaccuracy.
+        felt = np.minimum(self.device.phase_ns("data_wait"), waited[known])
+        waited *= felt.sum() / max(float(waited[known].sum()), 1.0)
+        waited[known] = felt
+        return waited
+
+    @property
+    def data_wait_share(self) -> float:
+        """Which share of step time the accelerator waited for data, 0 to 1."""
+        total = float(self.wall_ns.sum())
+        return float(self.data_wait_ns.sum()) / total if total > 0 else 0.0
+
+    @property
+    def data_wait_seconds(self) -> float:
+        """How many seconds an accelerator waited for data, as the mean over the ranks."""
+        return float(self.data_wait_ns.sum()) / max(len(self.ranks), 1) / 1e9
+
+    @property
+    def copy_ns(self) -> Floats:
+        """How long each step copied to the device: by its own clock where that is known.
+
+        The script may wait in a copy for what the device was given before. Of a step whose row was
+        lost the mean of the others counts.
+        """
+        copied = self.phase_ns("copy")
+        if self.device is not None:
+            by_device = self.device.phase_ns("copy")
+            copied[:] = by_device.mean()
+            copied[self.device.known] = by_device
+        return copied
+
+    @property
+    def total_seconds(self) -> float:
+        """How many seconds a rank's steps took, as the mean over the ranks."""
+        return float(self.wall_ns.sum()) / max(len(self.ranks), 1) / 1e9
+
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """From the start of the first step to the end of the last; None without steps."""
+        if len(self) == 0:
+            return None
+        start = self.rows["start_ns"]
+        return int(start.min()), int((start + self.rows["wall_ns"]).max())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of every phase."""
+        return {phase: self.share(phase) for phase in PHASES}
+
+    def of(self, where: Flags) -> TrainSteps:
+        """Return the steps that a mask chooses."""
+        return TrainSteps(
+            rows=select_rows(self.rows, where),
+            starts_loader=self.starts_loader[where],
+            recorded=self.recorded,
+            device=self.device.of(where) if self.device is not None else None,
+        )
+
+    @property
+    def steady(self) -> TrainSteps:
+        """The steps in which no loader began."""
+        return self.of(~self.starts_loader)
+
+
+def read_steps(tables: Tables) -> TrainSteps:
+    """Return the train steps of a run that count."""
+    steps = columns(tables, "steps")
+    if row_count(steps) == 0:
+        return TrainSteps(rows=steps, starts_loader=np.zeros(0, dtype=np.bool_), recorded=0)
+    steps = select_rows(steps, steps["kind"] == "train")
+    steps = select_rows(steps, np.lexsort((steps["start_ns"], steps["rank"])))
+    recorded = row_count(steps)
+    steps = select_rows(steps, _counted_rows(steps))
+    return TrainSteps(
+        rows=steps,
+        starts_loader=_loader_start_mask(steps, columns(tables, "fetches")),
+        recorded=recorded,
+        device=read_device_steps(tables, steps),
+    )
+
+
+def _counted_rows(steps: Columns) -> Flags:
+    counted = np.ones(row_count(steps), dtype=np.bool_)
+    for rank in np.unique(steps["rank"]):
+        places = np.flatnonzero(steps["rank"] == rank)
+        wall = steps["wall_ns"][places].astype(np.float64)
+        slow = wall > _WARM_UP_FACTOR * np.median(wall)
+        skipped = min(WARM_UP_STEPS, len(places))
+        while skipped < min(_LONGEST_WARM_UP_STEPS, len(places) // 4) and slow[skipped]:
+            skipped += 1
+        counted[places[:skipped]] = False
+    return counted
+
+
+def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
+    starts = np.zeros(row_count(steps), dtype=np.bool_)
+    if row_count(fetches) == 0:
+        return starts
+    first = select_rows(fetches, (fetches["batch"] == 0) & (fetches["ended"] == 0))
+    for rank in np.unique(steps["rank"]):
+        places = np.flatnonzero(steps["rank"] == rank)
+        begins: Ints = np.sort(first["start_ns"][first["rank"] == rank])
+        start = steps["start_ns"][places]
+        end = start + steps["wall_ns"][places]
+        starts[places] = np.searchsorted(begins, start) < np.searchsorted(begins, end)
+    return starts
+
+
+_FIT_FEWEST_STEPS = 20
+_FIT_SPREAD = 0.1
+"""The samples of a step must deviate so much from their mean, as a share of it, for a line."""
+_FIT_DRAWINGS, _FIT_SEED = 200, 23
+_FIT_INTERVAL = (5.0, 95.0)  # percent
+
+
+def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
+    """Return the fixed cost of a batch, lower and upper end; None where steps do not tell.
+
+    Args:
+        steps: The train steps that count.
+    """
+    batches = np.maximum(steps.rows["batches"].astype(np.float64), 1.0)
+    samples = steps.rows["samples"].astype(np.float64) / batches
+    own = (steps.wall_ns - steps.data_wait_ns) / batches
+    known = samples > 0
+    samples, own = samples[known], own[known]
+    if len(samples) < _FIT_FEWEST_STEPS or samples.std() < _FIT_SPREAD * samples.mean():
+        return None
+    drawn = np.random.default_rng(_FIT_SEED).integers(len(own), size=(_FIT_DRAWINGS, len(own)))
+    x, y = samples[drawn], own[drawn]
+    away = x - x.mean(axis=1, keepdims=True)
+    slope = (away * y).sum(axis=1) / np.maximum((away**2).sum(axis=1), 1e-9)
+    fixed = np.clip(y.mean(axis=1) - slope * x.mean(axis=1), 0.0, y.mean(axis=1))
+    low, high = np.percentile(fixed, _FIT_INTERVAL)
+    return float(low), float(high)

@@ -1,0 +1,1 @@
+"""What torchrun, SageMaker and Vertex AI tell a script: written for it, and read back."""

@@ -1,0 +1,213 @@
+"""Instance groups as `--group` names them, groups of named hosts, and machine types by name.
+
+instance_types.csv has AWS's types by the names of EC2 (SageMaker puts `ml.` before them) and
+Google's, from aws.amazon.com/ec2/instance-types and "Machine families" of
+docs.cloud.google.com/compute; the rows of p2, g4dn, g5 and the smaller g6 were compared with "GPU
+jobs" of the AWS Batch User Guide, the others not one by one. A NeuronCore of Trainium counts as a
+device, as its scripts count.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from headrace.core.errors import UsageError
+
+LOCAL_TYPES = ("local", "local_gpu")
+"""The types of hosts that are this machine: without devices, and with those that it has."""
+_TABLE = Path(__file__).with_name("instance_types.csv")
+_SAGEMAKER_PREFIX = "ml."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceType:
+    """A type of machine.
+
+    Attributes:
+        name: As it was asked for.
+        cores: How many it has; None: as many as this machine.
+        devices: Likewise; None: those of this machine.
+        device: What they are; "" where there are none, or nobody says.
+    """
+
+    name: str
+    cores: int | None = None
+    devices: int | None = None
+    device: str = ""
+
+
+def instance_type(name: str, where: str) -> InstanceType:
+    """Return a type by its name; raises UsageError, with the nearest one, where there is none.
+
+    Args:
+        name: `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`, `n1-standard-8`, say.
+        where: Who named it, as the message begins.
+    """
+    if name in LOCAL_TYPES:
+        return InstanceType(name=name, devices=0 if name == "local" else None)
+    known = _type_rows()
+    row = known.get(name.removeprefix(_SAGEMAKER_PREFIX))
+    if row is None or (name.startswith(_SAGEMAKER_PREFIX) and row["cloud"] != "aws"):
+        raise UsageError(
+            f"{where}: there is no instance type {name}.{_nearest_type(name)} Others are emulated by "
+            "their cores and devices: --group NAME=HOSTS:cpus=8,gpus=1."
+        )
+    return InstanceType(
+        name=name, cores=int(row["cores"]), devices=int(row["devices"]), device=row["device"]
+    )
+
+
+@cache
+def _type_rows() -> dict[str, dict[str, str]]:
+    with _TABLE.open(newline="", encoding="utf-8") as file:
+        return {row["type"]: row for row in csv.DictReader(file)}
+
+
+def _nearest_type(name: str) -> str:
+    spellings = [*LOCAL_TYPES, *_type_rows()]
+    if name.startswith(_SAGEMAKER_PREFIX):
+        spellings = [
+            f"{_SAGEMAKER_PREFIX}{key}"
+            for key, row in _type_rows().items()
+            if row["cloud"] == "aws"
+        ]
+    near = difflib.get_close_matches(name, spellings, n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+GROUP_LABEL = "headrace.group"
+"""The Ray node label that tells a host's group."""
+DEFAULT_GROUP = "gpu"
+"""The group of hosts where nobody names one."""
+_GROUP_SYNTAX = (
+    "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1 or "
+    "NAME=HOSTSxTYPE, such as gpu=1xml.g5.xlarge."
+)
+# What Ray takes as the value of a label (docs.ray.io, "Use labels to control scheduling").
+_GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_SHAPE = ("cpus", "gpus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec:
+    """An instance group.
+
+    Attributes:
+        name: As Ray's label `headrace.group` has it.
+        hosts: How many hosts of it the job wants.
+        cpus: Cores of an emulated host; None: what this machine has.
+        gpus: Devices of an emulated host; None: what this machine has, for the group that trains.
+        instance_type: Of its hosts, as scripts are told; "": none was named.
+    """
+
+    name: str
+    hosts: int
+    cpus: int | None = None
+    gpus: int | None = None
+    instance_type: str = ""
+
+    def host_names(self) -> list[str]:
+        """Return the names of its hosts where they are emulated: `gpu-0`, `gpu-1`, ..."""
+        return [f"{self.name}-{number}" for number in range(self.hosts)]
+
+
+def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:
+    """Return the groups that `--group` flags name, in their order.
+
+    Raises:
+        UsageError: One that cannot be read, or a name that comes twice.
+    """
+    groups = tuple(_parse_group(text) for text in texts)
+    names = [group.name for group in groups]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--group {name} is given twice: name each group once.")
+    return groups
+
+
+def check_group_name(name: str, where: str, how: str = "") -> str:
+    """Return the name of a group; raises UsageError where Ray could not take it as a label.
+
+    Args:
+        name: The name.
+        where: Who named it, as the message begins.
+        how: How it is written there, as the message ends.
+    """
+    if not _GROUP_NAME.fullmatch(name):
+        raise UsageError(
+            f"{where}: a name has letters, digits, '-', '_' and '.', 63 at most. {how}".rstrip()
+        )
+    return name
+
+
+def _parse_group(text: str) -> GroupSpec:
+    name, equals, rest = text.partition("=")
+    hosts, _, shape = rest.partition(":")
+    if not equals:
+        raise UsageError(f"--group {text}: how many hosts? {_GROUP_SYNTAX}")
+    check_group_name(name, f"--group {text}", _GROUP_SYNTAX)
+    count, _, kind = hosts.partition("x")
+    told = _parse_shape(text, shape)
+    if not kind:
+        return GroupSpec(
+            name=name, hosts=_whole_number(text, hosts, least=1),
+            cpus=told.get("cpus"), gpus=told.get("gpus"),
+        )  # fmt: skip
+    machine = instance_type(kind, f"--group {text}")
+    return GroupSpec(
+        name=name,
+        hosts=_whole_number(text, count, least=1),
+        cpus=told.get("cpus", machine.cores),
+        gpus=told.get("gpus", machine.devices),
+        instance_type=kind,
+    )
+
+
+def _parse_shape(text: str, shape: str) -> dict[str, int]:
+    told: dict[str, int] = {}
+    for part in filter(None, shape.split(",")):
+        name, _, value = part.partition("=")
+        if name not in _SHAPE:
+            raise UsageError(
+                f"--group {text}: {name} is none of {', '.join(_SHAPE)}. {_GROUP_SYNTAX}"
+            )
+        told[name] = _whole_number(text, value, least=0 if name == "gpus" else 1)
+    return told
+
+
+def _whole_number(text: str, value: str, *, least: int) -> int:
+    if not value.isdecimal() or int(value) < least:
+        raise UsageError(f"--group {text}: {value or 'nothing'} is no whole number above "
+                         f"{least - 1}. {_GROUP_SYNTAX}")  # fmt: skip
+    return int(value)
+
+
+# The families of AWS whose instances have devices that train, such as ml.g5.xlarge, ml.p4d.24xlarge
+# (aws.amazon.com/ec2/instance-types, "Accelerated computing").
+_WITH_DEVICES = re.compile(r"(ml\.)?(g|gr|p|trn)\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostGroup:
+    """An instance group of a job.
+
+    Attributes:
+        name: What it is called.
+        hosts: Its hosts' names.
+        instance_type: What kind of machine they are; "" where nobody tells.
+    """
+
+    name: str
+    hosts: tuple[str, ...]
+    instance_type: str = ""
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether hosts of its type have devices, as far as the type tells."""
+        return _WITH_DEVICES.match(self.instance_type) is not None

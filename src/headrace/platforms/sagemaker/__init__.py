@@ -1,0 +1,1 @@
+"""SageMaker's contract with a script: variables, files, folders, arguments and topology."""

@@ -1,0 +1,273 @@
+"""The folders of /opt/ml on SageMaker: their paths, their layout on disk, the checkpoint path.
+
+Sources: docs.aws.amazon.com/sagemaker, "How Amazon SageMaker AI Processes Training Output" and
+"...Provides Training Information"; sagemaker-training 5, environment.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from headrace.core.errors import UsageError
+from headrace.core.files import write_text_atomically
+from headrace.platforms.sagemaker.files import (
+    hyperparameters_file,
+    input_data_config,
+    resource_config,
+)
+from headrace.platforms.training_job import HostResources, TrainingJob
+
+DEFAULT_BASE = "/opt/ml"
+
+
+@dataclass(frozen=True, slots=True)
+class SageMakerFolders:
+    """The paths of such a tree.
+
+    Attributes:
+        base: Its root, an absolute path.
+    """
+
+    base: str = DEFAULT_BASE
+
+    @property
+    def code(self) -> str:
+        """The script's folder, for SDK 2's containers."""
+        return f"{self.base}/code"
+
+    @property
+    def model(self) -> str:
+        """What the script leaves there is the model."""
+        return f"{self.base}/model"
+
+    @property
+    def checkpoints(self) -> str:
+        """Checkpoints: kept elsewhere while the job runs, and there again when it is restarted."""
+        return f"{self.base}/checkpoints"
+
+    @property
+    def input(self) -> str:
+        """Everything that the script is given."""
+        return f"{self.base}/input"
+
+    @property
+    def config(self) -> str:
+        """Files that describe the job."""
+        return f"{self.input}/config"
+
+    @property
+    def data(self) -> str:
+        """The channels."""
+        return f"{self.input}/data"
+
+    @property
+    def output(self) -> str:
+        """What is left beside the model, and how the job ended."""
+        return f"{self.base}/output"
+
+    @property
+    def output_data(self) -> str:
+        """What the script leaves there is kept with the model."""
+        return f"{self.output}/data"
+
+    @property
+    def intermediate(self) -> str:
+        """Likewise, while the job runs."""
+        return f"{self.output}/intermediate"
+
+    @property
+    def failure(self) -> str:
+        """The file that says why the job failed."""
+        return f"{self.output}/failure"
+
+    def channel(self, name: str) -> str:
+        """Return where a channel is."""
+        return f"{self.data}/{name}"
+
+
+_MAX_FAILURE_BYTES = 64 * 1024  # SageMaker shows the first 1,024 characters
+
+
+class SageMakerTree:
+    """Such folders of one host.
+
+    Args:
+        base: What is /opt/ml to its scripts; made where it does not exist.
+
+    Attributes:
+        folders: Its paths.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.folders = SageMakerFolders(str(base))
+
+    def lay_out(
+        self,
+        job: TrainingJob,
+        host: str,
+        machine: HostResources,
+        *,
+        code: Path,
+        channels: Mapping[str, str],
+    ) -> None:
+        """Make all folders and files that a script finds as it begins.
+
+        What an earlier attempt left as model, output and checkpoints stays.
+
+        Args:
+            job: What all hosts are told.
+            host: This one.
+            machine: What it has.
+            code: The folder of the script's code.
+            channels: Where the data of each channel are; those in pipes need no place.
+        """
+        folders = self.folders
+        for folder in (
+            folders.config, folders.data, folders.model, folders.output_data,
+            folders.intermediate, folders.checkpoints,
+        ):  # fmt: skip
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        for left in (folders.failure, f"{folders.output}/success"):
+            Path(left).unlink(missing_ok=True)
+        _clear(Path(folders.data))
+        self._write("resourceconfig", resource_config(job, host, machine))
+        self._write("inputdataconfig", input_data_config(job, host))
+        self._write("hyperparameters", hyperparameters_file(job))
+        _symlink(Path(folders.code), code)
+        _symlink(Path(folders.channel("code")), code)  # where SDK 3 has it
+        for channel in job.channels_of(host):
+            if channel.mode != "Pipe":
+                _symlink_channel(Path(folders.channel(channel.name)), Path(channels[channel.name]))
+
+    def note_end(self, exit_code: int, command: str, told: str) -> None:
+        """Leave the file that says how the script ended; what the script said of it stays.
+
+        Args:
+            exit_code: As a shell tells it.
+            command: What ran.
+            told: The script's last traceback, or its last lines.
+        """
+        output = Path(self.folders.output)
+        failure = Path(self.folders.failure)
+        if exit_code == 0:
+            failure.unlink(missing_ok=True)  # of an earlier start of the ranks
+            (output / "success").touch()
+            return
+        if failure.exists():
+            return
+        reason = "OutOfMemory: killed, often for want of memory\n" if exit_code == 137 else ""
+        text = (
+            f"{reason}ExecuteUserScriptError:\nExitCode {exit_code}\n"
+            f'ErrorMessage "{told}"\nCommand "{command}"\n'
+        )
+        write_text_atomically(failure, text[:_MAX_FAILURE_BYTES])
+
+    def _write(self, name: str, content: object) -> None:
+        write_text_atomically(
+            Path(self.folders.config) / f"{name}.json", json.dumps(content, indent=2)
+        )
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an earlier attempt laid out, and nothing of what its links lead to."""
+    for entry in folder.iterdir():
+        if entry.is_symlink() or not entry.is_dir():
+            entry.unlink()
+        else:
+            shutil.rmtree(entry)
+
+
+def _symlink(place: Path, to: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
+    place.symlink_to(to)
+
+
+def _symlink_channel(place: Path, data: Path) -> None:
+    """Have a channel be a folder, also where it is one file."""
+    if data.is_dir():
+        _symlink(place, data)
+        return
+    place.mkdir(exist_ok=True)
+    _symlink(place / data.name, data)
+
+
+CHECKPOINT_PATH_FLAG = "--checkpoint-local-path"
+_DEFAULT_CHECKPOINTS = SageMakerFolders().checkpoints
+_RESERVED_FOLDERS = ("code", "input", "model", "output")
+
+
+def check_checkpoint_path(text: str, contracts: Sequence[str], said: str) -> str | None:
+    """Return the place as a normal path; None: the contract has checkpoints there anyway.
+
+    Args:
+        text: The place.
+        contracts: Those of the job.
+        said: By what name it was told.
+
+    Raises:
+        UsageError: No script could find checkpoints there.
+    """
+    if not any(each.startswith("sagemaker") for each in contracts):
+        raise UsageError(
+            f"{said} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
+            "scripts are told of their checkpoints by HEADRACE_CHECKPOINT_DIR, or by "
+            "AIP_CHECKPOINT_DIR."
+        )
+    if not text.startswith("/"):
+        raise UsageError(f"{said} {text}: it begins with /, such as /opt/ml/checkpoints.")
+    place = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
+    if place.is_relative_to(_DEFAULT_CHECKPOINTS):
+        return None
+    base = PurePosixPath(DEFAULT_BASE)
+    if base.is_relative_to(place) or (
+        place.is_relative_to(base) and place.relative_to(base).parts[0] in _RESERVED_FOLDERS
+    ):
+        raise UsageError(
+            f"{said} {text}: the contract has other things there. Take a folder apart, such as "
+            f"{_DEFAULT_CHECKPOINTS}."
+        )
+    return str(place)
+
+
+def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> None:
+    """Have a place be there that checkpoints can be seen at.
+
+    Args:
+        place: As `check_place` returned it.
+        base: What is /opt/ml to the script.
+        can_bind_mount: Whether a process of this host may have a view of files of its own.
+
+    Raises:
+        UsageError: They cannot be seen there, or would hide what is there.
+    """
+    if not can_bind_mount:
+        raise UsageError(
+            f"{CHECKPOINT_PATH_FLAG} {place}: a process of this host may mount nothing, or code or data lie in "
+            f"{DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, and have the script "
+            "write to the folder that HEADRACE_CHECKPOINT_DIR names (with --checkpoint-uri)."
+        )
+    inside = PurePosixPath(place)
+    if inside.is_relative_to(DEFAULT_BASE):
+        folder = base / inside.relative_to(DEFAULT_BASE)
+    else:
+        folder = Path(place)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(
+                f"{CHECKPOINT_PATH_FLAG} {place}: there is something already, which the script would not see. "
+                "Name a folder that is empty, or does not exist."
+            )
+        above = next(each for each in folder.parents if each.exists())
+        # A folder that may not be written is placed anew, with all it holds; so is the root.
+        if above != Path("/") and os.access(above, os.W_OK):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{CHECKPOINT_PATH_FLAG} {place}: checkpoints cannot be seen there: {error.strerror}. Take another."
+        ) from error

@@ -1,0 +1,249 @@
+"""Vertex AI's contract with a script: variables, arguments, paths, and topology read back.
+
+One process runs on each machine (a replica of a worker pool), and RANK and WORLD_SIZE count
+machines. Source: docs.cloud.google.com/vertex-ai, "Distributed training" and "Environment variables
+for special Cloud Storage directories"; facts of port 3333 come from scripts that run there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core import env
+from headrace.core.errors import UsageError
+from headrace.platforms.instance_groups import HostGroup
+from headrace.platforms.topology import JobTopology, parse_json_value, parse_names
+from headrace.platforms.training_job import Channel, TrainingJob
+
+MASTER_PORT = 3333
+VERTEX_FOLDERS = ("model", "checkpoints", "logs")
+"""What AIP_*_DIR name, below the output."""
+_SPEC_PORT = 2222
+_PRIMARY, _WORKERS, _OTHER_POOL = "workerpool0", "workerpool1", "workerpool2"
+_DIRS = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
+_IN_TF_CONFIG = {
+    _PRIMARY: "chief",
+    _WORKERS: "worker",
+    _OTHER_POOL: "ps",
+    "workerpool3": "evaluator",
+}
+_DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATION", "test": "TEST"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VertexPaths:
+    """Where a script on Vertex AI leaves what.
+
+    Attributes:
+        output: The folder, or URL, below which it does.
+        data: Where channels are, by their names; those that are the script's training, validation
+            and test data are told by AIP_*_DATA_URI.
+        project: The cloud's project; "": none.
+        region: The cloud's region; "": none.
+    """
+
+    output: str
+    data: Mapping[str, str]
+    project: str = ""
+    region: str = ""
+
+
+def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
+    """Return the hosts of a job by worker pool: what trains is 0 and 1, what else there is 2, 3.
+
+    The primary pool has one replica. Groups beyond the fourth pool join it.
+    """
+    training = [group for group in job.groups if group.name in job.distributed] or [job.groups[0]]
+    hosts = [host for group in training for host in group.hosts]
+    pools: dict[str, tuple[str, ...]] = {_PRIMARY: (hosts[0],)}
+    if hosts[1:]:
+        pools[_WORKERS] = tuple(hosts[1:])
+    names = [group.name for group in training]
+    for number, group in enumerate(group for group in job.groups if group.name not in names):
+        pool = f"workerpool{min(2 + number, 3)}"
+        pools[pool] = (*pools.get(pool, ()), *group.hosts)
+    return pools
+
+
+def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
+    """Return the variables of a script on a host.
+
+    Args:
+        job: What all hosts are told.
+        host: The host.
+        places: Where the script leaves what.
+    """
+    pools = worker_pools(job)
+    machines = [each for pool in sorted(pools) for each in pools[pool]]
+    pool = next(pool for pool, hosts in pools.items() if host in hosts)
+    output = places.output.rstrip("/")
+    told = {
+        "CLUSTER_SPEC": _compact(_cluster_spec(job, pools, pool, host)),
+        "RANK": str(machines.index(host)),
+        "WORLD_SIZE": str(len(machines)),
+        "MASTER_ADDR": machines[0],
+        "MASTER_PORT": str(job.master_port or MASTER_PORT),
+        **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
+        "CLOUD_ML_JOB_ID": job.name,
+        "CLOUD_ML_PROJECT_ID": places.project,
+        "CLOUD_ML_REGION": places.region,  # the job's own is another cloud's
+        **_data(job, host, places),
+    }
+    if len(machines) > 1:
+        told["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
+    return told
+
+
+def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:
+    """Return what tells a script of the experiment that its job belongs to.
+
+    The service sets them only for a job that was given an experiment, the second one only for a
+    job that was also given a run of it.
+
+    Args:
+        experiment: Its name.
+        run: That of the run in it; None: not told.
+    """
+    told = {"AIP_EXPERIMENT_NAME": experiment}
+    return told if run is None else {**told, "AIP_EXPERIMENT_RUN_NAME": run}
+
+
+def vertex_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Return hyperparameters as a job of Vertex AI's tuning gives them to a script."""
+    return [
+        f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in hyperparameters.items()
+    ]
+
+
+def _cluster_spec(
+    job: TrainingJob, pools: Mapping[str, tuple[str, ...]], pool: str, host: str
+) -> dict[str, Any]:
+    return {
+        "cluster": {name: [f"{each}:{_SPEC_PORT}" for each in pools[name]] for name in pools},
+        "environment": "cloud",
+        "task": {"type": pool, "index": pools[pool].index(host)},
+        "job": {
+            "worker_pool_specs": [
+                {
+                    "replica_count": len(pools[name]),
+                    "machine_spec": {"machine_type": _type_in(job, pools[name][0])},
+                    "python_package_spec": {"python_module": job.entry_point},
+                }
+                for name in sorted(pools)
+            ]
+        },
+    }
+
+
+def _type_in(job: TrainingJob, host: str) -> str:
+    group: HostGroup = job.group_of(host)
+    return group.instance_type
+
+
+def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> dict[str, Any]:
+    return {
+        "cluster": {
+            _IN_TF_CONFIG[name]: [f"{each}:{_SPEC_PORT}" for each in pools[name]] for name in pools
+        },
+        "environment": "cloud",
+        "task": {"type": _IN_TF_CONFIG[pool], "index": pools[pool].index(host)},
+    }
+
+
+def _data(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
+    told = {}
+    formats = set()
+    for channel in job.channels_of(host):
+        kind = _DATA_OF.get(channel.name)
+        if kind is not None and channel.name in places.data:
+            told[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
+            formats.add(_format(channel, places.data[channel.name]))
+    if not told:
+        return {}
+    # There is one for all: tables are csv only where each of them is.
+    return {"AIP_DATA_FORMAT": "csv" if formats == {"csv"} else "jsonl", **told}
+
+
+def _format(channel: Channel, place: str) -> str:
+    """Return how the service would export such data: tables as csv, all else as jsonl."""
+    kind = (channel.content_type or "").partition(";")[0].strip()
+    return "csv" if kind == "text/csv" or (not kind and place.endswith(".csv")) else "jsonl"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def vertex_paths(output: str, data: Mapping[str, str]) -> VertexPaths:
+    """Return the places of a script, with the project and the region that gcloud's variables name.
+
+    Args:
+        output: The folder, or URL, below which it leaves what it makes.
+        data: Where channels are, by their names.
+    """
+    return VertexPaths(
+        output=output,
+        data=data,
+        project=env.GOOGLE_CLOUD_PROJECT.get() or env.CLOUDSDK_CORE_PROJECT.get() or "",
+        region=env.GOOGLE_CLOUD_REGION.get() or env.CLOUDSDK_COMPUTE_REGION.get() or "",
+    )
+
+
+_CLUSTER_SPEC = env.CLUSTER_SPEC.name
+
+
+def vertex_topology(variables: Mapping[str, str | None]) -> JobTopology | None:
+    """Return the hosts of a job on Vertex AI; None: this is no such job.
+
+    A host's group is the name of its worker pool; the head is that of the primary pool. Which
+    groups there are is not told: each pool has arguments of its own, which may name its group.
+
+    Args:
+        variables: Those of `env.HOSTS_OF_THE_JOB`.
+
+    Raises:
+        UsageError: CLUSTER_SPEC lacks something.
+    """
+    spec = parse_json_value(_CLUSTER_SPEC, variables.get(_CLUSTER_SPEC))
+    if spec is None:
+        return None
+    cluster = spec.get("cluster") if isinstance(spec, dict) else None
+    task = spec.get("task") if isinstance(spec, dict) else None
+    if not isinstance(cluster, dict) or not isinstance(task, dict):
+        raise _cluster_spec_error('it has no "cluster" and "task"')
+    pools = {
+        pool: tuple(map(_without_port, parse_names(f"{_CLUSTER_SPEC}, {pool}", cluster[pool])))
+        for pool in sorted(cluster)
+    }
+    if not pools.get(_PRIMARY):
+        raise _cluster_spec_error(f"{_PRIMARY}, the pool of the head, has no host")
+    pool, index = task.get("type"), task.get("index")
+    if not isinstance(pool, str) or pool not in pools:
+        raise _cluster_spec_error(f"this host's pool, {pool!r}, is none of {', '.join(pools)}")
+    try:
+        here = pools[pool][int(str(index))]
+    except (ValueError, IndexError):
+        raise _cluster_spec_error(
+            f"this host is number {index!r} of {pool}, which has {len(pools[pool])}"
+        ) from None
+    hosts = tuple(host for each in pools.values() for host in each)
+    return JobTopology(
+        hosts=hosts,
+        here=here,
+        head=pools[_PRIMARY][0],
+        group=pool,
+        primary=(*pools[_PRIMARY], *pools.get(_WORKERS, ())),
+    )
+
+
+def _without_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _cluster_spec_error(why: str) -> UsageError:
+    return UsageError(f"{_CLUSTER_SPEC}: {why}. Correct it.")

@@ -1,0 +1,217 @@
+"""Incremental reads of a running job's records: last rows of a table, totals of training steps."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.core.arrow_arrays import column_values, numbers
+from headrace.records import store
+from headrace.records.compaction import part_files
+from headrace.records.layout import STORE
+from headrace.records.parquet_tables import ParquetTable, stored_batches, stored_schema
+from headrace.records.reader import Records
+from headrace.records.schema import STEPS
+from headrace.records.store import TABLE_NAMES
+
+MAX_ROWS = 20_000
+"""What one read takes at most; some 50 ms."""
+_END_COLUMNS = {
+    "processes": ("started_ns",),
+    "loaders": ("created_ns",),
+    "fetches": ("start_ns", "wait_ns"),
+    "steps": ("start_ns", "wall_ns"),
+    "batches": ("start_ns", "wall_ns"),
+    "transforms": ("start_ns",),
+    "stacks": ("start_ns",),
+    "events": ("at_ns",),
+    "process_usage": ("t_ns",),
+    "system": ("t_ns",),
+    "auxiliary_batches": ("start_ns", "wall_ns"),
+    "auxiliary_transforms": ("start_ns",),
+    "arrivals": ("start_ns", "wall_ns"),
+}
+"""When a row's matter was over: these columns, added up."""
+# Rows are written up to 0.3 s late; rings are drained twice a second, in turn.
+_DRAIN_NS = 1_000_000_000
+_LATE_NS = 2_000_000_000  # what is added up over a second is told after it
+_FIRST_READ_ROWS, _SAMPLED_ROWS = 256, 64
+_TRIES, _PAUSE_S = 3, 0.01
+
+
+def recent_rows(
+    records: Records, name: str, since_ns: int, *, fewest: int = 0, most: int = MAX_ROWS
+) -> pa.Table:
+    """Return the rows of a table that ended at a moment or later, in the order they came in.
+
+    While the run is recorded only the end of the table is read; what came in since the last drain,
+    up to half a second ago, still lies in rings and is left out. A table that is closed is read
+    whole.
+
+    Args:
+        records: The attempt's records.
+        name: The table's name; of those without times, `hosts` and `device_steps`, the last `most`
+            rows come.
+        since_ns: The moment, by the host's monotonic clock.
+        fewest: So many of the last rows come in any case.
+        most: More rows than this are not read: the moment is then a later one, the same for all
+            processes that wrote the rows.
+
+    Raises:
+        RecordsError: There is no such table, or its file is broken or of a newer version.
+    """
+    for _ in range(_TRIES if name in TABLE_NAMES else 0):
+        try:
+            found = _read_stores(records, name, since_ns, fewest, most)
+        except sqlite3.Error:  # it is closed at this moment, or else broken: `table` tells
+            time.sleep(_PAUSE_S)
+            continue
+        if found:
+            return pa.concat_tables(found, promote_options="default")
+        break
+    return rows_since(records.table(name), name, since_ns, fewest=fewest)
+
+
+def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) -> pa.Table:
+    """Return the rows of a whole table that ended at a moment or later: see `recent`."""
+    if name not in _END_COLUMNS:
+        return table
+    kept = row_ends_ns(table, name) >= since_ns
+    kept[max(len(kept) - fewest, 0) :] = True
+    return table.take(numbers(np.flatnonzero(kept).astype(np.int64), pa.int64()))
+
+
+def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Return when each row's matter was over, by the host's monotonic clock.
+
+    Raises:
+        KeyError: The table has no times, or there is none of that name.
+    """
+    total = np.zeros(table.num_rows, dtype=np.int64)
+    for column in _END_COLUMNS[name]:
+        total += column_values(table.column(column))
+    return total
+
+
+def _read_stores(
+    records: Records, name: str, since_ns: int, fewest: int, most: int
+) -> list[pa.Table]:
+    found = []
+    for path in sorted(records.folder.glob(f"*{STORE}")):
+        with closing(store.open_read_only(path)) as connection:
+            connection.execute("BEGIN")  # one moment for all that is asked of it
+            if store.has_tables(connection):
+                condition = _row_condition(connection, name, since_ns, fewest, most)
+                batches = list(stored_batches(connection, name, condition))
+                found.append(pa.Table.from_batches(batches, stored_schema(connection, name)))
+    return found
+
+
+def _row_condition(
+    connection: sqlite3.Connection, name: str, since_ns: int, fewest: int, most: int
+) -> str:
+    """Return which rows are wanted, by their number first, so that no other row is touched."""
+    (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
+    if name not in _END_COLUMNS:
+        return f"t.rowid > {rows - most}"
+    ended = " + ".join(f"t.{column}" for column in _END_COLUMNS[name])
+    count = min(max(fewest, _FIRST_READ_ROWS), most)
+    while count < min(rows, most) and _latest_end_ns(connection, name, rows - count) >= since_ns:
+        count = min(2 * count, most)
+    before = max(rows - count, 0)
+    if before and count == most:
+        # Processes' rows come in by turns: some of the time at which the rest begins is missing.
+        since_ns = max(since_ns, _latest_end_ns(connection, name, before) - _LATE_NS + _DRAIN_NS)
+    wanted = f"{ended} >= {int(since_ns)} OR t.rowid > {rows - fewest}"
+    return f"t.rowid > {before} AND ({wanted})"
+
+
+def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> int:
+    """Return about when a row came in: what came in before it had ended by then."""
+    ended = " + ".join(f"t.{column}" for column in _END_COLUMNS[name])
+    (latest,) = connection.execute(
+        f"SELECT MAX(ended) FROM (SELECT {ended} AS ended FROM {name} AS t "  # noqa: S608
+        "WHERE t.rowid > ? ORDER BY t.rowid LIMIT ?)",
+        (before, _SAMPLED_ROWS),
+    ).fetchone()
+    return int(latest or 0) + _LATE_NS
+
+
+_ROWS_PER_READ = 200_000  # rows; meanwhile the collector's log of changes cannot be written back
+# CROSS JOIN keeps SQLite from looking through all texts for each step.
+_SUMS = """
+SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns)
+FROM steps AS t CROSS JOIN texts ON texts.id = t.kind
+WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
+"""
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """The training steps of all ranks so far.
+
+    Attributes:
+        skipped: Steps at the begin of each rank that are left out, as its warm-up.
+        steps: How many steps were added up.
+        wall_ns: How long they took.
+        data_wait_ns: How long of it the ranks waited for data.
+    """
+
+    skipped: int = 0
+    steps: int = 0
+    wall_ns: float = 0.0
+    data_wait_ns: float = 0.0
+    _read: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Data wait over step time, 0 to 1; None where there is no step yet."""
+        return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
+
+    def add_new(self, records: Records) -> None:
+        """Add the steps that were stored since the last call; of closed records nothing is read.
+
+        Raises:
+            RecordsError: A newer version wrote them.
+            sqlite3.Error: The store is broken, or closed at this moment.
+        """
+        for path in sorted(records.folder.glob(f"*{STORE}")):
+            with closing(store.open_read_only(path)) as connection:
+                if not store.has_tables(connection):
+                    continue
+                if path.name not in self._read:
+                    # What is moved out later was read before: it is the oldest of many rows.
+                    self._read[path.name] = 0
+                    for part in part_files(connection, path, STEPS.name):
+                        self._add_part(part)
+                self._add(connection, path.name)
+
+    def _add_part(self, path: Path) -> None:
+        table = ParquetTable(path, STEPS.name)
+        kinds: Any = table["kind"].chunk(0)  # closed tables' columns are in one piece
+        words: list[str] = kinds.dictionary.to_pylist()
+        if "train" not in words:
+            return
+        training = column_values(pa.chunked_array([kinds.indices])) == words.index("train")
+        counts = training & (column_values(table["step"]) >= self.skipped)
+        self.steps += int(counts.sum())
+        self.wall_ns += float(column_values(table["wall_ns"])[counts].sum())
+        self.data_wait_ns += float(column_values(table["data_wait_ns"])[counts].sum())
+
+    def _add(self, connection: sqlite3.Connection, name: str) -> None:
+        (rows,) = connection.execute("SELECT COALESCE(MAX(rowid), 0) FROM steps").fetchone()
+        while (read := self._read.get(name, 0)) < rows:
+            until = min(read + _ROWS_PER_READ, rows)
+            found = connection.execute(_SUMS, (read, until, self.skipped)).fetchone()
+            self.steps += int(found[0])
+            self.wall_ns += found[1]
+            self.data_wait_ns += found[2]
+            self._read[name] = until

@@ -1,0 +1,282 @@
+"""Recorded tables as Arrow and Parquet: schemas, batches from a store, files.
+
+Text is dictionary-encoded: a table holds each text once, and a number for it in every row. A closed
+table is a file that is read column by column; a store is written to files in parts of a long run,
+and at its end as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.core.arrow_arrays import dictionary_strings, numbers
+from headrace.core.errors import RecordsError
+from headrace.records import system_table
+from headrace.records.compaction import ParquetParts, part_files
+from headrace.records.layout import PARQUET
+from headrace.records.schema import FORMAT_VERSION, OPTIONAL_TABLES, TABLES_BY_NAME, Kind
+from headrace.records.store import TABLE_NAMES, RecordStore, check_version
+
+FORMAT_KEY = b"headrace_records_format"
+TEXT = pa.dictionary(pa.int32(), pa.string())
+_BATCH_ROWS = 32_768
+_TYPES: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "text": TEXT}
+
+
+def arrow_schema(name: str, columns: Sequence[str] = ()) -> pa.Schema:
+    """Return a table's schema; for `system`, of the columns that the host has.
+
+    Raises:
+        KeyError: There is no such table.
+    """
+    if name == system_table.NAME:
+        types: dict[bool, pa.DataType] = {True: pa.int64(), False: pa.float32()}
+        fields = [
+            pa.field(column, types[system_table.column_description(column).whole])
+            for column in columns or (system_table.TIME_COLUMN,)
+        ]
+    else:
+        fields = [pa.field(field.name, _TYPES[field.kind]) for field in TABLES_BY_NAME[name].fields]
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT_VERSION).encode()})
+
+
+def record_batch(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Return rows, in the order of the schema's fields, as one record batch."""
+    columns: list[Sequence[Any]] = (
+        list(zip(*rows, strict=True)) if rows else [()] * len(schema.names)
+    )
+    arrays = [
+        _arrow_array(column, field.type) for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def combined_table(table: pa.Table) -> pa.Table:
+    """Return a table whose columns are in one piece, each text in it once.
+
+    What is in one piece already is not copied.
+    """
+    return table.unify_dictionaries().combine_chunks()
+
+
+def _arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if kind == TEXT:
+        return dictionary_strings(values)
+    if None in values:  # a metric that was not there at that moment
+        return pa.array(values, type=kind)
+    return numbers(np.asarray(values, dtype=kind.to_pandas_dtype()), kind)
+
+
+def stored_schema(connection: sqlite3.Connection, name: str) -> pa.Schema:
+    """Return the schema of a store's table."""
+    return arrow_schema(name, system_table.stored_columns(connection))
+
+
+def stored_batches(
+    connection: sqlite3.Connection, name: str, condition: str = "1"
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a store's table, in the order in which they were added.
+
+    Args:
+        connection: The store, open.
+        name: The table's name.
+        condition: Which rows, in SQL, the table being `t`; all by default.
+    """
+    schema = stored_schema(connection, name)
+    texts = _StoredTexts(connection)
+    places = TABLES_BY_NAME[name].text_places if name != system_table.NAME else ()
+    present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
+    if not present and name in OPTIONAL_TABLES:
+        return
+    # An older version's store lacks what was added since.
+    chosen = ", ".join(f"t.{column}" if column in present else "NULL" for column in schema.names)
+    cursor = connection.execute(
+        f"SELECT {chosen} FROM {name} AS t WHERE {condition} ORDER BY t.rowid"  # noqa: S608
+    )
+    while rows := cursor.fetchmany(_BATCH_ROWS):
+        columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
+        for place in places:
+            columns[place] = texts.of(columns[place])
+        arrays = [
+            _arrow_array(column, kind) for column, kind in zip(columns, schema.types, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _StoredTexts:
+    """The texts of a store by their numbers, each read when it is first met."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._known: dict[int, str | None] = {}
+
+    def of(self, ids: Sequence[int]) -> list[str | None]:
+        """Return texts; None where the store has none of that number."""
+        for each in set(ids) - self._known.keys():
+            found = self._connection.execute("SELECT text FROM texts WHERE id = ?", (each,))
+            self._known[each] = next((text for (text,) in found), None)
+        return [self._known[each] for each in ids]
+
+
+class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
+    """The columns of a closed table, each read when it is asked for.
+
+    A long run's table need not fit into memory: who wants three columns of it reads three. Text is
+    dictionary-encoded, and every column in one piece. Fields that the file does not have, as it is
+    of an older version, are null.
+
+    Args:
+        path: Its file.
+        name: The table's name.
+
+    Attributes:
+        schema: Its fields.
+        count: How many rows it has.
+
+    Raises:
+        RecordsError: A newer version wrote it, or it is broken or lost.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        try:
+            self._file = pq.ParquetFile(path, memory_map=True)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+        kept = self._file.schema_arrow
+        check_version(int((kept.metadata or {}).get(FORMAT_KEY, 0)), path)
+        self._present = frozenset(kept.names)
+        self.schema = kept if name == system_table.NAME else arrow_schema(name)
+        self.count: int = self._file.metadata.num_rows
+
+    def __getitem__(self, name: str) -> pa.ChunkedArray[Any]:
+        kind = self.schema.field(name).type
+        if name not in self._present:
+            return pa.chunked_array([pa.nulls(self.count, kind)])
+        try:
+            read = self._file.read(columns=[name])
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise self._unreadable(error) from error
+        if pa.types.is_string(read.column(0).type):  # an older version's
+            read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
+        column = combined_table(read).column(0)
+        return column if column.type == kind else column.cast(kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schema.names)
+
+    def __len__(self) -> int:
+        return len(self.schema)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.schema.names
+
+    def table(self) -> pa.Table:
+        """Return all of it."""
+        return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
+
+    def _unreadable(self, error: Exception) -> RecordsError:
+        return RecordsError(
+            f"{self._path} cannot be read: {error}. Take it from a copy of the run, or record it "
+            "anew."
+        )
+
+
+_GROUP_ROWS = 1 << 18
+_MAX_TEXT_BYTES = 1 << 30
+"""Above this a row group's texts would be written out row by row; what is usual is 1 MiB, and the
+stacks of a long run are more."""
+
+
+def close_store(store: RecordStore, folder: Path) -> None:
+    """Write all of a store to Parquet files in `folder`, then remove it.
+
+    Until the last file is there, the store is what counts.
+
+    Raises:
+        OSError: The disk is full or gone; the store stays as it is.
+        RecordsError: A part of it is lost or broken.
+    """
+    for name in TABLE_NAMES:
+        schema = stored_schema(store.connection, name)
+        pieces = stored_tables(store.connection, store.path, name)
+        _write_table(folder / f"{name}{PARQUET}", schema, pieces)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    store.close()
+    for suffix in ("", "-wal", "-shm"):
+        store.path.with_name(store.path.name + suffix).unlink(missing_ok=True)
+    ParquetParts.remove(store.path)
+
+
+def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iterator[pa.Table]:
+    """Yield a store's table piece by piece: its parts, then the rows in the store.
+
+    Args:
+        connection: The store.
+        path: Its file.
+        name: The table.
+
+    Raises:
+        RecordsError: A part is lost or broken.
+    """
+    for file in part_files(connection, path, name):
+        yield ParquetTable(file, name).table()
+    for batch in stored_batches(connection, name):
+        yield pa.Table.from_batches([batch])
+
+
+def write_oldest_rows(connection: sqlite3.Connection, name: str, count: int, path: Path) -> int:
+    """Write so many rows of a store's table, the oldest, to a file; return the last one's number.
+
+    Raises:
+        OSError: The disk is full or gone.
+    """
+    (last,) = connection.execute(
+        f"SELECT MAX(rowid) FROM (SELECT rowid FROM {name} ORDER BY rowid LIMIT ?)",  # noqa: S608
+        (count,),
+    ).fetchone()
+    batches = stored_batches(connection, name, f"t.rowid <= {last}")
+    pieces = (pa.Table.from_batches([batch]) for batch in batches)
+    _write_table(path, stored_schema(connection, name), pieces)
+    return int(last)
+
+
+def _write_table(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+    draft = path.with_name(f".{path.name}.tmp")  # only one process closes a folder
+    try:
+        with draft.open("wb") as file:
+            with pq.ParquetWriter(
+                file, schema, compression="zstd", dictionary_pagesize_limit=_MAX_TEXT_BYTES
+            ) as writer:
+                for group in _row_groups(pieces):
+                    writer.write_table(group, row_group_size=2 * _GROUP_ROWS)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield pieces put together: a group has its own dictionaries and is compressed by itself."""
+    waiting: list[pa.Table] = []
+    for piece in pieces:
+        waiting.append(piece)
+        if sum(each.num_rows for each in waiting) >= _GROUP_ROWS:
+            yield combined_table(pa.concat_tables(waiting))
+            waiting = []
+    if waiting:
+        yield combined_table(pa.concat_tables(waiting))

@@ -1,0 +1,408 @@
+"""The reader of a run's records in any state: live, closed, or left over by a killed job.
+
+Also: which runs there are, the wait for the first records of a run that has just begun, and the
+provenance of an attempt: script, overrides, versions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.core.units import format_seconds
+from headrace.records import ring, store
+from headrace.records.collector import dropped_row, fault_row, is_collector_running
+from headrace.records.layout import (
+    LOCK,
+    PARQUET,
+    RECORDS,
+    RINGS,
+    STORE,
+    attempts_with_records,
+    is_closed,
+)
+from headrace.records.live_switch import SWITCH_FILE as SWITCH
+from headrace.records.parquet_tables import (
+    ParquetTable,
+    arrow_schema,
+    combined_table,
+    record_batch,
+    stored_schema,
+    stored_tables,
+)
+from headrace.records.run_folder import Attempt, RunFolder, runs_folder
+from headrace.records.schema import EVENTS, OPTIONAL_TABLES, TABLES_BY_NAME
+from headrace.records.store import TABLE_NAMES
+
+_TRIES = 20
+_PAUSE_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of one attempt of a run.
+
+    Attributes:
+        path: The run's folder.
+        attempt: The attempt's number.
+    """
+
+    path: Path
+    attempt: int
+
+    @property
+    def live(self) -> bool:
+        """Whether they are being written now: what is read next may be more."""
+        return any(is_collector_running(lock) for lock in self.folder.glob(f"*{LOCK}"))
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `schema.TABLES` or `system`, as it is at this moment.
+
+        Text is dictionary-encoded, and every column in one piece.
+
+        Raises:
+            RecordsError: There is no such table, or its file is broken or of a newer version.
+        """
+        if name not in TABLE_NAMES:
+            raise RecordsError(f"No table {name!r} is recorded: {', '.join(sorted(TABLE_NAMES))}.")
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                return self._read(name, strict=True)
+            except _RingMoved:
+                continue  # the collector was faster; what it took is in the store by now
+            except sqlite3.Error as error:
+                reason = f": {error}"  # closed at this moment, or else broken
+                time.sleep(_PAUSE_S)
+        try:
+            return self._read(name, strict=False)
+        except sqlite3.Error:
+            raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
+
+    def by_column(self, name: str) -> ParquetTable | None:
+        """Return a table whose columns are read one by one; None where it has no closed file.
+
+        Raises:
+            RecordsError: Its file is broken, lost or of a newer version.
+        """
+        folder = self.folder
+        left = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
+        if left or not is_closed(folder):
+            return None
+        return self._closed(name)
+
+    @property
+    def folder(self) -> Path:
+        """The attempt's records folder."""
+        return RunFolder(self.path).records(self.attempt)
+
+    def _closed(self, name: str) -> ParquetTable | None:
+        """Return a table from its file; None where an older version knew no such table."""
+        path = self.folder / f"{name}{PARQUET}"
+        return None if name in OPTIONAL_TABLES and not path.exists() else ParquetTable(path, name)
+
+    def _read(self, name: str, *, strict: bool) -> pa.Table:
+        with ExitStack() as stack:
+            # Rings first, the store next: what is taken from one meanwhile is in the other.
+            left = _UndrainedRings.found_in(self.folder / RINGS, stack)
+            stores = {
+                path: stack.enter_context(closing(store.open_read_only(path)))
+                for path in sorted(self.folder.glob(f"*{STORE}"))
+            }
+            for connection in stores.values():
+                connection.execute("BEGIN")  # one moment for rows and places
+            stores = {path: each for path, each in stores.items() if store.has_tables(each)}
+            # At once: a ring that is drained meanwhile must be looked at again.
+            known = name in TABLES_BY_NAME
+            rows = left.rows(name, list(stores.values()), strict=strict) if known else []
+            tables = []
+            for path, connection in stores.items():
+                tables.append(stored_schema(connection, name).empty_table())
+                try:
+                    tables += stored_tables(connection, path, name)
+                except RecordsError:
+                    if strict and not path.exists():
+                        raise _RingMoved from None  # closed meanwhile, and its parts removed
+                    raise
+            if not stores and is_closed(self.folder):
+                closed = self._closed(name)
+                tables += [closed.table()] if closed is not None else []
+            if known:
+                tables.append(pa.Table.from_batches([record_batch(arrow_schema(name), rows)]))
+        # A table without rows would make a copy of the others' columns.
+        some = [table for table in tables if table.num_rows] or tables[:1]
+        some = some or [arrow_schema(name).empty_table()]
+        return combined_table(pa.concat_tables(some, promote_options="default"))
+
+
+class _RingMoved(Exception):  # noqa: N818  # not an error: the reader looks again
+    """A ring was drained between two looks, so what was read of it may have been overwritten."""
+
+
+@dataclass(slots=True)
+class _UndrainedRings:
+    """What lies in rings, unread by the collector."""
+
+    readers: dict[str, Path] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    opened: list[tuple[Path, ring.RingReader]] = field(default_factory=list)
+
+    @classmethod
+    def found_in(cls, folder: Path, stack: ExitStack) -> _UndrainedRings:
+        left = cls()
+        for path in sorted(folder.glob(f"*{ring.SUFFIX}")):
+            try:
+                reader = stack.enter_context(closing(ring.RingReader(path, changing=False)))
+            except FileNotFoundError:
+                continue  # drained and removed: its rows are in the store
+            except ring.UnfinishedRing:
+                continue  # it holds nothing yet
+            except (RecordsError, OSError) as error:
+                left.faults.append(str(error))
+            else:
+                left.opened.append((path, reader))
+        return left
+
+    def rows(
+        self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
+    ) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        # When it happened is not known any more; the ring began at least not later.
+        events = [fault_row(text, 0) for text in self.faults]
+        for path, reader in self.opened:
+            place = _stored_position(connections, path.name, reader.made_ns)
+            if strict or place.read is not None:
+                reader.go_on(place.read or 0, place.texts)
+            begin = reader.position
+            fault = ""
+            rows = []
+            try:
+                for table, row in reader.rows():
+                    if table.name == name:
+                        rows.append(row)  # those before a broken frame stay
+            except RecordsError as error:
+                fault = str(error)
+            if strict and reader.released > begin:
+                raise _RingMoved
+            found += rows
+            if fault:
+                events.append(fault_row(fault, reader.made_ns))
+            if reader.dropped > place.dropped:
+                count = reader.dropped - place.dropped
+                events.append(dropped_row(path.name, count, reader.made_ns))
+        return found + events if name == EVENTS.name else found
+
+
+def _stored_position(
+    connections: Sequence[sqlite3.Connection], name: str, made_ns: int
+) -> store.RingPosition:
+    for connection in connections:
+        place = store.ring_position(connection, name, made_ns)
+        if place.read is not None:
+            return place
+    return store.RingPosition()
+
+
+def open_records(run: str | Path, attempt: int | None = None) -> Records:
+    """Open what was recorded of a run; nothing of it is changed.
+
+    Args:
+        run: The run's folder, or its name below the runs folder.
+        attempt: The attempt's number; None: the latest that has records.
+
+    Raises:
+        UsageError: There is no such run.
+        RecordsError: It has no records, or not of this attempt.
+    """
+    path = find_run(str(run))
+    recorded = recorded_attempts(path)
+    if not recorded:
+        raise RecordsError(
+            f"{path} has no records. They are made by `headrace run`, unless --profile is off."
+        )
+    if attempt is not None and attempt not in recorded:
+        known = ", ".join(map(str, recorded))
+        raise RecordsError(f"{path} has no records of attempt {attempt}; it has those of {known}.")
+    records = Records(path, recorded[-1] if attempt is None else attempt)
+    records.table("hosts")  # a newer version's records are refused here
+    return records
+
+
+def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
+    """Return the folder of a run, absolute.
+
+    Args:
+        run: Its name, or a path to it; None: the run that began last.
+        runs_dir: Where runs lie; None: what HEADRACE_RUNS_DIR says, else `./runs`.
+
+    Raises:
+        UsageError: There is no such run.
+    """
+    runs = runs_folder(runs_dir)
+    if run is None:
+        known = _runs_in(runs)
+        if not known:
+            raise UsageError(
+                f"There is no run in {runs}. Start one with `headrace run`, or name a run's folder."
+            )
+        return max(known, key=_start_s).resolve()
+    for path in (Path(run).expanduser(), runs / run):
+        if _is_run(path):
+            return path.resolve()
+    names = [str(path.relative_to(runs)) for path in _runs_in(runs)]
+    near = difflib.get_close_matches(run, names, n=3, cutoff=0.4) or sorted(names)[-3:]
+    if Path(run).expanduser().exists():
+        raise UsageError(f"{run} holds no run.json, so it is no run's folder.{_suggest_runs(near)}")
+    raise UsageError(
+        f"There is no run {run!r}, neither at this path nor in {runs}.{_suggest_runs(near)}"
+    )
+
+
+def recorded_attempts(run: Path) -> list[int]:
+    """Return the numbers of a run's attempts of which anything is recorded, ascending."""
+    return [number for number in attempts_with_records(run) if _has_records(run, number)]
+
+
+def _has_records(run: Path, attempt: int) -> bool:
+    folder = RunFolder(run).records(attempt)
+    return (
+        any(folder.glob(f"*{STORE}"))
+        or is_closed(folder)
+        or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
+    )
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the runs in a folder, and those of tunings, which have a folder each."""
+    if not folder.is_dir():
+        return []
+    within = [path for path in folder.iterdir() if path.is_dir()]
+    tuned = [path for tuning in within if not _is_run(tuning) for path in tuning.glob("*/")]
+    return [path for path in (*within, *tuned) if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file() or (path / RECORDS).is_dir()
+
+
+def _start_s(run: Path) -> float:
+    try:
+        attempts = RunFolder(run).attempts()
+    except LaunchError:  # half-written or damaged: when the folder changed must do
+        attempts = ()
+    return attempts[-1].started_s if attempts else os.stat(run).st_mtime  # noqa: PTH116
+
+
+def _suggest_runs(names: Sequence[str]) -> str:
+    return f" Near it: {', '.join(names)}." if names else ""
+
+
+_POLL_S = 0.05
+_FOLDER_TIMEOUT_S = 5.0
+"""An attempt is told in run.json some milliseconds before its records folder is made."""
+_COLLECTOR_TIMEOUT_S = 30.0
+"""The process that collects is started next. On a busy host that takes seconds; where it has not
+come by then, it was killed."""
+
+
+def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
+    """Wait until a run that has just begun has records; of any other, return at once.
+
+    Args:
+        path: The run's folder.
+        waits: Called once, where they have to be waited for.
+
+    Raises:
+        RecordsError: They were waited for, and the run has ended without any.
+    """
+    waited = False
+    while _awaits_first_records(path):
+        if not waited:
+            waits()
+        waited = True
+        time.sleep(_POLL_S)
+    if waited and not recorded_attempts(path):
+        raise _no_records_error(path)
+
+
+def _awaits_first_records(path: Path) -> bool:
+    """Whether the first records of a run's latest attempt are still to come."""
+    attempt = _latest_attempt(path)
+    if attempt is None:
+        return False
+    records = Records(path, attempt.number)
+    if any(records.folder.glob(f"*{STORE}")) or is_closed(records.folder):
+        return False
+    if not (records.folder / SWITCH).exists():  # not yet, no more, or --profile off
+        return attempt.ended_s is None and _age_s(attempt) < _FOLDER_TIMEOUT_S
+    return records.live or _age_s(attempt) < _COLLECTOR_TIMEOUT_S
+
+
+def _no_records_error(path: Path) -> RecordsError:
+    attempt = _latest_attempt(path)
+    if attempt is None or attempt.ended_s is None:
+        return RecordsError(
+            f"{path.name} has begun, and nothing of it is recorded: it runs with --profile off, "
+            "or was killed at once."
+        )
+    return RecordsError(
+        f"{path.name} ended with exit code {attempt.exit_code} after "
+        f"{format_seconds(attempt.ended_s - attempt.started_s)}, before anything of it was "
+        f"recorded. What it printed is in {RunFolder(path).logs(attempt.number)}."
+    )
+
+
+def _latest_attempt(path: Path) -> Attempt | None:
+    try:
+        return next(reversed(RunFolder(path).attempts()), None)
+    except LaunchError:  # half-written or damaged: the records speak for themselves
+        return None
+
+
+def _age_s(attempt: Attempt) -> float:
+    """Return how long ago it ended, or else began."""
+    return time.time() - (attempt.started_s if attempt.ended_s is None else attempt.ended_s)
+
+
+_APPLY_FLAG = "--apply"
+
+
+def run_provenance(records: Records) -> dict[str, str]:
+    """Return the script with its arguments, what was applied, and the versions of packages.
+
+    Args:
+        records: Of the attempt that is asked for.
+
+    Returns:
+        What it is called, and what it was; empty where the folder has only records.
+    """
+    try:
+        attempts = RunFolder(records.path).attempts()
+    except LaunchError:
+        return {}
+    for attempt in attempts:
+        if attempt.number == records.attempt:
+            applied = _applied_overrides(attempt.command[: -len(attempt.argv) or None])
+            return {"script": shlex.join(attempt.argv), _APPLY_FLAG: applied, **attempt.versions}
+    return {}
+
+
+def _applied_overrides(flags: tuple[str, ...]) -> str:
+    """Return what `--apply` said; "-" where it was not given."""
+    found = "-"
+    for flag, following in zip(flags, (*flags[1:], ""), strict=True):
+        name, equals, value = flag.partition("=")
+        if name == _APPLY_FLAG:
+            found = value if equals else following
+    return found

@@ -1,0 +1,237 @@
+"""What all charts share: colours, the axis of time, downsampling, and the figure itself.
+
+Charts set no colour of text, grid or background: page.js does, for a light and a dark page. Many
+values become few columns such that a short stall is still seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.observe.whatif.tables import Floats, Ints, Tables, columns
+
+PHASE_COLOURS = {
+    "data_wait": "#e8590c",
+    "copy": "#9c5fd6",
+    "forward": "#3b7dd8",
+    "backward": "#7db3f2",
+    "sync": "#e0a800",
+    "optimizer": "#2a9d8f",
+    "other": "#8d99a6",
+}
+"""Waits are warm, work is cool."""
+TIME_MARGIN = {"l": 132, "r": 24, "t": 40, "b": 44}
+"""Around charts over time, which stand below each other: a moment is at the same place in all."""
+_SMALL_PART = 0.6
+Layout = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAxis:
+    """The axis of time of all charts of a run: 0 is when its recording began.
+
+    Attributes:
+        began_ns: That moment, by the host's clock.
+        ended_ns: The last moment that was recorded.
+        steps_ns: When the first step began and the last one ended; None without steps.
+    """
+
+    began_ns: int
+    ended_ns: int
+    steps_ns: tuple[int, int] | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit of the axis: s, min or h."""
+        span_s = (self.ended_ns - self.began_ns) / 1e9
+        return "s" if span_s < 600 else "min" if span_s < 5 * 3600 else "h"
+
+    def read(self, times_ns: Any) -> Floats:
+        """Return moments on the axis, in its unit."""
+        per_unit = {"s": 1e9, "min": 60e9, "h": 3600e9}[self.unit]
+        return np.asarray((np.asarray(times_ns, np.int64) - self.began_ns) / per_unit, np.float64)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether charts show the steps alone at first: they are a small part of the time."""
+        if self.steps_ns is None:
+            return False
+        return self.steps_ns[1] - self.steps_ns[0] < _SMALL_PART * (self.ended_ns - self.began_ns)
+
+    def axis(self) -> dict[str, Any]:
+        """Return the layout of the axis."""
+        shown = (self.began_ns, self.ended_ns)
+        if self.is_cut and self.steps_ns is not None:
+            around = (self.steps_ns[1] - self.steps_ns[0]) // 10
+            shown = (
+                max(self.steps_ns[0] - around, self.began_ns),
+                min(self.steps_ns[1] + around, self.ended_ns),
+            )
+        return {
+            "title": {"text": f"time since recording began ({self.unit})"},
+            "range": [float(moment) for moment in self.read(shown)],
+            "zeroline": False,
+        }
+
+
+def time_axis(tables: Tables) -> TimeAxis:
+    """Return the axis of time of a run."""
+    begins: list[int] = []
+    ends: list[int] = []
+    for name, start, wall in (
+        ("processes", "started_ns", None),
+        ("steps", "start_ns", "wall_ns"),
+        ("batches", "start_ns", "wall_ns"),
+        ("system", "t_ns", None),
+    ):
+        rows = columns(tables, name)
+        if len(rows.get(start, ())):
+            known = rows[start][rows[start] > 0]
+            end = rows[start] + (rows[wall] if wall else 0)
+            begins += [int(known.min())] if len(known) else []
+            ends.append(int(end.max()))
+    began_ns = min(begins, default=0)
+    steps = columns(tables, "steps")
+    return TimeAxis(
+        began_ns=began_ns,
+        ended_ns=max(ends, default=began_ns) + 1,
+        steps_ns=(int(steps["start_ns"].min()), int((steps["start_ns"] + steps["wall_ns"]).max()))
+        if len(steps["start_ns"])
+        else None,
+    )
+
+
+def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
+    """Return a Plotly figure.
+
+    Args:
+        traces: Its traces, each with its type.
+        layout: Its layout, over what all charts share.
+    """
+    import plotly.graph_objects as go  # heavy: only who draws pays
+
+    shared = {
+        "template": "none",
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": "system-ui, sans-serif", "size": 12},
+        "margin": {"l": 64, "r": 32, "t": 8, "b": 44},
+        "hoverlabel": {"namelength": -1},
+    }
+    return go.Figure(data=[dict(trace) for trace in traces], layout={**shared, **layout})
+
+
+def empty_figure(text: str) -> Any:
+    """Return a figure that only says why there is nothing to see."""
+    note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
+    return figure(
+        [],
+        {
+            "height": 120,
+            "annotations": [note],
+            "xaxis": {"visible": False},
+            "yaxis": {"visible": False},
+        },
+    )
+
+
+Pooling = Literal["mean", "min", "max"]
+"""Waits are pooled by max and what should be busy by min: the worst moment of a column shows."""
+
+
+def group_offsets(count: int, most: int) -> Ints:
+    """Return where groups of neighbours begin, so that there are at most `most` of them.
+
+    Args:
+        count: How many values there are.
+        most: How many groups there may be, at least 1.
+
+    Returns:
+        The first place of each group; the groups differ by one value at most.
+    """
+    groups = min(count, most)
+    return np.arange(groups, dtype=np.int64) * count // max(groups, 1)
+
+
+def pool_groups(values: Floats, starts: Ints, how: Pooling) -> Floats:
+    """Return one value for each group of neighbours.
+
+    Args:
+        values: All values, in their order.
+        starts: Where the groups begin: see `group_offsets`.
+        how: Which value stands for the group.
+    """
+    if len(starts) == 0:
+        return np.zeros(0)
+    if how == "mean":
+        counts = np.diff(np.append(starts, len(values)))
+        return np.asarray(np.add.reduceat(values, starts) / counts)
+    reduce: Callable[..., Floats] = (np.minimum if how == "min" else np.maximum).reduceat
+    return np.asarray(reduce(values, starts))
+
+
+def pool_intervals(
+    start: Floats, end: Floats, values: Floats, edges: Floats, how: Pooling
+) -> Floats:
+    """Return one value for each column of time, from values that hold over intervals.
+
+    Args:
+        start: When each interval begins.
+        end: When it ends.
+        values: What holds meanwhile; NaN where not known.
+        edges: The columns' edges, ascending: one more than there are columns.
+        how: mean weighs by time; min and max take the worst value that holds at any moment of
+            the column, however short.
+
+    Returns:
+        The columns' values; NaN where no interval reaches into the column.
+    """
+    columns = len(edges) - 1
+    inside = (end > edges[0]) & (start < edges[-1]) & (end > start) & np.isfinite(values)
+    start, end, values = start[inside], end[inside], values[inside]
+    first = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, columns - 1)
+    last = np.clip(np.searchsorted(edges, end, side="left") - 1, first, columns - 1)
+    spans = last - first + 1
+    offsets = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
+    column = np.repeat(first, spans) + offsets
+    value = np.repeat(values, spans)
+    if how == "mean":
+        overlap = np.minimum(np.repeat(end, spans), edges[column + 1]) - np.maximum(
+            np.repeat(start, spans), edges[column]
+        )
+        weight = np.bincount(column, overlap, columns)
+        total = np.bincount(column, overlap * value, columns)
+        return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+    pooled = np.full(columns, np.inf if how == "min" else -np.inf)
+    (np.minimum if how == "min" else np.maximum).at(pooled, column, value)
+    return np.where(np.isfinite(pooled), pooled, np.nan)
+
+
+def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
+    """Return which share of each column of time is covered by intervals, 0 to 1.
+
+    Args:
+        start: When each interval begins.
+        end: When it ends.
+        edges: The columns' edges, ascending.
+
+    Returns:
+        The shares; NaN before the first interval and after the last.
+    """
+    columns = len(edges) - 1
+    if len(start) == 0:
+        return np.full(columns, np.nan)
+    order = np.argsort(start)
+    start, end = start[order], np.maximum.accumulate(end[order])
+    start = np.maximum(start, np.append(-np.inf, end[:-1]))  # what overlaps counts once
+    end = np.maximum(start, end)
+    done = np.append(0.0, np.cumsum(end - start))
+    times = np.column_stack((start, end)).ravel()
+    covered = np.column_stack((done[:-1], done[1:])).ravel()
+    shares = np.diff(np.interp(edges, times, covered)) / np.diff(edges)
+    alive = (edges[1:] > start[0]) & (edges[:-1] < end[-1])
+    return np.where(alive, np.clip(shares, 0.0, 1.0), np.nan)

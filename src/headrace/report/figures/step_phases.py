@@ -1,0 +1,244 @@
+"""Charts of the phases of steps: of each rank's mean step, and of every step over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace.observe.whatif.tables import (
+    Columns,
+    Floats,
+    Ints,
+    Tables,
+    columns,
+    row_count,
+    select_rows,
+)
+from headrace.observe.whatif.train_steps import DeviceSteps, TrainSteps, read_steps
+from headrace.records.schema import PHASES
+from headrace.report.figures.base import (
+    PHASE_COLOURS,
+    TIME_MARGIN,
+    Pooling,
+    TimeAxis,
+    figure,
+    group_offsets,
+    pool_groups,
+    time_axis,
+)
+from headrace.report.formatting import phase_name
+
+_MAX_BAR_RANKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _PhaseBar:
+    """The mean step of one rank by one clock, and its phases in the order of `PHASES`."""
+
+    name: str
+    wall_ms: float
+    phases_ms: tuple[float, ...]
+
+
+def phase_bars(tables: Tables) -> Any | None:
+    """Return the mean training step of each rank, cut into phases; None without such steps.
+
+    The steps in which the script warms up do not count. Where phases by the accelerator's own clock
+    were recorded, a rank has a second bar with these.
+
+    Args:
+        tables: The run's records.
+    """
+    steps = read_steps(tables)
+    if not steps.ranks:
+        return None
+    bars = _phase_bars(steps)
+    traces = []
+    for place, phase in enumerate(PHASES):
+        values_ms = [bar.phases_ms[place] for bar in bars]
+        if not any(values_ms):
+            continue
+        shares = [
+            value / max(bar.wall_ms, 1e-9) for value, bar in zip(values_ms, bars, strict=True)
+        ]
+        traces.append(
+            {
+                "type": "bar", "orientation": "h", "name": phase_name(phase),
+                "x": np.round(values_ms, 3), "y": [bar.name for bar in bars],
+                "marker": {"color": PHASE_COLOURS[phase], "line": {"width": 0}},
+                "text": [f"{share:.0%}" if share >= 0.05 else "" for share in shares],
+                "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+                "textfont": {"color": "#10151c"}, "constraintext": "none",
+                "hovertemplate": "%{y}: %{x:,.3~g} ms a step",
+            }
+        )  # fmt: skip
+    wide = {} if steps.device is None else {"margin": {"l": 132, "r": 32, "t": 8, "b": 44}}
+    return figure(
+        traces,
+        {
+            "height": 120 + 36 * len(bars),
+            "barmode": "stack",
+            "bargap": 0.3,
+            "xaxis": {"title": {"text": "mean time of a step (ms)"}, "zeroline": False},
+            "yaxis": {"autorange": "reversed", "type": "category"},
+            "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "traceorder": "normal"},
+            **wide,
+        },
+    )
+
+
+def _phase_bars(steps: TrainSteps) -> list[_PhaseBar]:
+    bars = []
+    for rank in steps.ranks[:_MAX_BAR_RANKS]:
+        own = steps.of(steps.rows["rank"] == rank)
+        bars.append(_phase_bar(f"rank {rank}", own))
+        if own.device is not None:
+            bars.append(_phase_bar(f"rank {rank}, accelerator", own.device))
+    return bars
+
+
+def _phase_bar(name: str, steps: TrainSteps | DeviceSteps) -> _PhaseBar:
+    return _PhaseBar(
+        name=name,
+        wall_ms=float(steps.wall_ns.mean() / 1e6),
+        phases_ms=tuple(float(steps.phase_ns(phase).mean() / 1e6) for phase in PHASES),
+    )
+
+
+MAX_TIMELINE_COLUMNS = 2000
+"""More steps than this are pooled."""
+MAX_TIMELINE_RANKS = 8
+"""Of more ranks, those that wait for data the longest are shown."""
+_POOLED: dict[str, Pooling] = {"data_wait": "max", "sync": "max", "other": "max"}
+"""Phases in which a step can stall: the longest of a column is shown; of others, the mean."""
+_MAX_SHADES = 60
+_ROW_PX, _ONLY_ROW_PX = 150, 260
+_TALL = 5.0
+"""The axis ends at so many times an ordinary step, or the one long step would flatten all."""
+
+
+def timeline(tables: Tables) -> Any | None:
+    """Return the phases of every step over time, a row a rank; None without steps.
+
+    Args:
+        tables: The run's records.
+    """
+    steps = columns(tables, "steps")
+    if row_count(steps) == 0:
+        return None
+    clock, ranks = time_axis(tables), shown_ranks(steps)
+    traces: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "height": 90 + (_ROW_PX * len(ranks) if len(ranks) > 1 else _ONLY_ROW_PX),
+        "xaxis": {**clock.axis(), "anchor": "free", "position": 0.0},
+        "hovermode": "x",
+        "legend": {
+            "orientation": "h",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "x": 0,
+            "traceorder": "normal",
+        },
+        "margin": TIME_MARGIN,
+        "shapes": _evaluations(select_rows(steps, steps["rank"] == ranks[0]), clock),
+    }
+    top = axis_top_ms(steps)
+    for row, rank in enumerate(ranks):
+        of_rank = select_rows(steps, steps["rank"] == rank)
+        of_rank = select_rows(of_rank, np.argsort(of_rank["start_ns"], kind="stable"))
+        axis = f"y{row + 1}" if row else "y"
+        traces += _traces(of_rank, clock, axis, first=row == 0)
+        height = 1.0 / len(ranks)
+        low = 1.0 - (row + 1) * height
+        title = "ms a step" if len(ranks) == 1 else f"rank {rank}<br>ms a step"
+        layout[f"yaxis{row + 1}" if row else "yaxis"] = {
+            "title": {"text": title, "font": {"size": 11}},
+            "domain": [low + (0.12 * height if row < len(ranks) - 1 else 0.0), low + height],
+            "range": [0.0, top],
+            "nticks": 5,
+        }
+    return figure(traces, layout)
+
+
+def shown_ranks(steps: Columns) -> list[int]:
+    """Return the ranks that a timeline shows, in their order."""
+    waits = {
+        int(rank): float(steps["data_wait_ns"][steps["rank"] == rank].sum())
+        for rank in np.unique(steps["rank"])
+    }
+    return sorted(sorted(waits, key=lambda rank: -waits[rank])[:MAX_TIMELINE_RANKS])
+
+
+def axis_top_ms(steps: Columns) -> float:
+    """Return where the axis ends: the longest step, or far above an ordinary one."""
+    wall_ms = steps["wall_ns"][steps["kind"] == "train"].astype(np.float64) / 1e6
+    if len(wall_ms) == 0:
+        wall_ms = steps["wall_ns"].astype(np.float64) / 1e6
+    ordinary = float(np.percentile(wall_ms, 90))
+    return 1.05 * max(min(float(wall_ms.max()), _TALL * ordinary), 1e-3)
+
+
+def steps_above(steps: Columns) -> int:
+    """Return how many steps are longer than the axis."""
+    return int((steps["wall_ns"] / 1e6 > axis_top_ms(steps)).sum())
+
+
+def steps_a_column(steps: Columns) -> int:
+    """Return how many steps of a rank one column stands for."""
+    most = max(np.unique(steps["rank"], return_counts=True)[1], default=0)
+    return int(-(-most // MAX_TIMELINE_COLUMNS))
+
+
+def _traces(steps: Columns, clock: TimeAxis, axis: str, *, first: bool) -> list[dict[str, Any]]:
+    groups = group_offsets(row_count(steps), MAX_TIMELINE_COLUMNS)
+    last = np.append(groups[1:], row_count(steps)) - 1
+    end_ns = steps["start_ns"] + steps["wall_ns"]
+    begins, ends = steps["start_ns"][groups], end_ns[last]
+    x, value_at = _outline(clock.read(begins), clock.read(ends))
+    traces = []
+    for phase in PHASES:
+        values_ms = np.maximum(steps[f"{phase}_ns"].astype(np.float64), 0.0) / 1e6
+        if not values_ms.any():
+            continue
+        pooled = np.append(pool_groups(values_ms, groups, _POOLED.get(phase, "mean")), 0.0)
+        traces.append(
+            {
+                "type": "scatter", "mode": "lines", "x": x.astype(np.float32).round(4),
+                "y": pooled[value_at].astype(np.float32).round(3), "name": phase_name(phase),
+                "stackgroup": axis, "yaxis": axis, "legendgroup": phase, "showlegend": first,
+                "line": {"shape": "hv", "width": 0}, "fillcolor": PHASE_COLOURS[phase],
+                "hovertemplate": "%{y:,.3~g} ms",
+            }
+        )  # fmt: skip
+    return traces
+
+
+def _outline(begins: Floats, ends: Floats) -> tuple[Floats, Ints]:
+    """Return moments, and which column holds from each on: the last place stands for none."""
+    nothing = len(begins)
+    gap = np.append(begins[1:] > ends[:-1] + 1e-9, True)
+    x = np.column_stack((begins, ends)).ravel()
+    value_at = np.column_stack((np.arange(nothing), np.full(nothing, nothing))).ravel()
+    kept = np.column_stack((np.ones(nothing, dtype=np.bool_), gap)).ravel()
+    return x[kept], value_at[kept]
+
+
+def _evaluations(steps: Columns, clock: TimeAxis) -> list[dict[str, Any]]:
+    """Return grey shades behind the stretches in which a rank evaluated."""
+    evaluating = steps["kind"] == "eval"
+    changes = np.flatnonzero(np.diff(np.append(np.append(0, evaluating.astype(np.int8)), 0)))
+    begins, ends = changes[::2], changes[1::2] - 1
+    if len(begins) > _MAX_SHADES:
+        return []
+    left = clock.read(steps["start_ns"][begins])
+    right = clock.read((steps["start_ns"] + steps["wall_ns"])[ends])
+    return [
+        {
+            "type": "rect", "xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below",
+            "x0": float(x0), "x1": float(x1), "line": {"width": 0},
+            "fillcolor": "rgba(128,128,128,0.18)",
+        }
+        for x0, x1 in zip(left, right, strict=True)
+    ]  # fmt: skip

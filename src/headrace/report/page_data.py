@@ -1,0 +1,76 @@
+"""All that a page about a run is made of, read once."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import LaunchError
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.doctor.findings import Diagnosis
+from headrace.observe.whatif.tables import CachedTables, Tables, columns, row_count
+from headrace.records.reader import Records
+from headrace.records.run_folder import Attempt, RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageData:
+    """What is known of a run at a moment.
+
+    Attributes:
+        name: The run's name.
+        path: Its folder.
+        attempt: The attempt that the page is about.
+        attempts: All attempts in run.json, oldest first; none where it cannot be read.
+        live: Whether it is being recorded at this moment.
+        tables: The attempt's records.
+        diagnosis: What the doctor says of them.
+        read_s: When they were read, in seconds since 1970.
+    """
+
+    name: str
+    path: Path
+    attempt: int
+    attempts: tuple[Attempt, ...]
+    live: bool
+    tables: Tables
+    diagnosis: Diagnosis
+    read_s: float
+
+    @property
+    def attempt_entry(self) -> Attempt | None:
+        """What run.json says of the attempt; None where it says nothing."""
+        return next((each for each in self.attempts if each.number == self.attempt), None)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether any step was recorded."""
+        return row_count(columns(self.tables, "steps")) > 0
+
+
+def read_page_data(records: Records) -> PageData:
+    """Return what is known of a run at this moment.
+
+    Args:
+        records: The attempt's records.
+
+    Raises:
+        RecordsError: They are broken, or a newer version wrote them.
+    """
+    live = records.live
+    tables = CachedTables(records)
+    try:
+        attempts = RunFolder(records.path).attempts()
+    except LaunchError:  # half-written or damaged: the records speak for themselves
+        attempts = ()
+    return PageData(
+        name=records.path.name,
+        path=records.path,
+        attempt=records.attempt,
+        attempts=attempts,
+        live=live,
+        tables=tables,
+        diagnosis=diagnose(tables),
+        read_s=time.time(),
+    )

@@ -1,0 +1,259 @@
+"""The sections that are tables of how batches are made: workers, transforms, auxiliary hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.core.units import format_bytes
+from headrace.observe.whatif.tables import (
+    Columns,
+    Flags,
+    columns,
+    group_rows,
+    row_count,
+    select_rows,
+    sum_rows,
+)
+from headrace.report.formatting import format_milliseconds, format_share
+from headrace.report.markup import Child, Section, element, explanation, note, section, table
+from headrace.report.page_data import PageData
+
+_MAX_WORKERS = 128
+_WORKER_HEAD = (
+    "Rank", "Loader", "Worker", "Batches", "Time a batch", "CPU time a batch", "Collate",
+    "Send", "Idle before", "Busy", "Read",
+)  # fmt: skip
+
+
+def workers_section(material: PageData) -> Section:
+    """Return the section with a row for each worker."""
+    batches = columns(material.tables, "batches")
+    title = "Workers"
+    if row_count(batches) == 0:
+        return section(
+            "workers", title, note("No batch was seen being made: no data loader is known.")
+        )
+    who = np.unique(
+        np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
+    )
+    rows = [_worker_row(batches, *map(int, each)) for each in who[:_MAX_WORKERS]]
+    left = len(who) - len(rows)
+    return section(
+        "workers",
+        title,
+        explanation(
+            "Who made the batches. Times are means of one batch. CPU time far below the time a "
+            "batch takes means that the worker waited: for files, the network, a lock or a free "
+            "core. Collate is putting samples together, send is handing the batch to the rank; "
+            "idle is waiting for something to do; read is how many bytes a batch took."
+        ),
+        table(_WORKER_HEAD, rows, numbers=len(_WORKER_HEAD) - 3),
+        note(f"{left} more are left out.") if left else None,
+    )
+
+
+def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[Child, ...]:
+    own = select_rows(
+        batches,
+        (batches["rank"] == rank) & (batches["loader"] == loader) & (batches["worker"] == worker),
+    )
+    wall = own["wall_ns"]
+    there = wall + np.maximum(own["idle_ns"], 0) + np.maximum(own["send_ns"], 0)
+    busy = format_share(float(wall.sum()) / max(float(there.sum()), 1.0)) if worker >= 0 else "-"
+    return (
+        str(rank),
+        str(loader),
+        "the rank" if worker < 0 else str(worker),
+        f"{row_count(own):,}",
+        format_milliseconds(wall.mean()),
+        format_milliseconds(_mean(own["cpu_ns"])),
+        format_milliseconds(_mean(own["collate_ns"])),
+        format_milliseconds(_mean(own["send_ns"])) if worker >= 0 else "-",
+        format_milliseconds(_mean(own["idle_ns"])) if worker >= 0 else "-",
+        busy,
+        format_bytes(_mean(own["read_bytes"])),
+    )
+
+
+def _mean(values: Any) -> float:
+    known = values[values >= 0]  # -1 stands for not known
+    return float(known.mean()) if len(known) else 0.0
+
+
+_MAX_TRANSFORMS = 60
+_TRANSFORM_HEAD = ("What", "Where", "Time a call", "On a CPU", "Share of the time", "Calls timed")
+
+
+def transforms_section(material: PageData) -> Section:
+    """Return the section with a row for each transform, the most expensive first."""
+    rows = columns(material.tables, "transforms")
+    title = "Transforms"
+    if row_count(rows) == 0:
+        return section("transforms", title, note("No transform of a dataset was timed."))
+    rows = sum_rows(
+        rows,
+        by=("loader", "name", "file", "line", "one_in"),
+        sums=("calls", "wall_ns", "cpu_ns"),
+    )
+    total = _whole_ns(rows)
+    told = []
+    for name in dict.fromkeys(map(str, rows["name"])):
+        own = np.asarray(rows["name"] == name, dtype=np.bool_)
+        told.append((_estimate_ns(rows, own), _transform_row(rows, own, name, total)))
+    told.sort(key=lambda each: -each[0])
+    one_in = int(rows["one_in"].max())
+    return section(
+        "transforms",
+        title,
+        explanation(
+            f"What is done to each sample, timed for one sample in {one_in}. A row that calls "
+            "others, such as __getitem__, holds their time too. Shares are of all the time of "
+            "making samples and batches of the same loader."
+        ),
+        table(_TRANSFORM_HEAD, [row for _, row in told[:_MAX_TRANSFORMS]], numbers=4),
+        note(f"{len(told) - _MAX_TRANSFORMS} more are left out.")
+        if len(told) > _MAX_TRANSFORMS
+        else None,
+    )
+
+
+def _transform_row(
+    rows: Columns, own: Flags, name: str, whole_ns: dict[int, float]
+) -> tuple[Child, ...]:
+    at = int(own.nonzero()[0][0])
+    file, line = str(rows["file"][at]), int(rows["line"][at])
+    calls, wall = int(rows["calls"][own].sum()), float(rows["wall_ns"][own].sum())
+    total = sum(whole_ns.get(int(loader), 0.0) for loader in np.unique(rows["loader"][own]))
+    place = f"{Path(file).name}:{line}" if file else ""
+    return (
+        name,
+        element("code", place, title=file) if place else "",
+        format_milliseconds(wall / max(calls, 1)),
+        format_share(min(float(rows["cpu_ns"][own].sum()) / max(wall, 1.0), 1.0)),
+        format_share(min(_estimate_ns(rows, own) / max(total, 1.0), 1.0)),
+        f"{calls:,}",
+    )
+
+
+def _estimate_ns(rows: Columns, own: Flags) -> float:
+    """Return the time of all calls, from those that were timed."""
+    return float((rows["wall_ns"][own] * np.maximum(rows["one_in"][own], 1)).sum())
+
+
+def _whole_ns(rows: Columns) -> dict[int, float]:
+    """Return for each loader the time of making its samples and batches."""
+    whole = {}
+    for loader in np.unique(rows["loader"]):
+        own = rows["loader"] == loader
+        names = [str(name) for name in rows["name"]]
+        outer = np.array(
+            [name.endswith(("__getitem__", "__getitems__", "__iter__", "__next__"))
+             or "collate" in name for name in names],
+            dtype=np.bool_,
+        )  # fmt: skip
+        whole[int(loader)] = _estimate_ns(rows, own & outer) or _estimate_ns(rows, own)
+    return whole
+
+
+_MAX_AUXILIARY_ROWS = 128
+_ARRIVAL_HEAD = (
+    "Host", "Rank", "Loader", "Batches", "Not needed", "Asked until here", "Waited there", "Made",
+    "On its way", "Received", "Size", "Bytes a second",
+)  # fmt: skip
+_AUXILIARY_WORKER_HEAD = (
+    "Host", "Rank", "Loader", "Worker", "Batches", "Time a batch", "CPU time a batch", "Collate",
+    "Idle before", "Read",
+)  # fmt: skip
+_AUXILIARY_TRANSFORM_HEAD = ("Host", "What", "Time a call", "On a CPU", "Calls timed")
+
+
+def auxiliary_section(material: PageData) -> Section | None:
+    """Return the section on auxiliary hosts; None where none made batches."""
+    arrivals = columns(material.tables, "arrivals")
+    if row_count(arrivals) == 0:
+        return None
+    batches = columns(material.tables, "auxiliary_batches")
+    timed = columns(material.tables, "auxiliary_transforms")
+    workers = _grouped_rows(batches, ("host", "rank", "loader", "worker"), _auxiliary_worker_cells)
+    return section(
+        "auxiliary",
+        "Auxiliary hosts",
+        explanation(
+            "Batches that other hosts made. Times are means of one batch: how long from asking "
+            "until it lay ready here; of that, waiting on the host for a worker and its core, with "
+            "the worker, and the rest, on its way; receiving is the part of the way in which its "
+            "bytes came. A batch is not needed where a worker elsewhere was asked too, and was "
+            "done first."
+        ),
+        table(
+            _ARRIVAL_HEAD,
+            _grouped_rows(arrivals, ("host", "rank", "loader"), _arrival_cells),
+            numbers=len(_ARRIVAL_HEAD) - 3,
+        ),
+        element("h3", "Workers there"),
+        table(
+            _AUXILIARY_WORKER_HEAD,
+            workers[:_MAX_AUXILIARY_ROWS],
+            numbers=len(_AUXILIARY_WORKER_HEAD) - 4,
+        ),
+        note(f"{len(workers) - _MAX_AUXILIARY_ROWS} more are left out.")
+        if len(workers) > _MAX_AUXILIARY_ROWS
+        else None,
+        element("h3", "Transforms there"),
+        table(
+            _AUXILIARY_TRANSFORM_HEAD,
+            _grouped_rows(timed, ("host", "name"), _auxiliary_transform_cells)[
+                :_MAX_AUXILIARY_ROWS
+            ],
+            numbers=3,
+        ),
+    )
+
+
+def _grouped_rows(
+    rows: Columns, by: Sequence[str], tell: Callable[[Columns], tuple[str, ...]]
+) -> list[tuple[Child, ...]]:
+    """Return a row of texts for all rows that agree in some columns, ordered by these."""
+    told = {}
+    for places in group_rows(rows, by):
+        own = select_rows(rows, places)
+        told[tuple(own[name][0] for name in by)] = tell(own)
+    return [(*map(str, who), *told[who]) for who in sorted(told)]
+
+
+def _arrival_cells(own: Columns) -> tuple[str, ...]:
+    under_way_ns = own["wall_ns"] - own["queued_ns"] - own["making_ns"]
+    seconds = max(float(own["receive_ns"].sum()) / 1e9, 1e-9)
+    return (
+        f"{row_count(own):,}",
+        f"{int((own['counted'] == 0).sum()):,}",
+        *(format_milliseconds(own[f"{name}_ns"].mean()) for name in ("wall", "queued", "making")),
+        format_milliseconds(under_way_ns.mean()),
+        format_milliseconds(own["receive_ns"].mean()),
+        format_bytes(float(own["size_bytes"].mean())),
+        f"{format_bytes(float(own['size_bytes'].sum()) / seconds)}/s",
+    )
+
+
+def _auxiliary_worker_cells(own: Columns) -> tuple[str, ...]:
+    return (
+        f"{row_count(own):,}",
+        *(
+            format_milliseconds(own[f"{name}_ns"].mean())
+            for name in ("wall", "cpu", "collate", "idle")
+        ),
+        format_bytes(float(np.maximum(own["read_bytes"], 0).mean())),
+    )
+
+
+def _auxiliary_transform_cells(own: Columns) -> tuple[str, ...]:
+    calls, wall_ns = max(int(own["calls"].sum()), 1), max(float(own["wall_ns"].sum()), 1.0)
+    return (
+        format_milliseconds(wall_ns / calls),
+        format_share(min(float(own["cpu_ns"].sum()) / wall_ns, 1.0)),
+        f"{calls:,}",
+    )

@@ -1,0 +1,206 @@
+"""Ranks and workers: how much they make, how busy they are, and where in the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from headrace.observe.doctor.stack_samples import find_hotspot, read_stack_samples
+from headrace.observe.whatif.tables import Columns, Flags, Tables, columns, row_count, select_rows
+from headrace.report.top.step_rates import TimeWindow, per_second, row_times
+
+_STACKS_NS = 5_000_000_000
+"""Where in the code: over so long, and the second that a row of `stacks` tells of."""
+_ONE_TICK_NS = 200_000_000
+"""A tick's looks at all processes are made within this."""
+Key: TypeAlias = tuple[int, int, int]
+"""Rank, loader, worker; the last two are -1 for a rank."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRates:
+    """A rank or a worker, or several workers told as one.
+
+    Attributes:
+        rank: The rank that it is or belongs to.
+        loader: A worker's loader; None for a rank.
+        worker: A worker's number; None for a rank, and for several workers.
+        count: How many processes this is.
+        batches_per_s: Batches made a second, or by a rank taken, over all of them.
+        busy: Share of a worker's time in which it makes batches, of a rank's in which it does not
+            wait for data, 0 to 1; None where not known.
+        cpu: CPU time per time: 1 is one core; None where not known.
+        doing: The line of code seen most: "augment.py:31 RandomBlur"; empty where none was.
+        doing_share: The share of the process's time there, 0 to 1.
+    """
+
+    rank: int
+    loader: int | None = None
+    worker: int | None = None
+    count: int = 1
+    batches_per_s: float = 0.0
+    busy: float | None = None
+    cpu: float | None = None
+    doing: str = ""
+    doing_share: float = 0.0
+
+    @property
+    def role(self) -> str:
+        """What it is: rank, worker, workers."""
+        if self.loader is None:
+            return "rank"
+        return "worker" if self.count == 1 else "workers"
+
+
+def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ...]:
+    """Return the ranks and workers that were there at the window's end, ranks before their workers.
+
+    Args:
+        tables: Records that hold at least the window.
+        window: The last seconds.
+    """
+    processes, usage = columns(tables, "processes"), columns(tables, "process_usage")
+    usage = select_rows(usage, usage["t_ns"] <= window.until_ns)
+    stacks = columns(tables, "stacks")
+    stacks = select_rows(stacks, stacks["start_ns"] > window.until_ns - _STACKS_NS - 1_000_000_000)
+    steps, batches = columns(tables, "steps"), columns(tables, "batches")
+    keys = _keys(processes, stacks)
+    alive = {keys[pid] for pid in _alive(processes, usage, stacks, window) if pid in keys}
+    if not alive:  # nothing looks at processes yet
+        alive = {(int(rank), -1, -1) for rank in np.unique(steps["rank"])}
+    found = []
+    for key in sorted(alive):
+        pids = [pid for pid, its_key in keys.items() if its_key == key]
+        known = (
+            _rank_rates(steps, key, window) if key[2] < 0 else _worker_rates(batches, key, window)
+        )
+        own = select_rows(stacks, _rows_of(stacks, key))
+        found.append(
+            _with_code(known, own, _cpu(select_rows(usage, np.isin(usage["pid"], pids)), window))
+        )
+    return tuple(found)
+
+
+def merge_workers(processes: Iterable[ProcessRates]) -> tuple[ProcessRates, ...]:
+    """Return the workers of each loader as one, where there is no room for each of them."""
+    found: list[ProcessRates] = []
+    for each in processes:
+        last = found[-1] if found else None
+        same = last is not None and (last.rank, last.loader) == (each.rank, each.loader)
+        if last is None or not same or each.loader is None:
+            found.append(each)
+            continue
+        count = last.count + 1
+        hotter = each if each.doing_share > last.doing_share else last
+        found[-1] = replace(
+            last,
+            worker=None,
+            count=count,
+            batches_per_s=last.batches_per_s + each.batches_per_s,
+            busy=_mean_of_both(last.busy, each.busy, last.count),
+            cpu=_mean_of_both(last.cpu, each.cpu, last.count),
+            doing=hotter.doing,
+            doing_share=hotter.doing_share,
+        )
+    return tuple(found)
+
+
+def _mean_of_both(mean: float | None, value: float | None, count: int) -> float | None:
+    if mean is None or value is None:
+        return value if mean is None else mean
+    return (mean * count + value) / (count + 1)
+
+
+def _keys(processes: Columns, stacks: Columns) -> dict[int, Key]:
+    """Return whose process each id is; an id that is used again is the later one's."""
+    found: dict[int, Key] = {}
+    for rows in (processes, stacks):
+        names = ("pid", "rank", "loader", "worker")
+        for pid, rank, loader, worker in zip(*(rows[name] for name in names), strict=True):
+            found[int(pid)] = (
+                (int(rank), int(loader), int(worker)) if worker >= 0 else _rank_key(rank)
+            )
+    return found
+
+
+def _rank_key(rank: int) -> Key:
+    return int(rank), -1, -1
+
+
+def _alive(
+    processes: Columns, usage: Columns, stacks: Columns, window: TimeWindow
+) -> Iterator[int]:
+    """Yield the processes that were looked at in the last tick, or are too new for it."""
+    seen = [(processes["pid"], processes["started_ns"]), (stacks["pid"], stacks["start_ns"])]
+    if row_count(usage) == 0:
+        new_ns = window.since_ns
+    else:
+        last = int(usage["t_ns"].max())
+        before = usage["t_ns"][usage["t_ns"] < last - _ONE_TICK_NS]
+        at_last = (usage["t_ns"] >= last - _ONE_TICK_NS) & (usage["threads"] > 0)  # 0: ended since
+        yield from map(int, np.unique(usage["pid"][at_last]))
+        # A process is told of at the second look at it; a stack, when its second is over.
+        new_ns = min(int(before.max()) if len(before) else last, window.until_ns - 1_000_000_000)
+        seen = seen[:1]
+    for pids, at_ns in seen:
+        yield from map(int, pids[(at_ns >= new_ns) & (at_ns <= window.until_ns)])
+
+
+def _rows_of(rows: Columns, key: Key) -> Flags:
+    rank, loader, worker = key
+    own: Flags = rows["rank"] == rank
+    if worker < 0:
+        return np.asarray(own & (rows["worker"] < 0))
+    return np.asarray(own & (rows["loader"] == loader) & (rows["worker"] == worker))
+
+
+def _rank_rates(steps: Columns, key: Key, window: TimeWindow) -> ProcessRates:
+    own = select_rows(steps, steps["rank"] == key[0])
+    if row_count(own) == 0:
+        return ProcessRates(rank=key[0])
+    start, end = row_times(own)
+    latest = select_rows(own, end > min(window.since_ns, float(end.max()) - 1.0))
+    wall, wait = float(latest["wall_ns"].sum()), float(latest["data_wait_ns"].sum())
+    return ProcessRates(
+        rank=key[0],
+        batches_per_s=per_second(start, end, own["batches"], window),
+        busy=1.0 - min(max(wait, 0.0) / wall, 1.0) if wall > 0 else None,
+    )
+
+
+def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRates:
+    own = select_rows(batches, _rows_of(batches, key))
+    known = ProcessRates(rank=key[0], loader=key[1], worker=key[2])
+    if row_count(own) == 0:
+        return known
+    start, end = row_times(own)
+    there = start - np.maximum(own["idle_ns"], 0)  # from the batch before it on
+    made = per_second(there, end, np.ones(len(end)), window)
+    share = float((end - start).sum()) / max(float((end - there).sum()), 1.0)
+    return replace(known, batches_per_s=made, busy=share)
+
+
+def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> ProcessRates:
+    total = float(stacks["wall_ns"].sum())
+    at_work: Flags = np.ones(row_count(stacks), dtype=np.bool_)
+    if known.loader is not None:
+        at_work = stacks["phase"] == "work"
+    place = find_hotspot(read_stack_samples(stacks, at_work), total)
+    if known.loader is not None and total > 0:
+        # A batch is told of when it is made; these are told of each second.
+        known = replace(known, busy=float(stacks["wall_ns"][at_work].sum()) / total)
+    if place is None:
+        return replace(known, cpu=cpu)
+    cause = place.cause()
+    words: Sequence[str] = (cause.place, cause.name)
+    return replace(known, cpu=cpu, doing=" ".join(filter(None, words)), doing_share=place.share)
+
+
+def _cpu(usage: Columns, window: TimeWindow) -> float | None:
+    latest = usage["cpu_percent"][usage["t_ns"] > window.since_ns]
+    if len(latest) == 0:
+        latest = usage["cpu_percent"][-1:]
+    return float(latest.mean()) / 100.0 if len(latest) else None

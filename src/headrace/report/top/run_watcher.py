@@ -1,0 +1,315 @@
+"""The watcher of a run, live or ended: the rows that a frame is made of, and diagnoses meanwhile.
+
+Diagnoses are made in a thread of their own, seldom enough not to disturb the job.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.arrow_arrays import column_values, numbers
+from headrace.core.errors import HeadraceError, LaunchError, RecordsError
+from headrace.observe.doctor.diagnosis import diagnose
+from headrace.observe.whatif.tables import CachedTables, Tables
+from headrace.observe.whatif.train_steps import WARM_UP_STEPS
+from headrace.records.live_reader import StepTotals, recent_rows, row_ends_ns, rows_since
+from headrace.records.live_switch import LiveSwitch
+from headrace.records.reader import Records, open_records
+from headrace.records.run_folder import Attempt, RunFolder
+from headrace.report.top.state import LiveVerdict, RunStatus, TopState, read_state
+from headrace.report.top.step_rates import TimeWindow
+
+TableReader = Callable[[str, int, int], pa.Table]
+"""Returns a table's rows since a moment in ns, and so many of the last ones in any case."""
+_FEWEST_STEPS_OF_RANK = 12
+_FEWEST_ROWS = {"system": 2, "loaders": 256, "processes": 1024}
+_NEVER_NS = 2**62
+_CLOCKS = ("steps", "system", "stacks", "process_usage")
+_DIAGNOSED_NS = 60_000_000_000
+_DIAGNOSED_STEPS = 40
+_UNCUT_TABLES = {"processes", "loaders"}
+
+
+def live_reader(records: Records) -> TableReader:
+    """Return how the tables of a run that goes on are read: from their ends."""
+    return lambda name, since_ns, fewest: recent_rows(records, name, since_ns, fewest=fewest)
+
+
+def closed_reader(tables: Tables) -> TableReader:
+    """Return how the tables of a run that is over are read."""
+    return lambda name, since_ns, fewest: rows_since(
+        tables.table(name), name, since_ns, fewest=fewest
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecentTables:
+    """The last seconds of each table, and at least a few of the last rows.
+
+    Attributes:
+        read: How tables are read.
+        since_ns: From when on.
+        ranks: How many there are: each has a few of the last steps among the rows.
+    """
+
+    read: TableReader
+    since_ns: int
+    ranks: int = 1
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `headrace.records.schema`, or `system`."""
+        fewest = (
+            _FEWEST_STEPS_OF_RANK * self.ranks if name == "steps" else _FEWEST_ROWS.get(name, 0)
+        )
+        return self.read(name, self.since_ns, fewest)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedTables:
+    """A run's tables as if its recording had begun at a moment.
+
+    Attributes:
+        read: How tables are read.
+        since_ns: The moment.
+    """
+
+    read: TableReader
+    since_ns: int
+
+    def table(self, name: str) -> pa.Table:
+        """Return a table of `headrace.records.schema`, or `system`."""
+        table = self.read(name, 0 if name in _UNCUT_TABLES else self.since_ns, 0)
+        if name != "processes":
+            return table
+        # Else a rank that began an hour ago seems to have started for an hour.
+        started = np.maximum(column_values(table.column("started_ns")), self.since_ns)
+        place = table.column_names.index("started_ns")
+        return table.set_column(place, table.schema.field(place), numbers(started, pa.int64()))
+
+
+def newest_ns(read: TableReader) -> int:
+    """Return when what was recorded last had ended; 0 where nothing was."""
+    latest = [row_ends_ns(read(name, _NEVER_NS, 64), name) for name in _CLOCKS]
+    return max((int(times.max()) for times in latest if len(times)), default=0)
+
+
+def last_step_ns(read: TableReader) -> int | None:
+    """Return when the last step ended; None where there was none."""
+    ended = row_ends_ns(read("steps", _NEVER_NS, 64), "steps")
+    return int(ended.max()) if len(ended) else None
+
+
+def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedTables:
+    """Return what a run is diagnosed from while it goes on: a minute of it, or a few dozen steps.
+
+    Args:
+        read: How tables are read.
+        until_ns: When what was recorded last had ended.
+        ranks: How many there are.
+    """
+    since_ns = until_ns - _DIAGNOSED_NS
+    steps = read("steps", since_ns, _DIAGNOSED_STEPS * ranks)
+    if steps.num_rows:
+        since_ns = min(since_ns, int(column_values(steps.column("start_ns")).min()))
+    return TruncatedTables(read, since_ns)
+
+
+def began_ns(tables: Tables) -> int | None:
+    """Return when the first step that is there began; None where there is none."""
+    steps = tables.table("steps")
+    return int(column_values(steps.column("start_ns")).min()) if steps.num_rows else None
+
+
+_PAUSE_S = 5.0
+_REST_FACTOR = 19.0
+"""So many times what a diagnosis took is rested after it: it gets a twentieth of a core."""
+
+
+class VerdictThread:
+    """What the doctor says, made anew in the background.
+
+    Args:
+        diagnose: Makes it.
+        again: Whether to go on, as the records grow; else it is made once.
+    """
+
+    def __init__(self, diagnose: Callable[[], LiveVerdict], *, again: bool) -> None:
+        self._diagnose = diagnose
+        self._again = again
+        self._latest: LiveVerdict | None = None
+        self._thread: threading.Thread | None = None
+        self._due_s = time.monotonic()
+
+    def latest(self) -> LiveVerdict | None:
+        """Return what was said last, None before; begin the next diagnosis where it is due."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+        if self._thread is None and time.monotonic() >= self._due_s:
+            self._thread = threading.Thread(target=self._make, daemon=True, name="diagnosis")
+            self._thread.start()
+        return self._latest
+
+    def now(self) -> LiveVerdict:
+        """Diagnose at once and return what is said."""
+        self._make()
+        assert self._latest is not None
+        return self._latest
+
+    def _make(self) -> None:
+        began_s = time.monotonic()
+        try:
+            self._latest = self._diagnose()
+        except HeadraceError as error:
+            self._latest = LiveVerdict(sentence=f"There is no verdict: {error}")
+        except Exception as error:  # noqa: BLE001 - a fault of the doctor must not end the view
+            self._latest = LiveVerdict(
+                sentence=f"There is no verdict: {type(error).__name__}: {error}"
+            )
+        ended_s = time.monotonic()
+        rest_s = max(_PAUSE_S, _REST_FACTOR * (ended_s - began_s))
+        self._due_s = ended_s + rest_s if self._again else float("inf")
+
+
+_WINDOW_NS = 10_000_000_000
+_SILENT_S = 5.0
+
+
+class RunWatcher:
+    """Looks at the latest attempt of a run.
+
+    Args:
+        path: The run's folder.
+
+    Attributes:
+        path: Likewise.
+
+    Raises:
+        RecordsError: Nothing is recorded of it, or a newer version recorded it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin(open_records(path))
+
+    def _begin(self, records: Records) -> None:
+        self._records = records
+        totals = StepTotals(skipped=WARM_UP_STEPS)
+        self._verdicts = VerdictThread(lambda: self._diagnose_live(records, totals), again=True)
+        self._over: TopState | None = None
+        self._ended_s: float | None = None
+
+    def look(self, *, wait: bool = False) -> TopState:
+        """Return how it is now.
+
+        Args:
+            wait: Have the doctor's verdict in it, too; else the one that was made last.
+
+        Raises:
+            RecordsError: The records cannot be read any more.
+        """
+        if not self._records.live:
+            latest = open_records(self.path)  # where the run is resumed, its next attempt
+            if latest.attempt != self._records.attempt:
+                self._begin(latest)
+        if self._records.live:
+            state = self._look_live()
+        else:
+            if self._over is None:
+                self._over = self._look_over()
+            state = replace(self._over, status=self._status(live=False))
+        return replace(state, told=self._verdicts.now() if wait else self._verdicts.latest())
+
+    def _look_live(self) -> TopState:
+        read = live_reader(self._records)
+        until_ns = newest_ns(read)
+        window = TimeWindow(until_ns - _WINDOW_NS, until_ns)
+        status = self._status(live=True, until_ns=until_ns)
+        tables = CachedTables(RecentTables(read, window.since_ns, status.world_size or 1))
+        return read_state(tables, window, status)
+
+    def _look_over(self) -> TopState:
+        whole = CachedTables(self._records)
+        read = closed_reader(whole)
+        newest = newest_ns(read)
+        until_ns = last_step_ns(read) or newest
+        window = TimeWindow(until_ns - _WINDOW_NS, until_ns)
+        hosts = whole.table("hosts")
+        if hosts.num_rows and newest:
+            self._ended_s = (newest + hosts.column("unix_offset_ns")[0].as_py()) / 1e9
+        status = self._status(live=False)
+        tables = CachedTables(RecentTables(read, window.since_ns, status.world_size or 1))
+        self._verdicts = VerdictThread(lambda: _diagnose_whole(whole), again=False)
+        return read_state(tables, window, status)
+
+    def _diagnose_live(self, records: Records, totals: StepTotals) -> LiveVerdict:
+        read = live_reader(records)
+        until_ns = newest_ns(read)
+        told = self._recorded_attempt()
+        late = diagnosis_tables(read, until_ns, told.world_size if told else 1)
+        tables = CachedTables(late)
+        sentence = diagnose(tables).verdict.sentence
+        with suppress(sqlite3.Error):  # closed at this moment: the whole is told next
+            totals.add_new(records)
+        since_ns = began_ns(tables)
+        return LiveVerdict(
+            sentence=sentence,
+            span_s=(until_ns - (late.since_ns if since_ns is None else since_ns)) / 1e9,
+            data_wait_share=totals.data_wait_share,
+        )
+
+    def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
+        told = self._recorded_attempt()
+        recording, silent_s = True, 0.0
+        if live:
+            recording, silent_s = self._switch(until_ns)
+        return RunStatus(
+            name=self.path.name,
+            attempt=self._records.attempt,
+            world_size=told.world_size if told else None,
+            live=live,
+            recording=recording,
+            elapsed_s=self._elapsed_s(told, live=live),
+            exit_code=told.exit_code if told else None,
+            silent_s=silent_s,
+        )
+
+    def _elapsed_s(self, told: Attempt | None, *, live: bool) -> float | None:
+        if told is None:
+            return None
+        if live:
+            return max(time.time() - told.started_s, 0.0)
+        ended_s = self._ended_s if told.ended_s is None else told.ended_s
+        return None if ended_s is None else max(ended_s - told.started_s, 0.0)
+
+    def _switch(self, until_ns: int) -> tuple[bool, float]:
+        """Return whether the run records now, and for how long nothing has come that should."""
+        try:
+            switch = LiveSwitch(self._records.folder)
+        except RecordsError:  # the run is ending
+            return True, 0.0
+        silent_s = (time.monotonic_ns() - until_ns) / 1e9 if until_ns else 0.0
+        due_s = max(_SILENT_S, 3 * switch.interval_s)
+        return switch.on, silent_s if switch.on and silent_s > due_s else 0.0
+
+    def _recorded_attempt(self) -> Attempt | None:
+        try:
+            attempts = RunFolder(self.path).attempts()
+        except LaunchError:  # half-written or damaged: the records speak for themselves
+            return None
+        return next((each for each in attempts if each.number == self._records.attempt), None)
+
+
+def _diagnose_whole(whole: CachedTables) -> LiveVerdict:
+    verdict = diagnose(whole).verdict
+    # Like what is shown of the last seconds: of the script's time.
+    waits = None if verdict.data_wait_share is None else verdict.phase_shares["data_wait"]
+    return LiveVerdict(sentence=verdict.sentence, data_wait_share=waits)

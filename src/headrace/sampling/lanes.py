@@ -1,0 +1,255 @@
+"""Lanes over the permuted shards, and the order of an epoch that they give.
+
+The concatenation of the permuted shards is cut into lanes, stretches of nearly equal length, each
+permuted in windows. Position p of the epoch is sample p div C of lane p mod C, so each batch draws
+from all lanes (or from an even selection of them), while a rank that takes the same slice of each
+batch reads the same stretch of the concatenation, and so few shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from headrace.sampling.permutation import Ints, UInts, mix64_array, permute
+from headrace.sampling.seeds import GOLDEN, combine
+
+DEFAULT_LANES = 64
+"""A batch of 256 then mixes 64 to 128 shards, and a job reads from about 128 at a time."""
+
+SMALLEST_DEFAULT_WINDOW = 128
+"""Shards of fewer samples than this share a window. 64 lanes of 128 samples are 8,192 samples in
+reach, which fits any cache, and mix as well as shards of 128 samples would."""
+
+_LANE_KEYS, _LANE_OFFSETS = 1, 2
+
+
+def lanes_for(global_batch: int) -> int:
+    """Return the lane count nearest 64 that divides the global batch or is divided by it.
+
+    Larger than the global batch B it is B times a power of two, so that lanes can be dealt to
+    batches evenly (see `places_of_lanes`). Outside 32 to 128 nothing is near: then it is 64.
+    """
+    multiples = [global_batch << doublings for doublings in range(DEFAULT_LANES.bit_length() + 1)]
+    divisors = [count for count in range(1, 2 * DEFAULT_LANES + 1) if global_batch % count == 0]
+    near = [
+        count for count in multiples + divisors if DEFAULT_LANES // 2 <= count <= DEFAULT_LANES * 2
+    ]
+    # Nearest as a ratio; of two as near as one another, the larger mixes better.
+    return min(
+        near,
+        key=lambda count: (max(count / DEFAULT_LANES, DEFAULT_LANES / count), -count),
+        default=DEFAULT_LANES,
+    )
+
+
+def default_window(num_samples: int, num_shards: int) -> int:
+    """Return the default window in samples: one mean shard, or 128 where shards are smaller."""
+    return max(SMALLEST_DEFAULT_WINDOW, -(-num_samples // num_shards))
+
+
+def fits_one_window(num_samples: int, lanes: int, window: int) -> bool:
+    """Return whether no lane is longer than one window, so that all may be permuted as one."""
+    return -(-num_samples // lanes) <= window
+
+
+def places_of_lanes(lanes: int) -> Ints:
+    """Return where each lane lies along the concatenation: int64[lanes], lane number to place.
+
+    Where the global batch B is smaller than the lane count C, a batch draws from B lanes with
+    numbers in a row. They shall lie evenly over the concatenation, one in each of B equal parts:
+    then each batch mixes the whole of it, and a slice of a batch always comes from the same part.
+    For C = m * 2^t with m odd this does it for every B = m * 2^j: a lane's number is read as one
+    digit below m and t bits, and its place has the bits reversed behind that digit
+    (van der Corput's sequence in mixed radix).
+    """
+    twos = lanes & -lanes
+    odd = lanes // twos
+    number = np.arange(lanes, dtype=np.int64)
+    digit, bits = number % odd, number // odd
+    reversed_bits = np.zeros(lanes, dtype=np.int64)
+    for bit in range(twos.bit_length() - 1):
+        reversed_bits = (reversed_bits << 1) | ((bits >> bit) & 1)
+    return digit * twos + reversed_bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lanes:
+    """Lanes over a concatenation of samples, each permuted window by window.
+
+    Attributes:
+        window: W, in samples.
+        places: int64[C], lane number to its rank along the concatenation.
+        begins: uint64[C], where each lane begins in the concatenation.
+        lengths: uint64[C], samples of each lane.
+        offsets: uint64[C], by how much each lane's first window is cut short, below W.
+        keys: uint64[C], the key of each lane's permutations.
+    """
+
+    window: int
+    places: Ints
+    begins: UInts
+    lengths: UInts
+    offsets: UInts
+    keys: UInts
+
+    @property
+    def count(self) -> int:
+        """C, how many lanes there are."""
+        return len(self.places)
+
+    def find(self, positions: Ints) -> Ints:
+        """Return where in the concatenation each position of the epoch lies: int64[k]."""
+        count, window = np.uint64(self.count), np.uint64(self.window)
+        position = positions.astype(np.uint64)
+        step = position // count
+        lane = (position - step * count).astype(np.intp)
+        offset, length = self.offsets[lane], self.lengths[lane]
+        number = (step + offset) // window
+        first = number * window
+        # The first window begins at the lane's begin, the last ends at the lane's end.
+        start = np.maximum(first, offset) - offset
+        stop = np.minimum(first + window - offset, length)
+        keys = mix64_array(self.keys[lane] + number * np.uint64(GOLDEN))
+        found = permute(step - start, stop - start, keys)
+        found += start
+        found += self.begins[lane]
+        return found.view(np.int64)
+
+    def order_by_place(self, positions: Ints) -> Ints:
+        """Return the positions in the order of their lanes along the concatenation: int64[k]."""
+        return positions[np.argsort(self.places[positions % self.count], kind="stable")]
+
+
+def cut_lanes(*, num_samples: int, lanes: int, window: int, key: int) -> Lanes:
+    """Cut a concatenation of samples into lanes with seeded windows.
+
+    Lane l has ceil((num_samples - l) / lanes) samples.
+
+    Args:
+        num_samples: Length of the concatenation, at least 1.
+        lanes: C, at least 1.
+        window: W in samples, at least 1.
+        key: Of this dataset, seed and epoch.
+    """
+    places = places_of_lanes(lanes)
+    number = np.arange(lanes, dtype=np.int64)
+    lengths = np.maximum(num_samples - number + lanes - 1, 0) // lanes
+    along = np.argsort(places)
+    ends = np.cumsum(lengths[along])
+    begins = np.empty(lanes, dtype=np.int64)
+    begins[along] = ends - lengths[along]
+    offset_seed, key_seed = combine(key, _LANE_OFFSETS), combine(key, _LANE_KEYS)
+    spread = number.astype(np.uint64) * np.uint64(GOLDEN)
+    return Lanes(
+        window=window,
+        places=places,
+        begins=begins.astype(np.uint64),
+        lengths=lengths.astype(np.uint64),
+        offsets=mix64_array(spread + np.uint64(offset_seed)) % np.uint64(window),
+        keys=mix64_array(spread + np.uint64(key_seed)),
+    )
+
+
+_WHOLE, _SHARDS, _LANES = 1, 2, 3
+
+
+class EpochOrder(Protocol):
+    """The order of one epoch: a bijection of [0, num_samples) onto itself."""
+
+    def samples_at(self, positions: Ints) -> Ints:
+        """Return the dataset's sample number at each position: int64[k] to int64[k]."""
+        ...
+
+    def order_in_batch(self, positions: Ints) -> Ints:
+        """Return a batch's positions in the order in which ranks take slices of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetOrder:
+    """Position p is sample p."""
+
+    def samples_at(self, positions: Ints) -> Ints:
+        """Return the positions."""
+        return positions
+
+    def order_in_batch(self, positions: Ints) -> Ints:
+        """Return the positions."""
+        return positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholePermutation:
+    """One permutation of all samples: no locality, the best shuffle, no memory.
+
+    Attributes:
+        num_samples: The domain.
+        key: Of this dataset, seed and epoch.
+    """
+
+    num_samples: int
+    key: int
+
+    def samples_at(self, positions: Ints) -> Ints:
+        """Return the images of the positions."""
+        indices = positions.astype(np.uint64)
+        return permute(indices, self.num_samples, combine(self.key, _WHOLE)).view(np.int64)
+
+    def order_in_batch(self, positions: Ints) -> Ints:
+        """Return the positions: no rank is nearer to any of them than another."""
+        return positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardLanes:
+    """Permuted shards, laid end to end, cut into lanes.
+
+    Attributes:
+        lanes: The lanes over the concatenation.
+        ends: int64[shards], where each shard of the concatenation ends in it.
+        shifts: int64[shards], what added to a place in the concatenation gives the sample there.
+    """
+
+    lanes: Lanes
+    ends: Ints
+    shifts: Ints
+
+    def samples_at(self, positions: Ints) -> Ints:
+        """Return the sample at each position."""
+        found = self.lanes.find(positions)
+        found += self.shifts[self.shards_at(found)]
+        return found
+
+    def shards_at(self, found: Ints) -> Ints:
+        """Return which shard of the concatenation, in its order, holds each place of it."""
+        return np.searchsorted(self.ends, found, side="right").astype(np.int64)
+
+    def order_in_batch(self, positions: Ints) -> Ints:
+        """Return the positions in the order of their lanes along the concatenation."""
+        return self.lanes.order_by_place(positions)
+
+
+def lay_out_shards(*, shard_sizes: Ints, lanes: int, window: int, key: int) -> ShardLanes:
+    """Permute shards, lay them end to end and cut the result into lanes.
+
+    Args:
+        shard_sizes: int64[shards], samples of each shard in the order of the index.
+        lanes: C.
+        window: W in samples.
+        key: Of this dataset, seed and epoch.
+    """
+    count = len(shard_sizes)
+    numbers = np.arange(count, dtype=np.uint64)
+    shards = permute(numbers, count, combine(key, _SHARDS)).view(np.int64)
+    first_samples = np.cumsum(shard_sizes) - shard_sizes
+    ends = np.cumsum(shard_sizes[shards])
+    return ShardLanes(
+        lanes=cut_lanes(
+            num_samples=int(ends[-1]), lanes=lanes, window=window, key=combine(key, _LANES)
+        ),
+        ends=ends,
+        shifts=first_samples[shards] - (ends - shard_sizes[shards]),
+    )

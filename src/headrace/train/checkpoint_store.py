@@ -1,0 +1,326 @@
+"""The checkpoints below a URL: commit files, catalog, checksummed transfer, temporary folders.
+
+The commit file names all that belongs to a checkpoint and is written last. A temporary folder does
+not outlive its process, even when that is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from headrace.core.errors import CheckpointError, HeadraceError, NotFoundError
+from headrace.data.storage import Store
+
+COMMIT_FILE = "commit.json"
+_FORMAT_VERSION = 1
+_STEP_FOLDER = re.compile(r"step-(\d{12})")
+_PLAIN_NAME = re.compile(r"[\w.-]*\w[\w.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """One file of a checkpoint.
+
+    Attributes:
+        name: Its name in the save's folder.
+        size_bytes: Its size.
+        crc32c: CRC-32C (Castagnoli) of its bytes.
+    """
+
+    name: str
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A whole checkpoint.
+
+    Attributes:
+        step: The step it was saved at.
+        save: Name of the folder with its files, below the step's. Each save has its own, so what
+            an attempt left behind, or one that was fenced still writes, is never part of it.
+        world_size: How many ranks saved it.
+        saved_s: When, in seconds since 1970 (UTC).
+        files: All its files.
+        loader: The loader's state, if one was saved: one entry for all ranks where theirs were
+            equal, else one a rank.
+        extra: What the script added.
+    """
+
+    step: int
+    save: str
+    world_size: int
+    saved_s: float
+    files: tuple[SavedFile, ...]
+    loader: tuple[Any, ...] | None = None
+    extra: Any = None
+
+    def to_json(self) -> bytes:
+        """Return the commit file's bytes."""
+        return json.dumps({"version": _FORMAT_VERSION, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, data: bytes, url: str) -> Commit:
+        """Return the commit in a file's bytes.
+
+        Raises:
+            CheckpointError: They are none, or of a later format.
+        """
+        try:
+            told = json.loads(data)
+            version = told.pop("version")
+            if version != _FORMAT_VERSION:
+                raise CheckpointError(
+                    f"{url} has format {version}; this Headrace reads {_FORMAT_VERSION}. Install "
+                    "the version that wrote it, or a newer one."
+                )
+            files = tuple(SavedFile(**file) for file in told.pop("files"))
+            loader = told.pop("loader")
+            commit = cls(files=files, loader=None if loader is None else tuple(loader), **told)
+            _check_file_names([commit.save, *(file.name for file in files)])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{url} is no commit of a checkpoint: {error}. Delete the checkpoint's folder to "
+                "go on from the one before it."
+            ) from error
+        return commit
+
+
+def step_folder(step: int) -> str:
+    """Return the name of a step's folder."""
+    return f"step-{step:012d}"
+
+
+def step_of(path: str) -> int | None:
+    """Return the step to whose folder an object's path belongs; None where to none."""
+    match = _STEP_FOLDER.fullmatch(path.partition("/")[0])
+    return int(match[1]) if match else None
+
+
+def _check_file_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _PLAIN_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no file's name")
+
+
+class CheckpointCatalog:
+    """The checkpoints below a store's URL. One rank writes to it; any may read.
+
+    Args:
+        store: Where they lie.
+        local: The same folder on disk, where it is one.
+    """
+
+    def __init__(self, store: Store, local: Path | None) -> None:
+        self._store = store
+        self._local = local
+
+    def newest(self) -> Commit | None:
+        """Return the newest checkpoint that is whole, None without one.
+
+        Whole: it has a commit file, and every file named in it is there in its size. Checksums
+        are compared when the files are read.
+        """
+        folders = self._folders()
+        for step in sorted(folders, reverse=True):
+            commit = self._commit_in(step, folders[step])
+            if commit is not None:
+                return commit
+        return None
+
+    def add(self, commit: Commit) -> None:
+        """Make a checkpoint count, once all its files are there.
+
+        Raises:
+            CheckpointError: A file is not there, as this rank sees it.
+        """
+        folder = f"{step_folder(commit.step)}/{commit.save}"
+        there = {info.path: info.size_bytes for info in self._store.list(folder)}
+        for file in commit.files:
+            if there.get(f"{folder}/{file.name}") != file.size_bytes:
+                raise CheckpointError(
+                    f"{self._store.url}/{folder}/{file.name} was written by its rank and is not "
+                    "there for rank 0. Use a folder that all hosts share, or a bucket."
+                )
+        self._store.put(f"{step_folder(commit.step)}/{COMMIT_FILE}", commit.to_json())
+
+    def prune(self, current: Commit, keep: int) -> None:
+        """Delete all but the `keep` newest checkpoints, and what unfinished saves left behind.
+
+        What cannot be deleted is told in one warning: the checkpoint that was just saved stands.
+        """
+        try:
+            folders = self._folders()
+            whole = [step for step in folders if COMMIT_FILE in folders[step]]
+            kept = {*sorted(whole)[-keep:], current.step}
+            for step in (folders.keys() | self._folders_on_disk()) - kept:
+                self._delete_step(step, folders.get(step, {}))
+            self._delete_other_saves(current, folders.get(current.step, {}))
+        except (HeadraceError, OSError) as error:
+            warnings.warn(f"Old checkpoints could not be deleted: {error}", stacklevel=2)
+
+    def _folders(self) -> dict[int, dict[str, int]]:
+        """Return of each step's folder its files and their sizes, by path in the folder."""
+        folders: dict[int, dict[str, int]] = defaultdict(dict)
+        for info in self._store.list():
+            step = step_of(info.path)
+            if step is not None:
+                folders[step][info.path.partition("/")[2]] = info.size_bytes
+        return folders
+
+    def _folders_on_disk(self) -> set[int]:
+        # Empty ones too: a deletion that was cut short leaves them, and no listing shows them.
+        if self._local is None:
+            return set()
+        steps = {step_of(folder.name) for folder in self._local.iterdir()}
+        return {step for step in steps if step is not None}
+
+    def _commit_in(self, step: int, files: dict[str, int]) -> Commit | None:
+        if COMMIT_FILE not in files:
+            return None
+        path = f"{step_folder(step)}/{COMMIT_FILE}"
+        try:
+            data = bytes(self._store.get(path))
+        except NotFoundError:  # deleted since it was listed
+            return None
+        commit = Commit.from_json(data, f"{self._store.url}/{path}")
+        for file in commit.files:
+            if files.get(f"{commit.save}/{file.name}") != file.size_bytes:
+                return None
+        return commit
+
+    def _delete_step(self, step: int, files: dict[str, int]) -> None:
+        # The commit first: from then on the folder is no checkpoint, whatever ends this.
+        self._store.delete(f"{step_folder(step)}/{COMMIT_FILE}")
+        for path in files:
+            self._store.delete(f"{step_folder(step)}/{path}")
+        if self._local is not None:
+            shutil.rmtree(self._local / step_folder(step), ignore_errors=True)
+
+    def _delete_other_saves(self, current: Commit, files: dict[str, int]) -> None:
+        folder = step_folder(current.step)
+        others = {path.partition("/")[0] for path in files} - {COMMIT_FILE, current.save}
+        for path in files:
+            if path.partition("/")[0] in others:
+                self._store.delete(f"{folder}/{path}")
+        if self._local is not None:
+            for other in others:
+                shutil.rmtree(self._local / folder / other, ignore_errors=True)
+
+
+_PIECE_BYTES = 32 * 2**20
+
+
+def rank_files(folder: Path, rank: int) -> list[Path]:
+    """Return the files that a rank wrote into `folder`, and drop those it left empty.
+
+    torch names a rank's files __<rank>_<number>.distcp; rank 0 writes .metadata besides. A rank
+    whose tensors were all written by others leaves an empty file.
+    """
+    found = sorted(folder.glob(f"__{rank}_*"))
+    for file in found:
+        if file.stat().st_size == 0:
+            file.unlink()
+    kept = [file for file in found if file.exists()]
+    return [*kept, folder / ".metadata"] if rank == 0 else kept
+
+
+def describe_file(file: Path) -> SavedFile:
+    """Return a local file's name, size and checksum."""
+    crc32c = size_bytes = 0
+    with file.open("rb") as opened:
+        while piece := opened.read(_PIECE_BYTES):
+            crc32c = google_crc32c.extend(crc32c, piece)
+            size_bytes += len(piece)
+    return SavedFile(name=file.name, size_bytes=size_bytes, crc32c=crc32c)
+
+
+def upload_files(files: Sequence[Path], store: Store, folder: str) -> None:
+    """Put local files below `folder` of a store."""
+    for file in files:
+        store.put(f"{folder}/{file.name}", file)
+
+
+def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:
+    """Read a checkpoint's file, verify it, and keep it in `destination` unless that is None.
+
+    Raises:
+        CheckpointError: It is missing, or its size or checksum is not as committed.
+        StorageError: The store does not give it.
+    """
+    path = f"{folder}/{saved.name}"
+    crc32c = 0
+    try:
+        if store.head(path).size_bytes != saved.size_bytes:
+            raise _damaged_error(
+                store, path, f"it has not the {saved.size_bytes} bytes it was saved with"
+            )
+        if destination is None:
+            for piece in _pieces(saved, store, path):
+                crc32c = google_crc32c.extend(crc32c, piece)
+        else:
+            with (destination / saved.name).open("wb") as kept:
+                for piece in _pieces(saved, store, path):
+                    crc32c = google_crc32c.extend(crc32c, piece)
+                    kept.write(piece)
+    except NotFoundError as error:
+        raise _damaged_error(store, path, "it is missing") from error
+    if crc32c != saved.crc32c:
+        raise _damaged_error(store, path, "its checksum differs from the one it was saved with")
+
+
+def _pieces(saved: SavedFile, store: Store, path: str) -> Iterator[bytes]:
+    for start in range(0, saved.size_bytes, _PIECE_BYTES):
+        yield bytes(store.get_range(path, start, min(_PIECE_BYTES, saved.size_bytes - start)))
+
+
+def _damaged_error(store: Store, path: str, what: str) -> CheckpointError:
+    step = path.partition("/")[0]
+    return CheckpointError(
+        f"The checkpoint {store.url}/{step} is damaged: {path.partition('/')[2]}: {what}. Delete "
+        f"the folder {step} to go on from the checkpoint before it."
+    )
+
+
+_SCRATCH_PREFIX = "headrace-checkpoint-"
+_SCRATCH_LOCK = "in-use"
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make an empty folder below the system's temporary one (TMPDIR), removed afterwards.
+
+    What killed processes left behind is removed too: the kernel releases the lock of a folder
+    when the process that held it ends.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
+    with (folder / "making").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "making").rename(folder / _SCRATCH_LOCK)  # seen by others only once it is held
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_SCRATCH_PREFIX}*"):
+        # A folder without the lock file is just being made; one of another user is not ours.
+        with suppress(OSError), (folder / _SCRATCH_LOCK).open("r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,331 @@
+"""State dicts of a model and an optimizer, and a reader of torch's checkpoint files.
+
+Names do not depend on how a model is sharded. torch keeps a checkpoint's description as a pickle
+and loads values that are no tensors with unrestricted unpickling. A checkpoint is data, so both are
+read with what they need and no more.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import ReadItem, WriteItem, WriteItemType
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
+
+from headrace.core.errors import CheckpointError
+
+_MODEL = "model."
+_STATE = "optimizer.state."
+_GROUPS = "optimizer.param_groups"
+_MAX_DIFFERENCES = 5  # differences that an error names
+
+
+@dataclass(slots=True)
+class TrainingState:
+    """The states of a model and, unless None, an optimizer, by full parameter names.
+
+    The same names for a bare model, DataParallel, DDP and FSDP; the tensors are the live ones
+    (DTensors under FSDP), so loading into `values` loads in place.
+
+    Attributes:
+        model: The model, out of a DataParallel that may be around it.
+        optimizer: Its optimizer.
+        values: "model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups".
+        slots: Of each optimizer.state key: the parameter and the name in its state.
+        is_placeholder: The optimizer had no state, and has one now only to be loaded into.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer | None
+    values: dict[str, Any]
+    slots: dict[str, tuple[str, str]]
+    is_placeholder: bool = False
+
+    def abandon(self) -> None:
+        """Leave the optimizer as it was before `collect_state`; for loads that fail."""
+        if self.is_placeholder and self.optimizer is not None:
+            self.optimizer.state.clear()
+
+
+def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> TrainingState:
+    """Return the states as they are, NumPy's scalars of the optimizer as plain numbers.
+
+    Args:
+        model: As `prepare` returned it, or bare.
+        optimizer: Of this model's parameters.
+        to_load: An optimizer that has not stepped yet gets the state that a step would make, to
+            be loaded into. Otherwise it is left, and saved, without any.
+
+    Raises:
+        CheckpointError: The optimizer holds parameters that the model does not.
+    """
+    bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
+    values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
+    slots: dict[str, tuple[str, str]] = {}
+    has_stepped = optimizer is None or bool(optimizer.state)
+    if optimizer is not None:
+        _check_ownership(bare, optimizer)
+        # For an optimizer that has not stepped torch takes a step of length zero, which leaves a
+        # step count behind, and takes it only where no gradient is there.
+        with _no_gradients(optimizer):
+            held: dict[str, Any] = dict(get_optimizer_state_dict(bare, optimizer))
+        if not has_stepped and not to_load:
+            optimizer.state.clear()
+            held["state"] = {}
+        values[_GROUPS] = _without_numpy(held["param_groups"])
+        for parameter, state in held["state"].items():
+            for name, value in state.items():
+                slots[f"{_STATE}{parameter}.{name}"] = (parameter, name)
+                values[f"{_STATE}{parameter}.{name}"] = _without_numpy(value)
+    return TrainingState(bare, optimizer, values, slots, is_placeholder=to_load and not has_stepped)
+
+
+def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str) -> None:
+    """Raise CheckpointError where a checkpoint does not fit, naming the parameters.
+
+    Parameters for which the optimizer had no state when it was saved (never used, or before the
+    first step) are dropped from `states`, so that they get none.
+    """
+    saved = metadata.state_dict_metadata
+    if states.optimizer is not None and _GROUPS not in saved:
+        raise CheckpointError(
+            f"{checkpoint} holds no optimizer. Restore it without one: restore(model, None, ...)."
+        )
+    _drop_unsaved_slots(states, saved)
+    asked = (_MODEL,) if states.optimizer is None else (_MODEL, _STATE)
+    unknown = [key for key in saved if key.startswith(asked) and key not in states.values]
+    differences = [
+        *(f"{key} is not in the checkpoint" for key in states.values if key not in saved),
+        *(f"{key} is only in the checkpoint" for key in unknown),
+        *_different_sizes(states, saved),
+    ]
+    if differences:
+        more = (
+            f"; and {len(differences) - _MAX_DIFFERENCES} more"
+            if len(differences) > _MAX_DIFFERENCES
+            else ""
+        )
+        raise CheckpointError(
+            f"{checkpoint} does not fit this model: {'; '.join(differences[:_MAX_DIFFERENCES])}{more}. Build "
+            "the model and the optimizer as they were, or save to another folder."
+        )
+
+
+def apply_state(states: TrainingState) -> None:
+    """Give the model and the optimizer what was loaded into `states`."""
+    loaded = {
+        key.removeprefix(_MODEL): value
+        for key, value in states.values.items()
+        if key.startswith(_MODEL)
+    }
+    set_model_state_dict(states.model, loaded)
+    if states.optimizer is None:
+        return
+    state: dict[str, dict[str, Any]] = {}
+    for key, (parameter, name) in states.slots.items():
+        state.setdefault(parameter, {})[name] = states.values[key]
+    set_optimizer_state_dict(
+        states.model,
+        states.optimizer,
+        {"state": state, "param_groups": states.values[_GROUPS]},  # type: ignore[dict-item]
+        options=StateDictOptions(strict=False),  # parameters without state stay without
+    )
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return a value with the NumPy scalars in it as plain ones, which reading allows.
+
+    Schedules that compute with NumPy leave them in a group; as numbers they are the same.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _without_numpy(each) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(map(_without_numpy, value))
+    return value
+
+
+@contextmanager
+def _no_gradients(optimizer: Optimizer) -> Iterator[None]:
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients = [parameter.grad for parameter in held]
+    for parameter in held:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in zip(held, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def _check_ownership(model: nn.Module, optimizer: Optimizer) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in own for parameter in held)
+    if foreign:
+        raise CheckpointError(
+            f"{foreign} of the optimizer's {len(held)} parameters are not the model's. Make the "
+            "optimizer from the model that `prepare` returned."
+        )
+
+
+def _drop_unsaved_slots(states: TrainingState, saved: dict[str, Any]) -> None:
+    with_state = {
+        key.removeprefix(_STATE).rpartition(".")[0] for key in saved if key.startswith(_STATE)
+    }
+    for key, (parameter, _) in list(states.slots.items()):
+        if parameter not in with_state:
+            del states.slots[key], states.values[key]
+
+
+def _different_sizes(states: TrainingState, saved: dict[str, Any]) -> list[str]:
+    told = []
+    for key, value in states.values.items():
+        described = saved.get(key)
+        here = getattr(value, "shape", None)
+        if (
+            isinstance(described, TensorStorageMetadata)
+            and here is not None
+            and described.size != here
+        ):
+            told.append(f"{key} is {list(described.size)} in the checkpoint and {list(here)} here")
+    return told
+
+
+_ALLOWED_CLASSES = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("pathlib", "PosixPath"),
+    *(
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+            "TensorProperties", "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
+        )
+    ),
+}  # fmt: skip
+
+
+class SafeCheckpointReader(FileSystemReader):
+    """Reads a checkpoint's files from a local folder.
+
+    Args:
+        folder: Where they lie.
+        names: The committed files: no other is opened.
+    """
+
+    def __init__(self, folder: Path, names: Collection[str]) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._names = frozenset(names)
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        """Return the checkpoint's description; torch calls this too."""
+        data = (self._folder / ".metadata").read_bytes()
+        metadata = _MetadataUnpickler(io.BytesIO(data)).load()
+        if not isinstance(metadata, Metadata):
+            raise CheckpointError(f"{self._folder / '.metadata'} describes no checkpoint.")
+        for info in (metadata.storage_data or {}).values():
+            if info.relative_path not in self._names:
+                raise CheckpointError(
+                    f"{self._folder / '.metadata'} points at {info.relative_path}, which is no "
+                    "file of this checkpoint."
+                )
+        return metadata
+
+
+class SafeLoadPlanner(DefaultLoadPlanner):
+    """Loads a flat state dict; values that are no tensors are plain ones."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put one value that is no tensor into the state dict; torch calls this."""
+        loaded = torch.load(value, weights_only=True)
+        self.original_state_dict[read_item.dest_index.fqn] = loaded
+
+
+class SafeSavePlanner(DefaultSavePlanner):
+    """Saves a flat state dict, and refuses what `SafeLoadPlanner` could never load.
+
+    Such a checkpoint would count, push out the older ones, and fail when it is needed.
+    """
+
+    def __init__(self) -> None:
+        # Of values that all ranks hold, rank 0's are written: with DDP those count, as its
+        # buffers are what the other ranks get before each forward pass.
+        super().__init__(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002
+        """Return what is written of a value; torch calls this."""
+        if write_item.type != WriteItemType.BYTE_IO:
+            return super().transform_object(write_item, object)
+        try:
+            written = super().transform_object(write_item, object)
+            written.seek(0)
+            torch.load(written, map_location="cpu", weights_only=True)
+        except Exception as error:
+            place, found = _innermost_unreadable(write_item.index.fqn, object)
+            raise CheckpointError(
+                f"{place} is a {type(found).__module__}.{type(found).__qualname__}, which cannot "
+                "be read back from a checkpoint without running code that may be in it. Give "
+                "numbers, texts, tensors, and lists and dicts of them, or keep it out of the "
+                "optimizer and the model, in `extra`."
+            ) from error
+        return written
+
+
+def _reads_back(value: Any) -> bool:
+    written = io.BytesIO()
+    try:
+        torch.save(value, written)
+        written.seek(0)
+        torch.load(written, map_location="cpu", weights_only=True)
+    except Exception:  # noqa: BLE001 - a foreign type may raise anything when it is pickled
+        return False
+    return True
+
+
+def _innermost_unreadable(place: str, value: Any) -> tuple[str, Any]:
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, (list, tuple)):
+        parts = enumerate(value)
+    for name, part in parts:
+        if not _reads_back(part):
+            return _innermost_unreadable(f"{place}.{name}", part)
+    return place, value
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in _ALLOWED_CLASSES:
+            raise CheckpointError(
+                f"The checkpoint's .metadata asks for {module}.{name}, which no checkpoint needs. "
+                "It is damaged or not to be trusted."
+            )
+        return super().find_class(module, name)
