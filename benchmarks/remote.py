@@ -41,8 +41,8 @@ NOTES = """
 Times begin at `iter(loader)`, with the dataset and the loader made. Remote and local differ by the
 first batch, a quarter of a second once an epoch, so short epochs show it most.
 
-The first batch's reads go before those of all others (`FirstBatchEvent`), and the S3 server keeps what it
-knows of its files.
+The first batch's reads go before those of all others (`FirstBatchEvent`), and the S3 server keeps
+what it knows of its files.
 """.strip()
 BATCH, WORKERS = 64, 2
 LATENCY_MS, RATE_MB = 30, 50

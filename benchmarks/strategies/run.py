@@ -29,10 +29,7 @@ import torch  # noqa: E402 - after the path
 from launches import epochs_told  # noqa: E402
 
 from headrace.core.env import device_variables, visible_devices  # noqa: E402
-from headrace.data.channels.mount.folder_mount import (
-    Mount,  # noqa: E402
-    MountCache,  # noqa: E402
-)
+from headrace.data.channels.mount.folder_mount import Mount, MountCache  # noqa: E402
 from headrace.data.channels.mount.mount_program import choose_programs  # noqa: E402
 from headrace.data.storage.urls import parse_url  # noqa: E402
 from remote import prepare, services  # noqa: E402

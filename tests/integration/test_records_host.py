@@ -218,8 +218,8 @@ def test_ctrl_c_leaves_it_alone_and_sigterm_ends_it(folder: Path, tmp_path: Path
 def test_it_closes_the_records_when_its_parent_is_killed(folder: Path, tmp_path: Path):
     parent = """
 import os, subprocess, sys
-command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process", "--folder", sys.argv[1]]
-command += ["--attempt", "1", "--parent", str(os.getpid())]
+command = [sys.executable, "-P", "-m", "headrace.observe.probe.collector_process"]
+command += ["--folder", sys.argv[1], "--attempt", "1", "--parent", str(os.getpid())]
 # The pipe's other end is inherited by a process that outlives us: its end does not tell.
 read, write = os.pipe()
 print(subprocess.Popen(command, stdin=read).pid, flush=True)

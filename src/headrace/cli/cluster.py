@@ -12,7 +12,8 @@ import typer
 
 from headrace.core.errors import UsageError
 
-_ENV_HELP = """Print what a script would be told on a host of a job, by a contract; nothing is started.
+_ENV_HELP = """\
+Print what a script would be told on a host of a job, by a contract; nothing is started.
 
 One variable a line, NAME=VALUE as a shell reads it, then its arguments as a comment. What torchrun
 tells each rank comes beside that.

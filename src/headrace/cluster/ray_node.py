@@ -27,7 +27,7 @@ from headrace.core.process.process_groups import session_command
 from headrace.data.loader.memory_budget import usable_memory
 from headrace.platforms.instance_groups import GROUP_LABEL
 
-TOKEN_HINT = (
+AUTH_FILE_HELP = (
     "Make one with `(umask 077; openssl rand -hex 32 > FILE)`, copy it to every host, and name it "
     "there: --token-file FILE."
 )
@@ -58,10 +58,10 @@ def configured_token(token_file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not plain text"
         raise UsageError(
-            f"{named} {path}: the token cannot be read: {reason}. {TOKEN_HINT}"
+            f"{named} {path}: the token cannot be read: {reason}. {AUTH_FILE_HELP}"
         ) from None  # the cause may quote what is in the file
     if not token:
-        raise UsageError(f"{named} {path}: the file is empty. {TOKEN_HINT}")
+        raise UsageError(f"{named} {path}: the file is empty. {AUTH_FILE_HELP}")
     return token
 
 

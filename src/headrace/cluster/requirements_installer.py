@@ -328,7 +328,8 @@ class _Installation:
         if now_s > self._deadline_s:
             raise _NotInstalledError(
                 f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
-                f"{last_output_lines(self._said())}\nInstall what takes so long on the hosts beforehand, "
+                f"{last_output_lines(self._said())}\nInstall what takes so long on the hosts "
+                "beforehand, "
                 "or name wheels of it."
                 if self._has_lock
                 else "Others have been installing into that environment for longer than "

@@ -175,7 +175,8 @@ class ProfilerUpdate:
                    self.disable_framework_metrics, self.deep_s)  # fmt: skip
         if not any(each is not None and each is not False for each in changes):
             raise UsageError(
-                f"{_UPDATE_PREFIX}say what is to change, such as system_monitor_interval_millis=500."
+                f"{_UPDATE_PREFIX}say what is to change, such as "
+                "system_monitor_interval_millis=500."
             )
         if self.disable_framework_metrics and (profile is not None or self.deep_s is not None):
             asked = "deep_s" if profile is None else "framework_profile_params"

@@ -55,7 +55,8 @@ def instance_type(name: str, where: str) -> InstanceType:
     row = known.get(name.removeprefix(_SAGEMAKER_PREFIX))
     if row is None or (name.startswith(_SAGEMAKER_PREFIX) and row["cloud"] != "aws"):
         raise UsageError(
-            f"{where}: there is no instance type {name}.{_nearest_type(name)} Others are emulated by "
+            f"{where}: there is no instance type {name}.{_nearest_type(name)} Others are "
+            "emulated by "
             "their cores and devices: --group NAME=HOSTS:cpus=8,gpus=1."
         )
     return InstanceType(

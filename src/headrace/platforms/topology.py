@@ -104,7 +104,8 @@ def training_group(
             return left[0]
     counted = " ".join(f"--group {group.name}={len(group.hosts)}" for group in groups)
     raise UsageError(
-        f"Which of the groups {describe_groups(groups)} trains? Not one alone has devices by its type, "
+        f"Which of the groups {describe_groups(groups)} trains? Not one alone has devices by its "
+        "type, "
         f"nor is one called {DEFAULT_GROUP}. Name them on every host, the one that trains first, "
         f"such as {counted}."
     )

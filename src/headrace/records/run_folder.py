@@ -108,7 +108,8 @@ class RunFolder:
     def _check_version(self, version: int) -> None:
         if version > _FORMAT_VERSION:
             raise LaunchError(
-                f"A newer Headrace wrote {self.path / _RUN_FILE} (format {version}, this one knows up "
+                f"A newer Headrace wrote {self.path / _RUN_FILE} (format {version}, this one "
+                "knows up "
                 f"to {_FORMAT_VERSION}). Use that version: pip install -U headrace."
             )
 

@@ -125,7 +125,8 @@ def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str)
             else ""
         )
         raise CheckpointError(
-            f"{checkpoint} does not fit this model: {'; '.join(differences[:_MAX_DIFFERENCES])}{more}. Build "
+            f"{checkpoint} does not fit this model: "
+            f"{'; '.join(differences[:_MAX_DIFFERENCES])}{more}. Build "
             "the model and the optimizer as they were, or save to another folder."
         )
 

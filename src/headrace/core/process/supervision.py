@@ -21,10 +21,10 @@ def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
     """Hold back the signals that `wait_for` passes on, so that none comes between two lines.
 
     Children and threads that start meanwhile inherit this; a child must unblock them itself
-    (core/process/parent_death.py and torchrun.py do). No thread may be there already: one that does not hold them
-    back, such as NumPy's, could take a signal from the one that waits, and it would end this
-    process. What the user's shell ignores (nohup) stays ignored. What comes after the child's end
-    is dropped: all that is left is to write down how it ended.
+    (core/process/parent_death.py and torchrun.py do). No thread may be there already: one that
+    does not hold them back, such as NumPy's, could take a signal from the one that waits, and it
+    would end this process. What the user's shell ignores (nohup) stays ignored. What comes after
+    the child's end is dropped: all that is left is to write down how it ended.
     """
     held = frozenset(
         wanted

@@ -241,7 +241,8 @@ class BatchBuilder:
         """
         if place < self._place or self._is_astray:
             raise LoaderError(
-                f"Batch {place} of worker {_worker_number()} of an iterable dataset cannot be made: its "
+                f"Batch {place} of worker {_worker_number()} of an iterable dataset cannot be "
+                "made: its "
                 f"place was lost at batch {self._place}. Begin the epoch anew."
             )
         while self._place < place:
@@ -252,14 +253,16 @@ class BatchBuilder:
                 self._pass_over()
             except IterableExhausted:
                 raise LoaderError(
-                    f"Worker {_worker_number()} of an iterable dataset came to its end after {at} batches "
+                    f"Worker {_worker_number()} of an iterable dataset came to its end after "
+                    f"{at} batches "
                     f"when it was gone through again, and had given {place} or more before. The "
                     "dataset has to give every worker the same samples each time it is iterated in "
                     "an epoch."
                 ) from None
             except Exception as error:
                 error.add_note(
-                    f"This was raised while batch {at} of worker {_worker_number()} was passed over: it "
+                    f"This was raised while batch {at} of worker {_worker_number()} was passed "
+                    "over: it "
                     f"had been made elsewhere, and batch {place} was to come next."
                 )
                 raise

@@ -168,11 +168,10 @@ class DataLoader:
         check_executor(executor, self.timeout_s)
         self._single = batch_size is None and global_batch is None
         self.batch_size, self.global_batch = batch_sizes(batch_size, global_batch, self.world)
-        workers = 0 if self.is_ray_dataset and num_workers == "auto" else num_workers
-        self.num_workers = resolve_workers(workers, self.world)
-        self.prefetch_batches = resolve_prefetch(
-            prefetch_batches, prefetch_factor, self.num_workers
-        )
+        is_inline = self.is_ray_dataset and num_workers == "auto"
+        self.num_workers = resolve_workers(0 if is_inline else num_workers, self.world)
+        ahead = prefetch_batches, prefetch_factor
+        self.prefetch_batches = resolve_prefetch(*ahead, self.num_workers)
         self._lanes, self._window, self.pin_memory = lanes, window, pin_memory
         self._feed = DeviceTransfer(device, device_transform, pin_memory=pin_memory)
         self._executor_given = None if isinstance(executor, str) else executor

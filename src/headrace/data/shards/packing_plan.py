@@ -252,7 +252,8 @@ def refuse_foreign_records(
     for part in parts:
         if part.key not in {key, ""}:  # "": of a version that did not write it
             raise DatasetError(
-                f"{url}: {record_name(part.number)} is of another packing to the same place. Delete "
+                f"{url}: {record_name(part.number)} is of another packing to the same place. "
+                "Delete "
                 "what is there and pack again, each source to a destination of its own."
             )
         yield part

@@ -123,7 +123,7 @@ class EnvironmentSpec:
 def variables_before_channels(
     request: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> dict[str, str]:
-    """Return what the script will be told whatever its channels turn out to be; see `build_environment`."""
+    """Return what the script is told whatever its channels are; see `build_environment`."""
     seen = SageMakerFolders() if can_bind_mount else SageMakerFolders(str(request.base))
     return request.script.variables(seen, vertex_paths(str(request.output), {}), machine)
 
@@ -183,7 +183,8 @@ def _check_lengths(told: Mapping[str, str], script: ScriptContract) -> None:
             values = script.job.hyperparameters
             longest = max(values, key=lambda each: len(str(values[each])), default="")
             raise UsageError(
-                f"{name} would take {count:,} bytes, and a process gets {_MAX_VARIABLE_BYTES:,} at most. "
+                f"{name} would take {count:,} bytes, and a process gets {_MAX_VARIABLE_BYTES:,} "
+                "at most. "
                 f"Shorten the hyperparameters, {longest} first: put it into a file of a channel."
             )
 

@@ -19,7 +19,7 @@ from headrace.cluster.join_client import JoinClient, JoinWait
 from headrace.cluster.join_server import JoinServer
 from headrace.cluster.ray_driver import import_ray
 from headrace.cluster.ray_node import (
-    TOKEN_HINT,
+    AUTH_FILE_HELP,
     FreeMemory,
     RayNode,
     RayNodeSpec,
@@ -373,7 +373,7 @@ def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
     if token is None and not contract.hosts:
         raise UsageError(
             f"The hosts that join {contract.head} are not known by name, so that no token can be "
-            f"handed to them. Name them, --hosts A,B,C, or give each the token. {TOKEN_HINT}"
+            f"handed to them. Name them, --hosts A,B,C, or give each the token. {AUTH_FILE_HELP}"
         )
     return token
 

@@ -103,7 +103,8 @@ def cluster_options(
     for name, flag in _DECIDED_BY_CLUSTER.items():
         if getattr(args, name) != parser.get_default(name):
             raise UsageError(
-                f"{flag} and {_cluster_flag(args)}: the cluster decides that. How many hosts is told "
+                f"{flag} and {_cluster_flag(args)}: the cluster decides that. How many hosts is "
+                "told "
                 "by --group NAME=HOSTS."
             )
     if args.max_preemptions is not None and args.max_preemptions < -1:

@@ -94,7 +94,8 @@ def distribution_notes(told: Mapping[str, Any]) -> list[str]:
             )
         elif options["enabled"] and name == _WITHOUT_RANKS:
             notes.append(
-                f"distribution: {_WITHOUT_RANKS}: the script runs once on each host, as in SageMaker's "
+                f"distribution: {_WITHOUT_RANKS}: the script runs once on each host, as in "
+                "SageMaker's "
                 "containers for PyTorch"
             )
     return notes

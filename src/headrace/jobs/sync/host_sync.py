@@ -88,7 +88,8 @@ class HostSync:
             raise UsageError("the job was not started: see above what --checkpoint-uri needs.")
         if code != 0:
             raise LaunchError(
-                f"The checkpoints could not be fetched ({describe_exit(code)}); nothing was started."
+                f"The checkpoints could not be fetched ({describe_exit(code)}); nothing was "
+                "started."
             )
 
     def start(self) -> None:

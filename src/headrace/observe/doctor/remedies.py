@@ -78,7 +78,8 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
             "workers",
             f"{count} worker{plural}{before}",
             prediction,
-            f"Give the DataLoader{loader.place} num_workers={count}.{_stream_split_advice(loader, count)}",
+            f"Give the DataLoader{loader.place} "
+            f"num_workers={count}.{_stream_split_advice(loader, count)}",
             loader.overridden("num_workers", count),
         ),
         prediction,

@@ -179,7 +179,7 @@ def _hook_backward(torch: ModuleType) -> None:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         try:
-            RANK_RECORDER.backward_began()  # here: what a signal raises in it must not leave it begun
+            RANK_RECORDER.backward_began()  # a signal may raise in it: it must not stay begun
             return original(*args, **kwargs)
         finally:
             RANK_RECORDER.backward_ended()

@@ -102,7 +102,8 @@ def check_hyperparameters(values: Mapping[str, Any]) -> None:
             raise UsageError(f"hyperparameter {name!r}: its name is a text, without '='.")
         if name.startswith(RESERVED_PREFIX):
             raise UsageError(
-                f"hyperparameter {name}: names that begin with {RESERVED_PREFIX} are SageMaker's own. "
+                f"hyperparameter {name}: names that begin with {RESERVED_PREFIX} are SageMaker's "
+                "own. "
                 "Choose another one."
             )
         _check_value(name, value)

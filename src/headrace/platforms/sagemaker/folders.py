@@ -248,8 +248,10 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
     """
     if not can_bind_mount:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: a process of this host may mount nothing, or code or data lie in "
-            f"{DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, and have the script "
+            f"{CHECKPOINT_PATH_FLAG} {place}: a process of this host may mount nothing, or code "
+            "or data lie in "
+            f"{DEFAULT_BASE}, so checkpoints cannot be seen there. Leave it out, and have the "
+            "script "
             "write to the folder that HEADRACE_CHECKPOINT_DIR names (with --checkpoint-uri)."
         )
     inside = PurePosixPath(place)
@@ -260,7 +262,8 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(
-                f"{CHECKPOINT_PATH_FLAG} {place}: there is something already, which the script would not see. "
+                f"{CHECKPOINT_PATH_FLAG} {place}: there is something already, which the script "
+                "would not see. "
                 "Name a folder that is empty, or does not exist."
             )
         above = next(each for each in folder.parents if each.exists())
@@ -269,5 +272,6 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{CHECKPOINT_PATH_FLAG} {place}: checkpoints cannot be seen there: {error.strerror}. Take another."
+            f"{CHECKPOINT_PATH_FLAG} {place}: checkpoints cannot be seen there: "
+            f"{error.strerror}. Take another."
         ) from error

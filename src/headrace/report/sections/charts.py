@@ -144,7 +144,8 @@ def waits_section(material: PageData) -> Section:
 def _waits_summary(waits: DataWaits) -> str:
     return (
         f"{format_count(len(waits.wait_ms), 'wait')}: half took at most "
-        f"{format_number(waits.percentile(50))} ms, 95% at most {format_number(waits.percentile(95))} ms, the "
+        f"{format_number(waits.percentile(50))} ms, 95% at most "
+        f"{format_number(waits.percentile(95))} ms, the "
         f"longest {format_number(waits.percentile(100))} ms. The longest 1% make up "
         f"{format_share(waits.share_of_longest(0.01))} of all waiting."
     )

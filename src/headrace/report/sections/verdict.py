@@ -74,8 +74,10 @@ def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
 
 def _idle_text(steps: TrainSteps, device: DeviceSteps) -> str:
     return (
-        f"The accelerator had nothing to do for want of data in {format_share(device.share('data_wait'))} "
-        f"of its time; the script waited for data in {format_share(steps.share('data_wait'))} of its own."
+        "The accelerator had nothing to do for want of data in "
+        f"{format_share(device.share('data_wait'))} "
+        f"of its time; the script waited for data in {format_share(steps.share('data_wait'))} of "
+        "its own."
     )
 
 
@@ -154,7 +156,8 @@ def _phases(material: PageData) -> Html | None:
             explanation(
                 "A step is one round of training: take a batch, run the model, compute gradients, "
                 "update the weights. A rank is one training process. "
-                f"The bars show the mean of {format_count(material.diagnosis.verdict.steps, 'step')}."
+                "The bars show the mean of "
+                f"{format_count(material.diagnosis.verdict.steps, 'step')}."
             ),
             chart("phases", figure, f"Mean time of a step by phase, {by}"),
             told,

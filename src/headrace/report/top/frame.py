@@ -161,7 +161,8 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
             text += f"{_GAP}{words} {_ms(value_ns)}"
         lines.append(
             _line(
-                f"{text}{_GAP}longest {_ms(took.longest_ns)}{_GAP}{format_count(took.count, 'step')}"
+                f"{text}{_GAP}longest "
+                f"{_ms(took.longest_ns)}{_GAP}{format_count(took.count, 'step')}"
             )
         )
     return lines

@@ -349,7 +349,8 @@ class ProcessExecutor:
         at = self._sample_at(lost[0], worker) if lost else "the start"
         raise LoaderError(
             f"rank {self._rank}: {self._deaths_in_a_row} workers in turn ended without making a "
-            f"batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that memory "
+            f"batch, the last with {describe_exit(status)} at {at}. SIGKILL often means that "
+            "memory "
             f"ran out; SIGSEGV is a crash in native code that the dataset calls."
         )
 
