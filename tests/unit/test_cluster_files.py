@@ -121,7 +121,7 @@ def test_the_token_lies_where_ray_is_told_and_the_dashboard_is_not_for_the_netwo
 def test_there_is_a_file_for_each_and_the_page_says_how_it_is_used():
     assert [path.stem for path in FILES] == ["aws", "gcp", "kuberay"]
     page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
-    assert all(f"(../{path.relative_to(ROOT)})" in page for path in FILES)
+    assert all(f"`{path.relative_to(ROOT)}`" in page for path in FILES)
     for blank in ("ami-of-your-region", "your-project"):  # what the page has you fill in
         assert f"s/{blank}/" in page
         assert any(blank in path.read_text(encoding="utf-8") for path in FILES)

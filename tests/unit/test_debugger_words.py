@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace import (
+from headrace.core.errors import UsageError
+from headrace.jobs.job_description import JobDescription, build_run_command, describe
+from headrace.jobs.sagemaker_sdk.config import read_profile
+from headrace.jobs.sagemaker_sdk.debugger import read_rules
+from headrace.jobs.sagemaker_sdk.inputs import named_inputs
+from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
+from headrace.sagemaker import (
     DataloaderProfilingConfig,
     FrameworkProfile,
     ProfilerConfig,
@@ -18,12 +24,6 @@ from headrace import (
     TrainingInput,
     rule_configs,
 )
-from headrace.core.errors import UsageError
-from headrace.jobs.job_description import JobDescription, build_run_command, describe
-from headrace.jobs.sagemaker_sdk.config import read_profile
-from headrace.jobs.sagemaker_sdk.debugger import read_rules
-from headrace.jobs.sagemaker_sdk.inputs import named_inputs
-from headrace.observe.doctor.sagemaker import SAGEMAKER_RULES
 
 
 def described(**asked: Any) -> JobDescription:

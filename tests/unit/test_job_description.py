@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace import Estimator, FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
+from headrace import Estimator
 from headrace.core.errors import UsageError
 from headrace.jobs.job_description import build_run_command, describe
 from headrace.jobs.sagemaker_sdk.inputs import named_inputs
+from headrace.sagemaker import FileSystemInput, InstanceGroup, ProfilerConfig, TrainingInput
 
 TORCH = {"torch_distributed": {"enabled": True}}
 GPU = InstanceGroup("gpu", "ml.g5.xlarge", 1)

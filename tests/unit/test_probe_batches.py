@@ -38,7 +38,7 @@ def test_reads_that_are_looked_at_seldom_are_all_counted(
 def test_one_thread_makes_the_batch_that_is_recorded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(SESSION, "_failed", False)
     monkeypatch.setattr(RecordingSession, "on", True)
-    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", lambda _: None)
+    monkeypatch.setattr(batch_recorder.READ_MONITOR, "begin", lambda _: None)
     recorder = batch_recorder.BatchRecorder()
     began = []
     assert recorder.began(0) is not None
@@ -57,19 +57,19 @@ def test_an_error_amid_a_batchs_begin_leaves_nothing_in_place(monkeypatch: pytes
     monkeypatch.setattr(SESSION, "_failed", False)
     monkeypatch.setattr(RecordingSession, "on", True)
     recorder, original = batch_recorder.BatchRecorder(), builtins.open
-    begin = batch_recorder.RECEIVER.begin
+    begin = batch_recorder.READ_MONITOR.begin
 
     def begin_and_fail(loader: int) -> None:
         begin(loader)
         assert builtins.open is not original
         raise KeyboardInterrupt  # as a signal does
 
-    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", begin_and_fail)
+    monkeypatch.setattr(batch_recorder.READ_MONITOR, "begin", begin_and_fail)
     with pytest.raises(KeyboardInterrupt):
         recorder.began(0)
     assert builtins.open is original
-    assert batch_recorder.RECEIVER.thread is None
-    monkeypatch.setattr(batch_recorder.RECEIVER, "prepare_process", lambda _: None)
+    assert batch_recorder.READ_MONITOR.thread is None
+    monkeypatch.setattr(batch_recorder.READ_MONITOR, "begin", lambda _: None)
     assert recorder.began(0) is not None
     recorder.failed()
 

@@ -121,7 +121,7 @@ def test_a_file_tells_of_itself_what_it_would(file: Path, flags: dict[str, Any])
     def told(found: Any) -> list[Any]:
         with found:
             names = ("mode", "name", "encoding", "errors", "newlines", "line_buffering")
-            layers = [found, getattr(found, "buffer", found), getattr(found, "raw_file", found)]
+            layers = [found, getattr(found, "buffer", found), getattr(found, "raw", found)]
             return [
                 [type(each).__name__ for each in layers], repr(found), found.fileno() > 2,
                 found.seekable(), found.writable(), found.read(), found.tell(),

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from headrace import (
-    Estimator,
+from headrace import Estimator, open_run
+from headrace.core.errors import LaunchError, RecordsError, UsageError
+from headrace.jobs.run_handle import RunHandle
+from headrace.sagemaker import (
     FileSystemInput,
     FrameworkProfile,
     InstanceGroup,
@@ -20,11 +22,8 @@ from headrace import (
     ProfilerRule,
     ShuffleConfig,
     TrainingInput,
-    open_run,
     rule_configs,
 )
-from headrace.core.errors import LaunchError, RecordsError, UsageError
-from headrace.jobs.run_handle import RunHandle
 from jobs import (
     alive,
     attempts_of,

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from webdataset import TarWriter
 
-from headrace import (
-    Estimator,
+from headrace import Estimator
+from headrace.core.errors import UsageError
+from headrace.sagemaker import (
     FileSystemInput,
     FrameworkProfile,
     InstanceGroup,
@@ -22,8 +23,7 @@ from headrace import (
     PyTorch,
     rule_configs,
 )
-from headrace import TrainingInput as SageMakersInput
-from headrace.core.errors import UsageError
+from headrace.sagemaker import TrainingInput as SageMakersInput
 from jobs import attempts_of
 
 # Case A: data-parallel training by SageMaker's library, from a prefix or a file system.

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)  # Ray starts some twenty processes
 
 LAUNCH = """
 import sys
-from headrace import InstanceGroup, PyTorch
+from headrace.sagemaker import InstanceGroup, PyTorch
 
 gpu_group = InstanceGroup("gpu", "ml.g5.xlarge", 1)
 cpu_group = InstanceGroup("cpu", "ml.c5.4xlarge", int(sys.argv[1]))

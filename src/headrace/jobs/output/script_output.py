@@ -195,7 +195,7 @@ class Tee:
 
 def raw_file(stream: IO[bytes]) -> RawTerminal:
     """Return the file behind a buffered stream, such as `sys.stdout.buffer`."""
-    terminal: RawTerminal = getattr(stream, "raw_file", stream)
+    terminal: RawTerminal = getattr(stream, "raw", stream)
     return terminal
 
 

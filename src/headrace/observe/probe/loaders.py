@@ -275,7 +275,7 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
         -1 if loader.batch_size is None else loader.batch_size,
         int(loader.pin_memory),
         int(loader.persistent_workers),
-        int(getattr(loader, "sorted_columns", True)),
+        int(getattr(loader, "in_order", True)),
         method,
     )
 
