@@ -1,4 +1,4 @@
-"""Arguments of a loader, checked and completed."""
+"""The checks and defaults of a loader's arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_exclusive(
 
 
 def check_executor(executor: object, timeout_s: float) -> None:
-    """Raise UsageError for an executor or a deadline that cannot be."""
+    """Raise UsageError for an unknown executor or a deadline that is not positive."""
     if isinstance(executor, str) and executor != "processes":
         raise UsageError(f"executor={executor!r}: give 'processes', or an executor object.")
     if timeout_s <= 0:
@@ -74,7 +74,7 @@ def check_executor(executor: object, timeout_s: float) -> None:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset is iterated, not indexed, as torch sees it."""
+    """Return whether torch would iterate a dataset rather than index it."""
     return not hasattr(dataset, "__getitem__") or isinstance(dataset, IterableDataset)
 
 
@@ -84,7 +84,7 @@ def draw_seed(generator: torch.Generator) -> int:
 
 
 def check_world_unchanged(made_for: World) -> None:
-    """Raise UsageError where the ranks have met since a loader was made for fewer."""
+    """Raise UsageError where the process group was set up after a loader was made for one rank."""
     now = current_world()
     if now.size > 1 and (now.rank, now.size) != (made_for.rank, made_for.size):
         raise UsageError(
@@ -95,7 +95,7 @@ def check_world_unchanged(made_for: World) -> None:
 
 
 def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
-    """Return how many worker processes to run; "auto" is this rank's share of the host's cores."""
+    """Return the number of worker processes; "auto" is this rank's share of the host's cores."""
     if num_workers == "auto":
         return max(1, usable_cores() // world.local_size)
     if not isinstance(num_workers, int) or num_workers < 0:
@@ -104,7 +104,7 @@ def resolve_workers(num_workers: int | Literal["auto"], world: World) -> int:
 
 
 def resolve_prefetch(batches: int | None, factor: int | None, workers: int) -> int:
-    """Return how many batches are made ahead."""
+    """Return the number of batches made ahead."""
     if batches is not None and factor is not None:
         raise UsageError("prefetch_batches and prefetch_factor exclude one another: give one.")
     if (batches is not None and batches < 1) or (factor is not None and factor < 1):
@@ -117,7 +117,7 @@ def resolve_prefetch(batches: int | None, factor: int | None, workers: int) -> i
 def dataset_shape(dataset: Any) -> tuple[str, int, NDArray[np.int64] | None]:
     """Return (fingerprint, samples, shard sizes or None) of a map-style dataset.
 
-    A dataset without a fingerprint of its own is known by its type and length.
+    Without a fingerprint of its own a dataset is identified by its type and length.
     """
     samples = len(dataset)
     if samples < 1:

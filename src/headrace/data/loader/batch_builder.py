@@ -1,8 +1,8 @@
-"""The builder of batches, and the specs of loader and batch that it works from.
+"""The batch builder, and the loader spec and batch specs that it works from.
 
-The same code runs in a worker, in the training process, and on another host. The unit of work is a
-number. Which samples belong to a batch, and which seeds they draw from, is in its spec; so any
-worker may make it, twice if need be, and the bytes are the same.
+The same code runs in a worker, in the training process, and on another host. A batch spec says
+which samples belong to the batch and which seeds they draw from; so any worker can make any batch,
+twice if need be, and the bytes are the same.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from headrace.sampling.seeds import batch_seed, combine, sample_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickledLoaderSpec:
-    """What workers of a loader have of its process, on this host and on others, for an iteration.
+    """What the workers of a loader get from its process, on this host and on others.
 
     Attributes:
-        content: The recipe, pickled.
+        content: The loader spec, pickled.
         folder: The working folder.
-        variables: Those of the process itself, as `env.own_variables` returns them.
+        variables: The process's own environment variables, as `env.own_variables` returns them.
     """
 
     content: bytes
@@ -45,21 +45,21 @@ class PickledLoaderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpec:
-    """All that a worker needs besides the order of a batch.
+    """Everything but the batch specs that a worker needs to make batches.
 
     Attributes:
         dataset: The map-style or iterable dataset.
-        collate_fn: Samples to batch; None stands for torch's `default_collate`.
+        collate_fn: Samples to batch; None means torch's `default_collate`.
         iterable: The dataset is iterated, not indexed.
-        batch_size: Samples a batch of an iterable dataset; None: each sample as it is.
+        batch_size: Samples a batch of an iterable dataset; None for single, uncollated samples.
         drop_last: Drop an iterable dataset's last, smaller batch.
         seed: The loader's seed.
         epoch: The epoch, where workers start anew each epoch (iterable datasets); otherwise 0.
         worker_init_fn: Called with the worker's number when a worker starts.
         rank: The rank; iterable datasets of different ranks draw differently.
-        switches: What the script has set in libraries for all its processes.
-        torch_seed: The base seed of a loader of torch's, whose workers' generators begin as torch
-            has them; None: of a loader of ours.
+        switches: Settings of libraries that the script changed, for all its processes.
+        torch_seed: The base seed of a torch DataLoader, whose workers seed their generators as
+            torch does; None for our own loader.
     """
 
     dataset: Any
@@ -76,7 +76,7 @@ class LoaderSpec:
 
     @property
     def draws_only_in_samples(self) -> bool:
-        """Whether all random draws happen while one sample is made, which can be made again."""
+        """Whether all random draws happen inside single samples, which can be made again."""
         return (
             isinstance(self.dataset, NativeDataset)
             and not self.iterable
@@ -85,7 +85,7 @@ class LoaderSpec:
         )
 
     def worker_seed(self, worker: int) -> int:
-        """Return what a worker's generators begin with."""
+        """Return the seed of a worker's generators."""
         if self.torch_seed is not None:
             return self.torch_seed + worker
         return combine(sample_seed(self.seed, self.epoch, worker), self.rank)
@@ -93,17 +93,17 @@ class LoaderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSpec:
-    """What batch number `batch` is made of.
+    """The samples and seeds of one batch.
 
     Attributes:
-        draws: What the seed of collating and of the device transform derives from: the batch's
+        draws: Number that the seed of collate_fn and device transform derives from: the batch's
             number in its epoch and the rank.
         epoch: The epoch.
-        indices: What the dataset is asked for, in this order.
+        indices: The dataset's indices, in this order.
         seed_ids: For each sample the number that its seed derives from.
-        single: The batch is one sample as it is, not collated (`batch_size=None`).
-        place: Of an iterable dataset: which batch of its worker's it is, from 0. Whoever has not
-            come so far passes over what is before it. None: the next one.
+        single: The batch is one uncollated sample (`batch_size=None`).
+        place: For an iterable dataset, the batch's number within its worker, from 0; a worker that
+            has made fewer skips up to it. None: the next batch.
     """
 
     draws: int
@@ -114,7 +114,7 @@ class BatchSpec:
     place: int | None = None
 
     def to_bytes(self) -> bytes:
-        """Return it pickled."""
+        """Return the spec pickled."""
         if all(type(index) is int for index in self.indices):
             return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
         content: bytes = cloudpickle.dumps(self)  # a sampler's keys may be of the script's classes
@@ -123,110 +123,112 @@ class BatchSpec:
 
 ALL_SAMPLES = -1
 SKIPPED_BATCHES = -2
-"""Progress of a worker that passes over batches: this, and one less for each of them."""
-_NEARLY_ALL = 8  # all but an eighth: one slow answer does not hold up the rest
+"""Progress of a worker that skips batches: this, and one less for each of them."""
+_NEARLY_ALL = 8  # of the reads, all but an eighth: one slow answer does not delay the rest
 
 
 class IterableExhausted(Exception):  # noqa: N818 - not an error: an iterable dataset came to its end
-    """This worker's share of an iterable dataset has no more batches."""
+    """This worker's partition of an iterable dataset has no more batches."""
 
 
 class BatchBuilder:
-    """Makes batches of one recipe.
+    """Makes the batches of one loader.
 
     Args:
-        recipe: What to make batches of.
-        on_progress: Told which sample of the batch at work is being made, -1 for all of them; -2
-            and below while batches are passed over.
+        loader_spec: What batches are made of.
+        on_progress: Called with the number of the sample being made, -1 for the whole batch, -2 and
+            below while batches are skipped.
     """
 
-    def __init__(self, recipe: LoaderSpec, on_progress: Callable[[int], None]) -> None:
-        self._loader_spec = recipe
+    def __init__(self, loader_spec: LoaderSpec, on_progress: Callable[[int], None]) -> None:
+        self._loader_spec = loader_spec
         self._on_progress = on_progress
-        self._plain = recipe.collate_fn is None
+        self._uses_own_collate = loader_spec.collate_fn is None
         self._iterator: Iterator[Any] | None = None
         self._place = 0  # of an iterable dataset's next batch
-        self._is_astray = False  # it could not pass over what was made before
-        self._ended = False
-        self._known = recipe.dataset if isinstance(recipe.dataset, NativeDataset) else None
-        self._get_many = getattr(recipe.dataset, "__getitems__", None)
+        self._has_lost_place = False  # an error came while it skipped batches
+        self._is_exhausted = False
+        self._native = (
+            loader_spec.dataset if isinstance(loader_spec.dataset, NativeDataset) else None
+        )
+        self._get_many = getattr(loader_spec.dataset, "__getitems__", None)
         self._samples_made = 0
 
     @property
     def prefetches(self) -> bool:
-        """Whether the dataset gains from starting to read a batch before it is made."""
-        return self._known is not None and self._known.reads_ahead
+        """Whether the dataset gains from starting reads before a batch is made."""
+        return self._native is not None and self._native.reads_ahead
 
-    def may_prefetch_batch(self, order: BatchSpec) -> bool:
-        """Whether nearly all that was begun for `order` has arrived.
+    def may_prefetch_batch(self, spec: BatchSpec) -> bool:
+        """Return whether nearly all reads of a batch have arrived, so that later ones may start.
 
-        Sooner, the reads for later batches would only delay it: the first batch above all.
+        Earlier, the reads of later batches would only delay this one, above all the first.
         """
-        return self._known is not None and (
-            self._known.reads_under_way() <= len(order.indices) // _NEARLY_ALL
+        return self._native is not None and (
+            self._native.reads_under_way() <= len(spec.indices) // _NEARLY_ALL
         )
 
-    def prefetch_batch(self, order: BatchSpec) -> None:
+    def prefetch_batch(self, spec: BatchSpec) -> None:
         """Let the dataset start the reads of a batch that will be made soon."""
-        if self._known is not None:
-            self._known.prefetch(order.indices)
+        if self._native is not None:
+            self._native.prefetch(spec.indices)
 
-    def make(self, order: BatchSpec, arena: Arena) -> bytes:
+    def make(self, spec: BatchSpec, arena: Arena) -> bytes:
         """Make the batch in `arena`; return the pickled (batch, bad samples, samples in it).
 
         Raises:
-            Exhausted: An iterable dataset has no more batches.
-            Exception: Whatever the dataset, the transform or collate_fn raise.
+            IterableExhausted: An iterable dataset has no more batches.
+            Exception: Any error of the dataset, the transform or collate_fn.
         """
         collecting: AbstractContextManager[list[Any]] = nullcontext([])
-        if self._known is not None:
-            collecting = self._known.collecting_bad()
+        if self._native is not None:
+            collecting = self._native.collecting_bad()
         with collecting as bad:
             if self._loader_spec.iterable:
-                batch = self._iterated(order, arena)
+                batch = self._iterated(spec, arena)
             else:
-                batch = self._indexed(order, arena)
-        # A sample that was made twice told of its fault twice.
+                batch = self._indexed(spec, arena)
+        # A sample that was made twice reported its fault twice.
         bad = list({record["sample"]: record for record in bad}.values())
         return encode_batch((batch, bad, self._samples_made), arena)
 
-    def _indexed(self, order: BatchSpec, arena: Arena) -> Any:
-        self._samples_made = len(order.indices)
-        if order.single:
-            return self._single(next(self._samples(order)), order)
-        if self._get_many is not None and self._known is None:
+    def _indexed(self, spec: BatchSpec, arena: Arena) -> Any:
+        self._samples_made = len(spec.indices)
+        if spec.single:
+            return self._single(next(self._samples(spec)), spec)
+        if self._get_many is not None and self._native is None:
             self._on_progress(ALL_SAMPLES)
-            seed_generators(batch_seed(self._loader_spec.seed, order.epoch, order.draws))
-            return self._collated(self._get_many(list(order.indices)), order, arena)
-        if self._plain:
+            seed_generators(batch_seed(self._loader_spec.seed, spec.epoch, spec.draws))
+            return self._collated(self._get_many(list(spec.indices)), spec, arena)
+        if self._uses_own_collate:
             try:
-                return collate(self._samples(order), len(order.indices), arena)
+                return collate(self._samples(spec), len(spec.indices), arena)
             except UnsupportedTypeError:
-                # Some other type: torch's function is asked, now and for all later batches. The
+                # An unsupported type: torch's function collates this and all later batches. The
                 # samples are made again: their seeds make them the same.
-                self._plain = False
-        return self._collated(list(self._samples(order)), order, arena)
+                self._uses_own_collate = False
+        return self._collated(list(self._samples(spec)), spec, arena)
 
-    def _samples(self, order: BatchSpec) -> Iterator[Any]:
-        self.prefetch_batch(order)
-        for done, (index, seed_id) in enumerate(zip(order.indices, order.seed_ids, strict=True)):
+    def _samples(self, spec: BatchSpec) -> Iterator[Any]:
+        self.prefetch_batch(spec)
+        for done, (index, seed_id) in enumerate(zip(spec.indices, spec.seed_ids, strict=True)):
             self._on_progress(done)
-            yield self._seeded(index, sample_seed(self._loader_spec.seed, order.epoch, seed_id))
+            yield self._seeded(index, sample_seed(self._loader_spec.seed, spec.epoch, seed_id))
 
     def _seeded(self, index: Any, seed: int) -> Any:
         imported = imported_generators()
         seed_generators(seed)
         sample = self._loader_spec.dataset[index]
         if imported != imported_generators():
-            # The dataset imported NumPy's generators, or torch, on the way, and may have drawn from
-            # what was not seeded. Made again, the sample is what every other worker makes.
+            # The dataset imported NumPy's generators, or torch, meanwhile, and may have drawn from
+            # unseeded ones. Made again, the sample is the one that every other worker makes.
             seed_generators(seed)
             sample = self._loader_spec.dataset[index]
         return sample
 
-    def _iterated(self, order: BatchSpec, arena: Arena) -> Any:
-        if order.place is not None:
-            self._pass_over_until(order.place)
+    def _iterated(self, spec: BatchSpec, arena: Arena) -> Any:
+        if spec.place is not None:
+            self._pass_over_until(spec.place)
         samples = self._next_batch()
         self._samples_made = len(samples)
         if self._loader_spec.batch_size is None:
@@ -234,39 +236,38 @@ class BatchBuilder:
         return self._collated(samples, None, arena)
 
     def _pass_over_until(self, place: int) -> None:
-        """Go on to a batch, past those that another worker in this one's place has made.
+        """Skip to a batch, past those of this partition that another worker has made.
 
-        All of them were made: a strand stays with the worker in whose hands a batch fails here. So
-        what is raised now is no repetition, and what comes after it would be lost, or come twice.
+        All of them were made: a failure when a batch was first made ends its partition's moves. So
+        an error here is a new one, and later batches would be lost or delivered twice.
         """
-        if place < self._place or self._is_astray:
+        if place < self._place or self._has_lost_place:
             raise LoaderError(
                 f"Batch {place} of worker {_worker_number()} of an iterable dataset cannot be "
                 "made: its "
                 f"place was lost at batch {self._place}. Begin the epoch anew."
             )
         while self._place < place:
-            at = self._place
-            self._on_progress(SKIPPED_BATCHES - at)
-            self._is_astray = True
+            skipped = self._place
+            self._on_progress(SKIPPED_BATCHES - skipped)
+            self._has_lost_place = True
             try:
                 self._pass_over()
             except IterableExhausted:
                 raise LoaderError(
                     f"Worker {_worker_number()} of an iterable dataset came to its end after "
-                    f"{at} batches "
+                    f"{skipped} batches "
                     f"when it was gone through again, and had given {place} or more before. The "
                     "dataset has to give every worker the same samples each time it is iterated in "
                     "an epoch."
                 ) from None
             except Exception as error:
                 error.add_note(
-                    f"This was raised while batch {at} of worker {_worker_number()} was passed "
-                    "over: it "
-                    f"had been made elsewhere, and batch {place} was to come next."
+                    f"This was raised while batch {skipped} of worker {_worker_number()} was "
+                    f"passed over: it had been made elsewhere, and batch {place} was to come next."
                 )
                 raise
-            self._is_astray = False
+            self._has_lost_place = False
         self._on_progress(0)
 
     def _pass_over(self) -> None:
@@ -285,49 +286,49 @@ class BatchBuilder:
     def _next_samples(self, count: int) -> list[Any]:
         """Return the next samples of an iterable dataset, fewer at its end.
 
-        An iterator that has ended is not asked again: some begin anew, and would never end.
+        An iterator that has ended is not advanced again: some restart, and would never end.
         """
         if self._iterator is None:
             self._iterator = iter(self._loader_spec.dataset)
         samples: list[Any] = []
-        while len(samples) < count and not self._ended:
+        while len(samples) < count and not self._is_exhausted:
             try:
                 samples.append(next(self._iterator))
             except StopIteration:
-                self._ended = True
+                self._is_exhausted = True
         return samples
 
-    def _single(self, sample: Any, order: BatchSpec | None) -> Any:
+    def _single(self, sample: Any, spec: BatchSpec | None) -> Any:
         if self._loader_spec.collate_fn is not None:
-            return self._by_user(sample, order)
+            return self._by_user(sample, spec)
         from torch.utils.data import default_convert
 
         return default_convert(sample)
 
-    def _collated(self, samples: Any, order: BatchSpec | None, arena: Arena) -> Any:
+    def _collated(self, samples: Any, spec: BatchSpec | None, arena: Arena) -> Any:
         self._on_progress(ALL_SAMPLES)
         if self._loader_spec.collate_fn is not None:
-            return self._by_user(samples, order)
-        if self._plain:
+            return self._by_user(samples, spec)
+        if self._uses_own_collate:
             try:
                 return collate(iter(samples), len(samples), arena)
             except UnsupportedTypeError:
-                self._plain = False
+                self._uses_own_collate = False
         from torch.utils.data import default_collate
 
         with without_worker_info():
             return default_collate(samples)
 
-    def _by_user(self, samples: Any, order: BatchSpec | None) -> Any:
+    def _by_user(self, samples: Any, spec: BatchSpec | None) -> Any:
         assert self._loader_spec.collate_fn is not None
-        if order is not None:
-            seed_generators(batch_seed(self._loader_spec.seed, order.epoch, order.draws))
+        if spec is not None:
+            seed_generators(batch_seed(self._loader_spec.seed, spec.epoch, spec.draws))
         with without_worker_info():
             return self._loader_spec.collate_fn(samples)
 
 
 def _worker_number() -> int:
-    """Return this worker's number, as torch tells it."""
+    """Return this worker's number, according to torch."""
     from torch.utils.data import get_worker_info
 
     worker = get_worker_info()

@@ -1,4 +1,4 @@
-"""The batch specs of an iteration, by plan, sampler or iteration, and the loader's state."""
+"""The batch specs of an iteration (from a plan, a sampler or an iterable), and its state."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class BatchSpecs(Protocol):
         ...
 
     def __iter__(self) -> Iterator[BatchSpec]:
-        """Iterate over the orders that are still to be delivered."""
+        """Iterate over the specs of the batches still to be delivered."""
         ...
 
     def position_after(self, delivered: int) -> int:
-        """Return the epoch's position after so many deliveries: all that resuming needs."""
+        """Return the epoch's position after `delivered` batches: all that resuming needs."""
         ...
 
 
@@ -37,7 +37,7 @@ class PlanBatchSpecs:
         plan: The plan of the epoch, from the position where it is resumed.
         rank: This rank.
         world: The world size.
-        single: Each batch is one sample as it is.
+        single: Each batch is one uncollated sample.
     """
 
     plan: Plan
@@ -46,7 +46,7 @@ class PlanBatchSpecs:
     single: bool = False
 
     def __iter__(self) -> Iterator[BatchSpec]:
-        """Iterate over this rank's part of each global batch."""
+        """Iterate over the specs of this rank's part of each global batch."""
         first_batch = self.plan.start // self.plan.global_batch
         for number in range(self.plan.num_batches(self.world)):
             samples = self.plan.batch(number, self.rank, self.world).tolist()
@@ -59,19 +59,19 @@ class PlanBatchSpecs:
             )
 
     def position_after(self, delivered: int) -> int:
-        """Return the global position after so many deliveries."""
+        """Return the global position after `delivered` batches."""
         return self.plan.position_after(delivered - 1, self.world) if delivered else self.plan.start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerBatchSpecs:
-    """A given batch sampler's batches, as they are; a position counts this rank's batches.
+    """The batches of a given sampler, unchanged; a position counts this rank's batches.
 
     Attributes:
         batches: Yields lists of indices; or single indices where `single`.
         epoch: The epoch.
-        start: How many batches were delivered before: they are passed over by their indices.
-        single: Each batch is one sample as it is.
+        start: Batches delivered before, which are skipped by their indices.
+        single: Each batch is one uncollated sample.
         rank: This rank: samplers of different ranks draw differently.
         world: The world size.
     """
@@ -84,7 +84,7 @@ class SamplerBatchSpecs:
     world: int = 1
 
     def __iter__(self) -> Iterator[BatchSpec]:
-        """Iterate over the sampler's batches. A sample's seed derives from its place in them."""
+        """Iterate over the sampler's batches; a sample's seed derives from its place among them."""
         place = 0
         for number, batch in enumerate(self.batches):
             indices = [batch] if self.single else list(batch)
@@ -100,17 +100,17 @@ class SamplerBatchSpecs:
                 )
 
     def position_after(self, delivered: int) -> int:
-        """Return how many batches of the sampler are delivered."""
+        """Return the number of the sampler's batches that are delivered."""
         return self.start + delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterableBatchSpecs:
-    """Orders for an iterable dataset, which itself knows what comes next.
+    """The batch specs of an iterable dataset, which itself decides what comes next.
 
     Attributes:
         epoch: The epoch.
-        start: How many batches were delivered before; they are made again and passed over.
+        start: Batches delivered before, which are made again and skipped.
         rank: This rank.
         world: The world size.
     """
@@ -126,13 +126,13 @@ class IterableBatchSpecs:
             yield BatchSpec(draws=number * self.world + self.rank, epoch=self.epoch)
 
     def position_after(self, delivered: int) -> int:
-        """Return how many batches are delivered."""
+        """Return the number of batches that are delivered."""
         return self.start + delivered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCount:
-    """Where an epoch of a given sampler or of an iterable dataset stands.
+    """The position in an epoch of a given sampler or of an iterable dataset.
 
     Attributes:
         epoch: The epoch.
@@ -140,9 +140,8 @@ class BatchCount:
         seed: The loader's seed.
         world: The world size.
         batch_size: Samples a batch on this rank.
-        workers: That an iterable dataset is shared among; 0 for a sampler.
-        shuffled: How a Ray Dataset's samples are shuffled together: in windows of so many; 0: as
-            they are.
+        workers: Workers that share an iterable dataset; 0 for a sampler.
+        shuffled: Window, in samples, in which a Ray Dataset is shuffled; 0 if it is not shuffled.
     """
 
     epoch: int

@@ -1,9 +1,9 @@
-"""torch's `default_collate` without torch: each sample is copied straight to its row.
+"""A `default_collate` without torch that copies each sample straight to its row of the batch.
 
-The meaning is that of `torch.utils.data.default_collate`: arrays, tensors and numbers are stacked
-to tensors, dicts and sequences are collated by member, strings and bytes become lists. Where a
-sample holds something else (a type that the user has registered with torch, say), torch's own
-function is called.
+It behaves as `torch.utils.data.default_collate`: arrays, tensors and numbers are stacked to
+tensors,
+dicts and sequences are collated element by element, strings and bytes become lists. Where a sample
+holds another type (one that the user has registered with torch, say), torch's function is called.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from headrace.data.loader.serialization import Arena, PlacedArray, place_array
 
 
 class UnsupportedTypeError(TypeError):
-    """A sample holds something that this module does not collate; torch's function is asked."""
+    """A sample holds a type that this module does not collate; torch's function is used."""
 
 
 class BatchColumn(Protocol):
-    """One member of the samples, gathered over the batch."""
+    """The values of one field of the samples, gathered over the batch."""
 
     def add(self, row: int, value: Any) -> None:
-        """Take the value of sample number `row`."""
+        """Store the value of sample number `row`."""
 
     def result(self) -> Any:
-        """Return the collated member."""
+        """Return the collated values."""
 
 
 def collate(samples: Iterator[Any], count: int, arena: Arena) -> Any:
-    """Collate `count` samples as they come, each written to its row in `arena` at once.
+    """Collate `count` samples as they come, writing each to its row in `arena` at once.
 
     Raises:
-        NotPlainError: A sample holds a type only torch's `default_collate` may know.
-        ValueError, TypeError, KeyError: Samples do not agree in shape, type or members.
+        UnsupportedTypeError: A sample holds a type that only torch's `default_collate` may know.
+        ValueError, TypeError, KeyError: Samples differ in shape, type or fields.
     """
     first = next(samples)
     column = column_for(first, count, arena)
@@ -54,7 +54,7 @@ _PLAIN_NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}  # torch's d
 
 
 def column_for(example: Any, count: int, arena: Arena) -> BatchColumn:
-    """Return the column that gathers values like `example`; raises NotPlainError."""
+    """Return a column for values like `example`; raises UnsupportedTypeError."""
     column: BatchColumn
     torch = sys.modules.get("torch")
     match example:
@@ -94,7 +94,7 @@ class _ArrayColumn:
                 f"collate_fn that can batch arrays of different sizes."
             )
         if value.dtype != self._dtype:
-            # torch promotes a stack of different dtypes; so the whole batch is left to it.
+            # torch promotes a stack of different dtypes, so it collates the whole batch.
             raise UnsupportedTypeError(f"dtypes {value.dtype} and {self._dtype} in one batch")
         self._arena.write(self._placed.offset, row * self._row_bytes, value)
 
@@ -176,7 +176,7 @@ class _DictColumn:
 
 
 def _member_column(example: Any, count: int, arena: Arena) -> BatchColumn:
-    """Return the column of a sequence's member: there, torch makes strings tuples, not lists."""
+    """Return a column for an element of a sequence: there, torch makes strings tuples."""
     if isinstance(example, (str, bytes)):
         return _ListColumn(count, tuple)
     return column_for(example, count, arena)
@@ -185,7 +185,7 @@ def _member_column(example: Any, count: int, arena: Arena) -> BatchColumn:
 class _SequenceColumn:
     def __init__(self, example: Sequence[Any], count: int, arena: Arena) -> None:
         self._columns = [_member_column(value, count, arena) for value in example]
-        # As torch does it: a tuple becomes a list, a named tuple stays one.
+        # As in torch, a tuple becomes a list, a named tuple stays one.
         self._make: Callable[[list[Any]], Any] = getattr(type(example), "_evict", list)
         if self._make is list and type(example) not in {tuple, list}:
             raise UnsupportedTypeError(f"cannot place a {type(example).__name__}")

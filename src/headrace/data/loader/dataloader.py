@@ -1,4 +1,4 @@
-"""`headrace.DataLoader`: torch's arguments, our order, our workers."""
+"""`headrace.DataLoader`: torch's arguments, a planned order, and a pool of workers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _LOADER_NUMBERS = itertools.count()  # the same on every rank: scripts make thei
 
 
 class DataLoader:
-    """Batches of a dataset, in an order that is arithmetic, made by whoever is free.
+    """Batches of a dataset in a computed order, made by whichever worker is free.
 
     Takes `torch.utils.data.DataLoader`'s arguments with their meaning, for any map-style or
     iterable dataset. Without a sampler the plan decides which sample goes into which batch of which
@@ -81,7 +81,7 @@ class DataLoader:
     Args:
         dataset: Map-style (`__getitem__`, `__len__`) or iterable; or a Ray Dataset, or an iterator
             of one, whose batches are its columns as a dict of tensors.
-        batch_size: Samples a batch on this rank; None gives samples as they are, uncollated.
+        batch_size: Samples a batch on this rank; None yields single samples, uncollated.
         shuffle: Shuffle anew each epoch.
         seed: Decides the order and every sample's random draws.
         num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
@@ -89,8 +89,8 @@ class DataLoader:
         drop_last: Drop the tail that does not fill a global batch, instead of splitting it.
         collate_fn: List of samples to batch; torch's `default_collate` by default. For a Ray
             Dataset: a batch's columns, as NumPy arrays, to batch.
-        sampler: Yields this rank's indices, used as they are; excludes `shuffle`.
-        batch_sampler: Yields this rank's lists of indices, used as they are.
+        sampler: Yields this rank's indices, used unchanged; excludes `shuffle`.
+        batch_sampler: Yields this rank's lists of indices, used unchanged.
         prefetch_batches: Batches made ahead; two a worker by default.
         device: Where tensors are moved, asynchronously on CUDA.
         global_batch: Samples a batch over all ranks, fixed across world sizes; excludes
@@ -100,14 +100,14 @@ class DataLoader:
         rank, world: This rank and the world size; by default of the process group or torchrun.
         timeout_s: Longest wait for one batch, in seconds.
         lanes: How many samples in a row come from different parts of the dataset; about 64.
-        window: Samples of a lane that are shuffled together; about one shard by default. Of a Ray
-            Dataset: samples that are; 8 global batches by default.
+        window: Samples of a lane that are shuffled together; about one shard by default. For a Ray
+            Dataset, 8 global batches by default.
         worker_init_fn: Called with the worker's number when a worker starts.
         prefetch_factor: torch's spelling of `prefetch_batches`: batches ahead for each worker.
         timeout: torch's spelling of `timeout_s`; 0 leaves it.
         generator: torch's spelling of `seed`: the seed is drawn from it.
         pin_memory: Deliver tensors in pinned memory, where there is CUDA.
-        persistent_workers: Accepted; workers are kept as long as the dataset does not change.
+        persistent_workers: Accepted; workers live until the dataset changes.
         multiprocessing_context: Accepted; workers are forked from a small server in any case.
         in_order: Accepted; batches come in order in any case, and no worker waits for it.
         pin_memory_device: Accepted; tensors are pinned for the current device, as in newer torch.
@@ -156,7 +156,7 @@ class DataLoader:
         self.timeout_s = timeout or timeout_s
         self.seed = seed if generator is None else draw_seed(generator)
         self.world = current_world(rank, world)
-        self._is_placed = rank is not None  # by the caller, whatever the process group says
+        self._is_placed = rank is not None  # by the caller, not by the process group
         check_exclusive(
             iterable=self.iterable and not self.is_ray_dataset,
             shuffle=shuffle,
@@ -180,7 +180,7 @@ class DataLoader:
     def _get_ready(self) -> None:
         self._number = next(_LOADER_NUMBERS)
         self._stats = LoaderStats()
-        self._epoch = 0  # of the iteration at work, or of the one that comes next
+        self._epoch = 0  # of the current iteration, or of the next one
         self._progress: IterationProgress | None = None  # of the newest iteration
         self._resumed: LoaderState | None = None
         self._idle: list[Executor] = []
@@ -199,13 +199,13 @@ class DataLoader:
             self._idle.append(self._new_executor())  # early, so that the first batch is soon there
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next epoch, or go on where a loaded state stands."""
+        """Begin the next epoch, or continue from a loaded state."""
         began_ns = time.monotonic_ns()
         if not self._is_placed:
             check_world_unchanged(self.world)
         state, epoch = self._resumed, self.epoch
         if state is None and self._progress is not None and not self._progress.finished:
-            epoch += 1  # an iteration that was left: the next one is another epoch
+            epoch += 1  # that iteration was abandoned: the next one is another epoch
         executor = self._executor()
         try:
             executor.start(self._loader_spec(epoch))
@@ -229,7 +229,7 @@ class DataLoader:
         )
 
     def __len__(self) -> int:
-        """Return how many batches an epoch has on this rank; TypeError where that is unknown."""
+        """Return the number of batches of an epoch on this rank; TypeError where it is unknown."""
         if self._planned:
             return self._plan(0).num_batches(self.world.size)
         if self.is_ray_dataset:
@@ -241,24 +241,24 @@ class DataLoader:
 
     @property
     def epoch(self) -> int:
-        """The epoch at work; before the first and after each one, the epoch that comes next."""
+        """The current epoch; before the first and between epochs, the next one."""
         if self._resumed is not None:
             return self._resumed.epoch
         return self._epoch + (self._progress is not None and self._progress.finished)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this loader stands: under 1 KB, valid at any world size and worker count.
+        """Return this loader's state: under 1 KB, valid at any world size and worker count.
 
-        Taken inside the loop it speaks of the batches delivered so far; the batch just received
-        counts as delivered. Taken after the loop it is the next epoch's begin.
+        Inside the loop it covers the batches delivered so far, the one just received included.
+        After the loop it is the start of the next epoch.
         """
         return state_to_dict(self._state())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict()` was taken.
+        """Make the next iteration continue where `state_dict()` was taken.
 
         Raises:
-            CheckpointError: It is damaged, or of a loader of another kind.
+            CheckpointError: The state is damaged, or of a loader of another kind.
             DatasetError: It belongs to another dataset.
         """
         state = state_from_dict(state_dict, planned=self._planned)
@@ -270,7 +270,7 @@ class DataLoader:
         self._resumed = state
 
     def stats(self) -> LoaderStats:
-        """Return what was delivered and how long the script waited for it; it goes on counting."""
+        """Return the running counts of batches and samples delivered and of the time waited."""
         return self._stats
 
     @property
@@ -280,12 +280,12 @@ class DataLoader:
     def _state(self) -> LoaderState:
         if self._resumed is not None:
             return self._resumed
-        under_way = None
+        current = None
         if self._progress is not None and not self._progress.finished:
-            under_way = self._progress
-        position = under_way.position() if under_way is not None else 0
-        if under_way is not None and isinstance(under_way.orders, PlanBatchSpecs):
-            return under_way.orders.plan.state_at(position)
+            current = self._progress
+        position = current.position() if current is not None else 0
+        if current is not None and isinstance(current.orders, PlanBatchSpecs):
+            return current.orders.plan.state_at(position)
         if self._planned:
             return self._plan(self.epoch).state_at(0)
         return self._count(self.epoch, position)
@@ -302,7 +302,7 @@ class DataLoader:
         )
 
     def _shared_among(self) -> int:
-        """Return among how many workers an iterable dataset is shared."""
+        """Return the number of workers that share an iterable dataset."""
         given = self._executor_given
         return max(self.num_workers if given is None else given.workers, 1)
 
@@ -379,7 +379,7 @@ class DataLoader:
         return BadSampleBudget(f"{self._number}/{self._epoch}", self.world, rate)
 
     def _executor(self) -> Executor:
-        """Return the executor for an iteration that begins: one that idles, or another."""
+        """Return an executor for a new iteration: an idle one that is usable, or a new one."""
         if self._executor_given is not None:
             return self._executor_given
         while self._idle:
@@ -396,12 +396,12 @@ class DataLoader:
         return lambda: release_executor(executor, idle if closer.alive else None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the processes behind: a copied or unpickled loader makes its own, and goes on."""
-        kept = {name: value for name, value in self.__dict__.items() if name != "_closer"}
-        return {**kept, "_idle": [], "_progress": None, "_resumed": self._state()}
+        """Return the state without processes: a copied or unpickled loader starts its own."""
+        state = {name: value for name, value in self.__dict__.items() if name != "_closer"}
+        return {**state, "_idle": [], "_progress": None, "_resumed": self._state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin with no process."""
+        """Restore the state; executors are created when they are needed."""
         self.__dict__.update(state)
         self._closer = weakref.finalize(self, close_executors, self._idle)
 

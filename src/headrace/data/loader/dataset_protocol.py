@@ -1,4 +1,4 @@
-"""The base of datasets that tell the loader their shards, read ahead and replace bad samples."""
+"""The base class of datasets that know their shards, read ahead and replace bad samples."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 
 class NativeDataset:
-    """Base of map-style datasets that know their shards, read ahead, and replace bad samples.
+    """A map-style dataset that knows its shards, reads ahead and replaces bad samples.
 
-    The loader asks for these by type, never by the names of attributes: a user's dataset may have
+    The loader recognises it by type, never by the names of attributes: a user's dataset may have
     an attribute called `prefetch` that means something else.
 
     Attributes:
         fingerprint: Identifies the dataset's content; the order depends on it.
-        shard_sizes: int64[shards], samples of each shard; None where each sample is its own.
-        reads_ahead: Whether reads are worth starting before their samples are asked for.
+        shard_sizes: int64[shards], samples of each shard; None where there are no shards.
+        reads_ahead: Whether reads are worth starting before their samples are needed.
         max_bad_rate: Share of bad samples above which loading stops, from the third one on.
-        modules: What workers will import when they read; better before they are forked.
+        modules: Modules that workers import when they read; imported before workers are forked.
     """
 
     fingerprint: str
@@ -31,10 +31,10 @@ class NativeDataset:
     modules: Sequence[str] = ()
 
     def prefetch(self, samples: Sequence[int]) -> None:
-        """Begin to read these samples; by default there is nothing to begin."""
+        """Start the reads of these samples; does nothing by default."""
 
     def reads_under_way(self) -> int:
-        """Return how many of the reads that were begun have not arrived."""
+        """Return the number of started reads that have not arrived."""
         return 0
 
     def describe(self, sample: int) -> str:
@@ -43,5 +43,5 @@ class NativeDataset:
 
     @contextmanager
     def collecting_bad(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Hand the records of bad samples met meanwhile to the caller, who writes them down."""
+        """Collect the records of bad samples met inside the context, for the caller to write."""
         yield []

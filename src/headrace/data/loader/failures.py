@@ -1,4 +1,4 @@
-"""Exceptions of a worker, brought to the caller with their sample and traceback."""
+"""A worker's exception in serialised form, with its sample and traceback."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from headrace.data.loader.dataset_protocol import NativeDataset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """What went wrong while a batch was made.
+    """An exception that was raised while a batch was made.
 
     Attributes:
         summary: The exception's type and text.
         traceback: The worker's traceback as text.
-        sample: Which sample it was, as far as that is known.
+        sample: Which sample it was, as far as known.
         error: The pickled exception, or None where it cannot be pickled.
     """
 
@@ -54,18 +54,18 @@ class BatchFailure:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> BatchFailure:
-        """Return the failure that `to_bytes` told."""
+        """Return the failure that `to_bytes` wrote."""
         summary, traceback, sample, error = pickle.loads(content)
         return cls(summary=summary, traceback=traceback, sample=sample, error=error)
 
     def cause(self) -> Any:
-        """Return the exception itself, None where it cannot be had here."""
+        """Return the original exception, or None where it cannot be unpickled here."""
         with contextlib.suppress(Exception):  # its class may be anything
             return pickle.loads(self.error) if self.error is not None else None
         return None
 
     def in_caller(self, where: str) -> HeadraceError:
-        """Return what the caller raises: Headrace's own errors as they are, others as WorkerError.
+        """Return the exception for the caller: Headrace's own errors unchanged, others wrapped.
 
         Args:
             where: Rank and worker, for the message.
@@ -73,19 +73,16 @@ class BatchFailure:
         cause = self.cause()
         if isinstance(cause, HeadraceError):
             return cause
-        told = WorkerError(
+        error = WorkerError(
             f"{where}: {self.summary}\nwhile making {self.sample}.\n"
             f"The worker's traceback:\n{self.traceback}"
         )
-        told.__cause__ = cause
-        return told
+        error.__cause__ = cause
+        return error
 
 
 def describe_sample(dataset: Any, index: Any) -> str:
-    """Return what is known of a sample: its number, and its key and shard where the dataset tells.
-
-    A `NativeDataset` tells more than its number, unless the number itself is what is wrong.
-    """
+    """Return a sample's number; a `NativeDataset` adds its key and shard."""
     if index is None:
         return "the batch"
     if isinstance(dataset, NativeDataset):
@@ -95,5 +92,5 @@ def describe_sample(dataset: Any, index: Any) -> str:
 
 
 def sample_at(indices: Sequence[Any], done: int) -> Any:
-    """Return the sample that a progress speaks of, None where it is the batch as a whole."""
+    """Return the index of the sample that a progress number means; None for the whole batch."""
     return indices[done] if 0 <= done < len(indices) else None

@@ -1,4 +1,4 @@
-"""One iteration over a loader: batches in order, their transfer to the device, statistics."""
+"""One iteration over a loader: batches in order, their copies to the device, statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.sampling.seeds import batch_seed
 
 @dataclass(slots=True, kw_only=True)
 class LoaderStats:
-    """What one loader has delivered since it was made, or since `reset`.
+    """Counts and times of one loader, since it was made or since `reset`.
 
     Attributes:
         batches: Batches delivered.
@@ -45,14 +45,14 @@ class LoaderStats:
         return self.wait_ns / self.elapsed_ns if self.elapsed_ns else 0.0
 
     def reset(self) -> None:
-        """Begin anew, at an epoch's start for example."""
+        """Set all counts to zero, at the start of an epoch for example."""
         self.batches = self.samples = self.wait_ns = self.elapsed_ns = self.first_batch_ns = 0
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return `batch` with every tensor in its dicts, lists and tuples replaced by `change(it)`.
 
-    Objects of other kinds are left as they are.
+    Other objects stay the same.
     """
     match batch:
         case torch.Tensor():
@@ -73,7 +73,7 @@ class DeviceTransfer:
     """Copies batches to a device and applies the transform there.
 
     On CUDA a batch is copied into pinned memory and from there on a side stream, so that the copy
-    overlaps with the step at work; the consuming stream waits for it on the device, never here.
+    overlaps with the current step; the consuming stream waits on the device, the host never does.
 
     Args:
         device: Where batches go; None leaves them where they are. "cuda" without a number is the
@@ -94,7 +94,7 @@ class DeviceTransfer:
         self._pins = pin_memory and torch.cuda.is_available()
         self._transform = transform
         self._stream: torch.cuda.Stream | None = None  # from the first batch on, for CUDA
-        # Pinned sources of copies that may still be under way, with the event that ends each.
+        # Pinned sources of copies that may be unfinished, with the event that ends each.
         self._under_way: deque[tuple[torch.cuda.Event, Any]] = deque()
 
     def __call__(self, batch: Any, seed: int) -> Any:
@@ -109,14 +109,14 @@ class DeviceTransfer:
             return batch
         on_cuda = self._device if self._stream is not None else None
         with torch.random.fork_rng(devices=[on_cuda] if on_cuda is not None else []):
-            # Not torch.manual_seed: it would seed every accelerator, and fork_rng puts back one.
+            # Not torch.manual_seed: it would seed every accelerator, and fork_rng restores one.
             torch.default_generator.manual_seed(seed)
             if on_cuda is not None:
                 torch.cuda.default_generators[on_cuda.index or 0].manual_seed(seed)
             return self._transform(batch)
 
     def _begun(self, device: torch.device) -> torch.cuda.Stream:
-        """Settle on the device: a script may make its loader first and choose its device then."""
+        """Fix the device number now: a script may choose its device after it made its loader."""
         number = torch.cuda.current_device() if device.index is None else device.index
         self._device = torch.device(device.type, number)
         self._stream = torch.cuda.Stream(self._device)
@@ -140,13 +140,13 @@ class DeviceTransfer:
 
 @dataclass(slots=True)
 class IterationProgress:
-    """How far an iteration is; it outlives the iteration.
+    """The progress of an iteration; it outlives the iteration.
 
     Attributes:
-        orders: What the iteration is made of.
-        delivered: How many batches the script has been given.
-        samples: How many samples were in them.
-        finished: The script was told that there are no more.
+        orders: The batch specs of the iteration.
+        delivered: Batches that the script has received.
+        samples: Samples in them.
+        finished: The script has received StopIteration.
     """
 
     orders: BatchSpecs
@@ -155,18 +155,18 @@ class IterationProgress:
     finished: bool = False
 
     def position(self) -> int:
-        """Return the epoch's position after what was delivered so far."""
+        """Return the epoch's position after the batches delivered so far."""
         return self.orders.position_after(self.delivered)
 
     def seen_with(self, samples: int) -> int:
-        """Return how many samples all ranks have been given after one more batch, or about."""
+        """Return about how many samples all ranks have received after one more batch."""
         if isinstance(self.orders, PlanBatchSpecs):
             return self.orders.position_after(self.delivered + 1)
         return (self.samples + samples) * self.orders.world
 
 
 class BatchStream(Iterator[Any]):
-    """Gives orders out ahead, takes batches in order, and counts what was delivered."""
+    """Submits batch specs ahead, returns batches in order, and counts those delivered."""
 
     def __init__(
         self,
@@ -186,8 +186,8 @@ class BatchStream(Iterator[Any]):
         self._ended = False
         self._progress = progress
         self._upcoming: Iterator[BatchSpec] = iter(progress.orders)
-        self._given_all = False
-        self._given: list[BatchSpec] = []
+        self._all_submitted = False
+        self._in_flight: list[BatchSpec] = []
         self._executor = executor
         self._seed = seed
         self._feed = feed
@@ -196,28 +196,28 @@ class BatchStream(Iterator[Any]):
         self._timeout_s = timeout_s
         self._on_end = on_end
         self._is_taken = is_taken
-        self._survives_errors = survives_errors  # of a batch: the next one can be asked for
+        self._survives_errors = survives_errors  # the script may go on with the next batch
         self._working = set(range(max(executor.workers, 1)))
-        # An iterable dataset cannot be told where to begin: what was delivered is made again.
-        orders = progress.orders
-        self._to_pass_over = orders.start if isinstance(orders, IterableBatchSpecs) else 0
+        # An iterable dataset has no start position: delivered batches are made again.
+        specs = progress.orders
+        self._to_skip = specs.start if isinstance(specs, IterableBatchSpecs) else 0
         self._stats.first_batch_ns = 0
         self._give_out()
-        # The script has waited since `iter(loader)`, for workers to start in the first epoch.
+        # The script has waited since `iter(loader)`; in the first epoch for workers to start.
         self._began_ns = self._stepped_ns = began_ns
         self._account(began_ns)
 
     def __next__(self) -> Any:
-        """Return the next batch; raises what the workers met, LoaderTimeoutError, StopIteration."""
+        """Return the next batch; raises workers' errors, LoaderTimeoutError, StopIteration."""
         if self._ended:
             raise StopIteration
         if self._is_taken():
-            self._ended = True  # what the executor does is the other's
+            self._ended = True  # the executor works for the other iteration
             raise LoaderError(
                 "Another iteration has taken the executor of this one. Give each loader that is "
                 "iterated over meanwhile an executor of its own."
             )
-        asked_ns = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         try:
             batch = self._next_batch()
         except BaseException as error:
@@ -225,7 +225,7 @@ class BatchStream(Iterator[Any]):
                 self.end()
             raise
         finally:
-            self._account(asked_ns)
+            self._account(start_ns)
         self._stats.batches += 1
         if not self._stats.first_batch_ns:
             self._stats.first_batch_ns = self._stepped_ns - self._began_ns
@@ -233,23 +233,23 @@ class BatchStream(Iterator[Any]):
 
     def _next_batch(self) -> Any:
         self._give_out()
-        while self._given:
+        while self._in_flight:
             try:
-                made = self._executor.next_made(self._timeout_s, self._give_out)
+                built = self._executor.next_made(self._timeout_s, self._give_out)
             except WorkerError:
-                self._given.pop(0)
+                self._in_flight.pop(0)
                 raise
-            order = self._given.pop(0)
-            if made.exhausted:
-                self._note_exhausted(made.batch)
+            spec = self._in_flight.pop(0)
+            if built.exhausted:
+                self._note_exhausted(built.batch)
                 self._give_out()
                 continue
-            if self._to_pass_over:
-                self._to_pass_over -= 1
+            if self._to_skip:
+                self._to_skip -= 1
                 self._give_out()
                 continue
-            return self._deliver(order, made)
-        if self._working and not self._given_all:
+            return self._deliver(spec, built)
+        if self._working and not self._all_submitted:
             raise LoaderError(
                 "No batch can be ordered: the executor has no room although none is under way."
             )
@@ -257,49 +257,49 @@ class BatchStream(Iterator[Any]):
         self._progress.finished = True
         raise StopIteration
 
-    def _deliver(self, order: BatchSpec, made: BuiltBatch) -> Any:
+    def _deliver(self, spec: BatchSpec, built: BuiltBatch) -> Any:
         number = self._progress.delivered
         self._budget.check(number)
-        batch = self._fed(made.content, batch_seed(self._seed, order.epoch, order.draws))
-        if made.bad:  # first: should that fail, the batch was not delivered
-            self._budget.note(made.bad, number, self._progress.seen_with(made.samples))
+        batch = self._transferred(built.content, batch_seed(self._seed, spec.epoch, spec.draws))
+        if built.bad:  # before the count: if it raises, the batch was not delivered
+            self._budget.note(built.bad, number, self._progress.seen_with(built.samples))
         self._progress.delivered += 1
-        self._progress.samples += made.samples
-        self._stats.samples += made.samples
+        self._progress.samples += built.samples
+        self._stats.samples += built.samples
         return batch
 
-    def _fed(self, content: Any, seed: int) -> Any:
+    def _transferred(self, content: Any, seed: int) -> Any:
         try:
             return self._feed(content, seed)
-        except StopIteration as error:  # a loop over this stream would take it for the end
+        except StopIteration as error:  # a `for` loop would end silently
             raise RuntimeError("The device_transform raised StopIteration.") from error
 
     def _give_out(self) -> None:
         while self._working and self._executor.has_room():
-            order = next(self._upcoming, None)
-            if order is None:
-                self._given_all = True
+            spec = next(self._upcoming, None)
+            if spec is None:
+                self._all_submitted = True
                 return
-            self._executor.submit(order)
-            self._given.append(order)
+            self._executor.submit(spec)
+            self._in_flight.append(spec)
 
     def _note_exhausted(self, batch: int) -> None:
-        """An iterable dataset's worker has no more; when none has, no more orders are given out."""
+        """Note a worker of an iterable dataset that has no more batches."""
         self._working.discard(batch % max(self._executor.workers, 1))
 
-    def _account(self, asked_ns: int) -> None:
+    def _account(self, start_ns: int) -> None:
         now_ns = time.monotonic_ns()
-        self._stats.wait_ns += now_ns - asked_ns
+        self._stats.wait_ns += now_ns - start_ns
         self._stats.elapsed_ns += now_ns - self._stepped_ns
         self._stepped_ns = now_ns
 
     def end(self) -> None:
-        """Stop: no more orders, and the executor is free for another iteration."""
+        """Stop submitting, and free the executor for another iteration."""
         if not self._ended:
             self._ended = True
             if not self._is_taken():
                 self._on_end()
 
     def __del__(self) -> None:
-        """A loop that is left with `break` lets go of its stream: end it."""
+        """End a stream that a loop left with `break`."""
         self.end()

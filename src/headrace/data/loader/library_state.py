@@ -1,4 +1,4 @@
-"""State of libraries in a process that makes batches: generators, settings, torch's worker info."""
+"""The state of libraries in a batch-making process: generators, settings, torch's worker info."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seed_generators(seed: int) -> None:
 
 
 def imported_generators() -> tuple[bool, bool]:
-    """Return whether the generators of NumPy and torch are imported; others are not seeded."""
+    """Return whether NumPy's and torch's generators are imported; others are not seeded."""
     return "numpy.random" in sys.modules, "torch" in sys.modules
 
 
@@ -50,7 +50,7 @@ def set_generator_states(states: tuple[Any, Any, Any]) -> None:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Put the global CPU generators back as they were: inline work must not touch the model's."""
+    """Restore the global CPU generators afterwards: inline work must not affect the model's."""
     states = generator_states()
     try:
         yield
@@ -63,7 +63,7 @@ _USUAL_DTYPE = "float32"
 
 
 def library_settings() -> dict[str, Any]:
-    """Return how this process has them; those of libraries that it has not imported are absent."""
+    """Return this process's settings of the libraries that it has imported."""
     found: dict[str, Any] = {}
     if _TORCH in sys.modules:
         found[_TORCH] = str(sys.modules[_TORCH].get_default_dtype()).removeprefix("torch.")
@@ -75,14 +75,14 @@ def library_settings() -> dict[str, Any]:
 
 
 def apply_library_settings(found: dict[str, Any]) -> None:
-    """Set them as `switches` returned them, back to what is usual too: a forkserver serves many."""
+    """Apply settings of `library_settings`, defaults too: a forkserver serves many loaders."""
     dtype = found.get(_TORCH, _USUAL_DTYPE)
     if dtype != _USUAL_DTYPE or (_TORCH in found and _TORCH in sys.modules):
         import torch
 
         torch.set_default_dtype(getattr(torch, dtype))
     for module, name in ((_IMAGE, "MAX_IMAGE_PIXELS"), (_IMAGE_FILE, "LOAD_TRUNCATED_IMAGES")):
-        loaded = sys.modules.get(module)  # the recipe has brought it, where it is needed
+        loaded = sys.modules.get(module)  # unpickling the dataset imported it, where it is needed
         if loaded is not None and module in found:
             setattr(loaded, name, found[module])
 
@@ -93,8 +93,8 @@ _MODULE, _INFO = "torch.utils.data._utils.worker", "_worker_info"
 def set_worker_info(number: int, workers: int, seed: int, dataset: Any, *, iterable: bool) -> None:
     """Let `torch.utils.data.get_worker_info()` answer as in torch's own workers.
 
-    An iterable dataset may ask at any time, so torch is imported for it; a map-style dataset that
-    did not import torch by itself does not ask.
+    An iterable dataset may call it at any time, so torch is imported for it; a map-style dataset
+    that did not import torch itself cannot call it.
     """
     if not iterable and _MODULE not in sys.modules:
         return
@@ -117,10 +117,10 @@ def seed_like_torch_worker(base_seed: int, number: int) -> None:
 
 @contextmanager
 def without_worker_info() -> Iterator[None]:
-    """Let torch believe meanwhile that this process is no worker.
+    """Hide torch's worker info.
 
-    In a worker its `default_collate` stacks into a file in /dev/shm; here the batch goes into a
-    slot, and a container's small /dev/shm must not matter.
+    In a worker torch's `default_collate` stacks into a file in /dev/shm; here the batch goes into a
+    slot, and the size of a container's /dev/shm must not matter.
     """
     module = sys.modules.get(_MODULE)
     info = getattr(module, _INFO, None)

@@ -1,4 +1,4 @@
-"""The memory that batches made ahead may take, and how many batches fit into it."""
+"""The memory budget of prefetched batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psutil
 
-_SHARE = 0.2  # of what is free: the rest is for those who make batches, and those who use them
-_UNKNOWN_BYTES = 512 << 20  # hardly a batch is larger
+_SHARE = 0.2  # of free memory: workers and the script need the rest
+_UNKNOWN_BYTES = 512 << 20  # few batches are larger
 
 
 def usable_memory() -> int:
-    """Return how many bytes of memory are free for this process: the host's, within its cgroup."""
+    """Return the free memory for this process in bytes: the host's, within its cgroup."""
     free = psutil.virtual_memory().available
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (most := limit.read_text().strip()) != "max":
@@ -20,14 +20,14 @@ def usable_memory() -> int:
 
 
 def memory_for_batches() -> int:
-    """Return how many bytes batches that are under way or made ahead may take on this host."""
+    """Return the memory in bytes that unfinished and prefetched batches may take on this host."""
     return int(usable_memory() * _SHARE)
 
 
 class LargestBatch:
-    """The size that a batch is taken to have: that of the largest so far.
+    """The size of the largest batch so far.
 
-    Not of the largest of late: what a slot has held once, it keeps the memory of.
+    Not of the largest recent one: a slot keeps the memory of the largest batch that it has held.
     """
 
     def __init__(self) -> None:
@@ -35,13 +35,13 @@ class LargestBatch:
 
     @property
     def is_known(self) -> bool:
-        """Whether any batch was made."""
+        """Whether a batch was made."""
         return self._bytes > 0
 
     def note(self, size_bytes: int) -> None:
-        """Note a batch that was made."""
+        """Note the size of a batch."""
         self._bytes = max(self._bytes, size_bytes)
 
     def fitting(self, memory_bytes: int) -> int:
-        """Return how many batches fit; while no size is known, of a size that few exceed."""
+        """Return how many batches fit; of a size that few exceed while none is known."""
         return memory_bytes // (self._bytes or _UNKNOWN_BYTES)

@@ -1,4 +1,4 @@
-"""The modules that workers will import with a dataset, found before it is sent to them."""
+"""The modules that a dataset needs in workers, found before it is sent to them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from headrace.data.loader.dataset_protocol import NativeDataset
 
-_MOST_OBJECTS = 2000  # that are looked at, nearest first: a dataset may hold an index of millions
+_MOST_OBJECTS = 2000  # inspected, nearest first: a dataset may hold an index of millions
 _MOST_ITEMS = 32  # of a list: one of samples is as long as the dataset
 
 
 def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
     """Return the modules that a dataset, its transforms and collate_fn are defined in or use.
 
-    What is defined in the script itself travels to workers by value, and they import with it the
-    modules that its code names. That may take seconds, so they begin as the loader is made.
+    Objects defined in the script itself are pickled by value, and workers then import the modules
+    that their code names. That may take seconds, so it starts when the loader is made.
     """
     modules: set[str] = set(dataset.modules) if isinstance(dataset, NativeDataset) else set()
     seen: dict[int, Any] = {}
@@ -38,7 +38,7 @@ def modules_of(dataset: Any, collate_fn: Any) -> list[str]:
 
 
 def _parts_of(part: Any) -> Iterator[Any]:
-    """Yield what is pickled with an object, as far as it may bring modules."""
+    """Yield the objects pickled with an object, as far as they may need modules."""
     if isinstance(part, list | tuple):
         yield from part[:_MOST_ITEMS]
     elif isinstance(part, type):

@@ -1,4 +1,4 @@
-"""Bad samples: their records, their count over all ranks, and the limit where all ranks stop."""
+"""The quarantine of bad samples: records, count over all ranks, limit at which all ranks stop."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FORGIVEN = 2  # a rate is judged from the third bad sample on
 
 
 def quarantine_file() -> Path:
-    """Return where bad samples are written down: the run folder, else the working folder."""
+    """Return the quarantine file: in the run folder, else in the working folder."""
     return Path(env.RUN_DIR.get(".") or ".") / "quarantine.jsonl"
 
 
 def write_records(records: Sequence[Mapping[str, Any]]) -> Path:
-    """Append quarantine records, one JSON object a line, whole lines whoever else appends."""
+    """Append quarantine records, one JSON object a line, in one write for concurrent appenders."""
     path = quarantine_file()
     lines = "".join(json.dumps(dict(record), sort_keys=True) + "\n" for record in records)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -36,21 +36,21 @@ def write_records(records: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def too_many(bad: int, seen: int, max_bad_rate: float) -> bool:
-    """Whether `bad` samples among `seen` are more than the rate allows."""
+    """Return whether `bad` samples among `seen` exceed the allowed rate."""
     return bad > FORGIVEN and bad > max_bad_rate * max(seen, 1)
 
 
 class BadSampleBudget:
-    """Counts the bad samples that were met, over all ranks, and says when to stop.
+    """The count of bad samples over all ranks, and the batch at which all of them stop.
 
-    The rank that finds the budget exceeded, at batch g, sets the stop at batch g + 1 for everybody.
+    The rank that finds the budget exceeded, at batch g, sets the stop at batch g + 1 for all.
     Ranks that exchange gradients are never more than one batch apart, so all of them see the stop
-    before they are given that batch, and raise the same error there: none waits for another.
+    before they receive that batch, and raise the same error there: none waits for another.
 
     Args:
-        name: Tells this loader's count from others' and is the same on every rank.
+        name: Distinguishes this loader's count; the same on every rank.
         world: This rank's place.
-        max_bad_rate: Allowed share of bad samples; None: the dataset tells of none.
+        max_bad_rate: Allowed share of bad samples; None: the dataset reports none.
     """
 
     def __init__(self, name: str, world: World, max_bad_rate: float | None) -> None:
@@ -60,13 +60,13 @@ class BadSampleBudget:
         self._max_bad_rate = max_bad_rate or 0.0
         self._bad_here = 0
         self._stop: tuple[int, str] | None = None
-        self._warned = self._is_unwritten = False
+        self._has_warned = self._has_warned_unwritten = False
 
     def note(self, records: Sequence[Mapping[str, Any]], batch: int, seen: int) -> None:
-        """Write down the bad samples of `batch`; `seen` samples were delivered over all ranks."""
+        """Write the records of bad samples of `batch`; all ranks have received `seen` samples."""
         path = self._written([{**record, "rank": self._world.rank} for record in records])
-        if not self._warned:
-            self._warned = True
+        if not self._has_warned:
+            self._has_warned = True
             first = records[0]
             _LOG.warning(
                 "rank %d: sample %s of %s is bad (%s) and was replaced by %s; all are listed in %s",
@@ -91,12 +91,12 @@ class BadSampleBudget:
             raise TooManyBadSamplesError(stop[1])
 
     def _written(self, records: Sequence[Mapping[str, Any]]) -> Path:
-        """Write bad samples down; where that cannot be, say so once: they count all the same."""
+        """Write records; where that fails, warn once: the samples count nevertheless."""
         try:
             return write_records(records)
         except OSError as error:
-            if not self._is_unwritten:
-                self._is_unwritten = True
+            if not self._has_warned_unwritten:
+                self._has_warned_unwritten = True
                 _LOG.warning(
                     "rank %d: bad samples cannot be written down in %s (%s): they are replaced and "
                     "counted, but not listed",
@@ -121,17 +121,17 @@ class BadSampleBudget:
         if store is None:
             self._stop = self._stop or (batch, text)
         else:
-            store.compare_set("stop", "", json.dumps([batch, text]))  # the first rank's word holds
+            store.compare_set("stop", "", json.dumps([batch, text]))  # the first rank's stop holds
 
     def _agreed_stop(self) -> tuple[int, str] | None:
         store = self._store()
         if store is None or self._stop is not None:
             return self._stop
         try:
-            word = store.get("stop") if store.check(["stop"]) else None
+            stop = store.get("stop") if store.check(["stop"]) else None
         except sys.modules["torch.distributed"].DistNetworkError:
-            return None  # the rank that keeps the store has ended, and with it all need to agree
-        if word is not None:
-            batch, text = json.loads(word)
+            return None  # the rank that hosts the store has ended: nothing left to agree on
+        if stop is not None:
+            batch, text = json.loads(stop)
             self._stop = (batch, text)
         return self._stop

@@ -6,11 +6,11 @@ in the place of each. Pickle carries our own objects between our own processes; 
 is never unpickled.
 
 This module works without torch. A worker that never imports torch makes batches of NumPy arrays,
-marked to become tensors, and the training process, which has torch, makes them so.
+marked to become tensors, and the training process, which has torch, turns them into tensors.
 
-In a worker the script is not `__main__`; its classes came there by value. Sent back in the same way
-they would be laid over the training process's own with each batch, and what the script has set on
-them since would be undone. So they go back by name.
+In a worker the script is not `__main__`; its classes were pickled by value. Sent back by value they
+would replace the training process's own with each batch, and undo what the script has set on them
+since. So they are pickled by name on the way back.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _MAIN = "__main__"
 
 
 def script_attribute(name: str) -> Any:
-    """Return what the script defines under a qualified name; AttributeError where it does not."""
+    """Return the script's object of a qualified name; raises AttributeError."""
     return reduce(getattr, name.split("."), sys.modules[_MAIN])
 
 
 class ScriptPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles what a worker made, for the training process."""
+    """Pickles a worker's results for the training process."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how `obj` is pickled: what the script defines by its name, all else as usual."""
+        """Return how `obj` is pickled: the script's definitions by name, all else as usual."""
         if getattr(obj, "__module__", None) == _MAIN and (
             isinstance(obj, type) or (callable(obj) and hasattr(obj, "__code__"))
         ):
@@ -67,16 +67,16 @@ class Arena(Protocol):
         """Return the offset of `size_bytes` new bytes, aligned to 64."""
 
     def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
-        """Copy bytes in, at `start` of what was reserved at `offset`."""
+        """Copy bytes to `start` of the range reserved at `offset`."""
 
 
 @final
 class PlacedArray:
-    """An array that lies in the arena already.
+    """An array that is in the arena already.
 
     Attributes:
-        kind: What the reader makes of it: a torch tensor or a NumPy array.
-        dtype: A NumPy dtype's string, or "torch:NAME" for what NumPy does not have.
+        kind: The type that the reader returns: a torch tensor or a NumPy array.
+        dtype: A NumPy dtype's string, or "torch:NAME" for a dtype that NumPy lacks.
         shape: The array's shape.
         offset: Where it starts in the arena, in bytes.
     """
@@ -90,7 +90,7 @@ class PlacedArray:
 def place_array(
     arena: Arena, kind: Kind, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> PlacedArray:
-    """Reserve room for an array of that dtype and shape; its bytes are the caller's to write."""
+    """Reserve room for an array of that dtype and shape; the caller writes its bytes."""
     size_bytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     return PlacedArray(kind, dtype.str, shape, arena.reserve(size_bytes))
 
@@ -104,12 +104,12 @@ def encode_batch(batch: object, arena: Arena) -> bytes:
     try:
         return _dump(_Encoder, batch, arena)
     except (pickle.PicklingError, AttributeError, TypeError):
-        # Lambdas and classes of functions, say, travel by value.
+        # Lambdas and local classes, for example, are pickled by value.
         return _dump(_CloudEncoder, batch, arena)
 
 
 def decode_batch(structure: bytes, read: Callable[[PlacedArray], Any]) -> Any:
-    """Rebuild a batch from its structure; `read` turns each placed array into what it is."""
+    """Rebuild a batch from its structure; `read` returns the object for each placed array."""
     return _Decoder(structure, read).load()
 
 

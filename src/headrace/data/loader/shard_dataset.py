@@ -1,4 +1,4 @@
-"""`headrace.ShardDataset`: a map-style dataset in shards, and the reader of its samples.
+"""`headrace.ShardDataset`: a map-style dataset of shards, and the reader of its samples.
 
 This module imports no torch: workers that only read, decode and transform stay small.
 """
@@ -29,10 +29,10 @@ from headrace.data.storage.urls import streamed_url
 from headrace.data.transforms.decode import decode_member
 from headrace.sampling.seeds import combine
 
-# Members of one sample lie side by side in a tar, a header between them. Further apart than this,
-# two requests are cheaper than the bytes between.
+# Members of one sample are adjacent in a tar, a header between them. Where the gap is larger,
+# two requests are cheaper than reading the bytes between.
 _WIDEST_GAP_BYTES = 1 << 18
-_MAX_AHEAD = 4096  # samples whose reads may be under way; older ones nobody came for are let go
+_MAX_AHEAD = 4096  # samples with unfinished reads; older ones are dropped
 
 
 class _Span(NamedTuple):
@@ -59,7 +59,7 @@ class SampleReader:
         self._owner = os.getpid()
 
     def begin(self, locations: Iterable[SampleLocation]) -> None:
-        """Begin to read these samples; `read` then finds their bytes under way or there."""
+        """Start the reads of these samples; `read` then uses their results."""
         ahead = self._reads_ahead()
         for location in locations:
             if location.sample not in ahead:
@@ -71,7 +71,7 @@ class SampleReader:
             ahead.pop(next(iter(ahead)))
 
     def under_way(self) -> int:
-        """Return how many reads were begun and have not arrived."""
+        """Return the number of started reads that have not arrived."""
         ahead = self._reads_ahead().values()
         return sum(not future.done() for futures in ahead for future in futures)
 
@@ -86,7 +86,7 @@ class SampleReader:
         try:
             return self._read_members(location, under_way)
         except CorruptError:
-            for span in _spans(location):  # or a cache would give the same bytes again
+            for span in _spans(location):  # else a cache would return the same bytes again
                 self._store.forget(span.path, span.start, span.length)
             return self._read_members(location, None)
 
@@ -165,16 +165,17 @@ class ShardDataset(NativeDataset):
     to int, json to what it holds, txt to str, others to bytes), and "__key__", its name.
 
     A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
-    another of its shard, always by the same one, and written down in quarantine.jsonl in the run
-    folder, or in the working folder outside of a run. A store that fails is an error instead:
-    nothing is replaced because of a network.
+    another of its shard, always by the same one, and recorded in quarantine.jsonl in the run
+    folder,
+    or in the working folder outside of a run. A failing store raises instead: no sample is replaced
+    because of a network.
 
     Args:
         url: The dataset's URL, as it was packed or indexed, or the folder of a channel.
         transform: Called with each sample; draws from the global random generators. Members whose
-            extension it names in an attribute `wants_bytes` are handed to it undecoded; those in
+            extension is in its attribute `wants_bytes` are passed to it undecoded; those in
             `takes_bytes` too, where packing has decoded every file and `verify` is on.
-        cache_dir: Keep what is read from a remote store on this disk, for all ranks and later jobs.
+        cache_dir: Disk cache for reads from a remote store, for all ranks and later jobs.
         cache_bytes: Limit of that cache.
         verify: Compare every member's checksum on each read.
         max_bad_rate: Share of bad samples above which loading stops, from the third one on.
@@ -183,7 +184,7 @@ class ShardDataset(NativeDataset):
     Attributes:
         fingerprint: Identifies the dataset's content.
         shard_sizes: int64[shards], samples of each shard; None where each sample is an object.
-        reads_ahead: Whether reads are worth starting before their samples are asked for.
+        reads_ahead: Whether reads are worth starting before their samples are needed.
 
     Raises:
         NotFoundError, DatasetError: There is no dataset at `url`, or it is damaged.

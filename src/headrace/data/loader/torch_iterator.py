@@ -1,8 +1,8 @@
-"""An iterator of torch's DataLoader whose batches an executor of ours makes.
+"""An iterator of torch's DataLoader whose batches an executor makes.
 
-The loader stays torch's, and so does the order: its sampler is asked in the training process. What
-draws from the global generators draws by (base seed, place in the order), not by worker, so that
-the same batches come whoever makes them.
+The loader stays torch's, and so does the order: its sampler runs in the training process. Draws
+from the global generators are seeded by (base seed, place in the order), not by worker, so the
+batches are the same whichever worker makes them.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _ITERATIONS = itertools.count()  # the same on every rank: scripts iterate in or
 
 
 class _IdleExecutors:
-    """The executor that a loader keeps between its epochs, ended with the loader."""
+    """The executor that a loader keeps between its epochs, closed with the loader."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.idle: list[Executor] = []
         self._closer = weakref.finalize(loader, close_executors, self.idle)
 
     def take(self) -> Executor | None:
-        """Return it, where there is one that can be used."""
+        """Return a usable executor, or None."""
         while self.idle:
             executor = self.idle.pop()
             if executor.usable:
@@ -72,7 +72,7 @@ class _IdleExecutors:
         return None
 
     def give_back(self, executor: Executor) -> None:
-        """Keep an executor that has done its iteration, or end it."""
+        """Keep an executor that has finished its iteration, or close it."""
         executor.finish()
         if self.idle or not self._closer.alive:
             executor.close()
@@ -84,30 +84,30 @@ _IDLE_EXECUTORS: WeakKeyDictionary[DataLoader[Any], _IdleExecutors] = WeakKeyDic
 
 
 def unsupported_reason(loader: DataLoader[Any]) -> str | None:
-    """Return why a loader stays with torch; None: its batches can be made by others."""
+    """Return why torch's own iterator must serve a loader, or None."""
     if isinstance(loader.dataset, (IterDataPipe, MapDataPipe)):
         return "its dataset is a data pipe, which torch's own workers know how to seed and share"
     return None
 
 
 def is_iterable_loader(loader: DataLoader[Any]) -> bool:
-    """Whether a loader's dataset is iterated, not indexed."""
+    """Return whether a loader's dataset is iterated, not indexed."""
     return isinstance(loader.dataset, IterableDataset)
 
 
 class ExecutorIterator(_BaseDataLoaderIter):
-    """Iterates over a torch DataLoader, with an executor in the place of its workers.
+    """Iterates over a torch DataLoader with an executor instead of torch's workers.
 
     Args:
         loader: The loader; see `unsupported_reason`.
-        make_remote_workers: Called for each executor that is made: who helps its workers.
+        make_remote_workers: Called for each new executor; returns its remote workers or None.
 
     Raises:
         LoaderError: The dataset, its collate_fn or worker_init_fn cannot be sent to processes.
     """
 
     def __init__(self, loader: DataLoader[Any], make_remote_workers: MakeRemoteWorkers) -> None:
-        super().__init__(loader)  # asks the sampler and draws the base seed, as torch's own do
+        super().__init__(loader)  # iterates the sampler and draws the base seed, as torch does
         self._loader = loader
         self._make_remote_workers = make_remote_workers
         self._epochs = 0
@@ -117,25 +117,25 @@ class ExecutorIterator(_BaseDataLoaderIter):
         loader, world, began_ns = self._loader, current_world(), time.monotonic_ns()
         if loader not in _IDLE_EXECUTORS:
             _IDLE_EXECUTORS[loader] = _IdleExecutors(loader)
-        kept = _IDLE_EXECUTORS[loader]
-        executor = kept.take() or self._new_executor(world)
+        executors = _IDLE_EXECUTORS[loader]
+        executor = executors.take() or self._new_executor(world)
         try:
             executor.start(_loader_spec_of(loader, world, self._worker_seed()))
         except BaseException:
             executor.close()
             raise
-        orders = self._batch_specs(world)
+        specs = self._batch_specs(world)
         known = isinstance(loader.dataset, NativeDataset)
         rate = loader.dataset.max_bad_rate if known else None  # type: ignore[attr-defined]
         self._stream = BatchStream(
-            IterationProgress(orders),
+            IterationProgress(specs),
             executor,
             seed=0,
             feed=DeviceTransfer(None, None, pin_memory=self._pin_memory),
             budget=BadSampleBudget(f"torch/{next(_ITERATIONS)}", world, rate),
             stats=LoaderStats(),
             timeout_s=self._timeout or float("inf"),
-            on_end=lambda: kept.give_back(executor),
+            on_end=lambda: executors.give_back(executor),
             is_taken=claim_executor(executor),
             began_ns=began_ns,
             survives_errors=True,
@@ -154,9 +154,10 @@ class ExecutorIterator(_BaseDataLoaderIter):
         )
 
     def _worker_seed(self) -> int:
-        """Return what workers of an iterable dataset seed themselves from, as torch's do.
+        """Return the base seed of an iterable dataset's workers, as in torch.
 
-        Theirs begin anew with each epoch, also where they are persistent: so does what they draw.
+        torch's workers start anew with each epoch, also where they are persistent, and so do their
+        draws.
         """
         if not self._epochs:
             return int(self._base_seed)
@@ -175,7 +176,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:  # noqa: FBT001, FBT002 - torch's
-        """Begin another epoch of a loader with persistent workers; its seed is not drawn again."""
+        """Begin another epoch with persistent workers; the seed is not drawn again."""
         self._stream.end()
         super()._reset(loader, first_iter)
         self._epochs += 1
@@ -187,12 +188,12 @@ class ExecutorIterator(_BaseDataLoaderIter):
         except WorkerError as error:
             if error.__cause__ is None:
                 raise
-            # A script may expect the kind of error that its dataset raises.
+            # A script may expect its dataset's own type of error.
             error.__cause__.add_note(str(error))
             raise error.__cause__ from None
 
     def __reduce__(self) -> Any:
-        """Leave it behind where a loader is pickled, as its dataset or functions may hold that."""
+        """Pickle as None: a loader's dataset or functions may hold the iterator."""
         return _none, ()
 
 

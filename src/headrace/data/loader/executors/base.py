@@ -1,4 +1,4 @@
-"""The protocols of executors and of remote workers, and the use of an executor by an iteration."""
+"""The protocols of executors and remote workers, and an iteration's claim on an executor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.data.loader.workers.messages import TaskMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltBatch:
-    """Batch `batch` is made.
+    """One made batch, or the end of a worker's partition.
 
     Attributes:
         batch: The batch's number in the iteration.
         content: The batch; None where an iterable dataset's worker had no more.
-        bad: Quarantine records of the bad samples met on the way.
-        samples: How many samples it was made of.
+        bad: Quarantine records of the bad samples met.
+        samples: Samples in the batch.
         exhausted: An iterable dataset's worker has no more batches.
     """
 
@@ -32,10 +32,10 @@ class BuiltBatch:
 
 
 class Executor(Protocol):
-    """Makes batches for one iteration at a time and hands them over in order.
+    """Makes batches for one iteration at a time and returns them in order.
 
     Attributes:
-        workers: How many workers make batches.
+        workers: Number of workers.
     """
 
     workers: int
@@ -44,21 +44,21 @@ class Executor(Protocol):
     def usable(self) -> bool:
         """Whether it can begin an iteration in this process."""
 
-    def start(self, recipe: LoaderSpec) -> None:
-        """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
+    def start(self, loader_spec: LoaderSpec) -> None:
+        """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
 
     def has_room(self) -> bool:
-        """Whether another order can be taken now."""
+        """Return whether another batch spec can be submitted now."""
 
-    def submit(self, order: BatchSpec) -> None:
-        """Take the order of the next batch; only when there is room."""
+    def submit(self, spec: BatchSpec) -> None:
+        """Take the spec of the next batch; only when there is room."""
 
     def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> BuiltBatch:
         """Return the next batch in order.
 
         Args:
             timeout_s: Longest wait for it, in seconds.
-            on_room: Called where there has come to be room for orders meanwhile.
+            on_room: Called when there is room for more batch specs.
 
         Raises:
             LoaderTimeoutError: It was not made within `timeout_s` seconds.
@@ -66,22 +66,23 @@ class Executor(Protocol):
         """
 
     def finish(self) -> None:
-        """Forget what is under way: the iteration is over, or was left."""
+        """Drop unfinished batches: the iteration has ended or was abandoned."""
 
     def close(self) -> None:
         """End all workers and free all memory that no batch uses."""
 
 
 class RemoteWorkers(Protocol):
-    """Makes batches for an executor beside its own workers, in the same slots.
+    """Makes batches for an executor on other hosts, in the same slots as its own workers.
 
-    It answers where workers do: with what they say, with RETURNED for a ticket that others are to
-    see to, and with ROOM whenever it can have more or fewer tickets.
+    It answers where workers do: with their answers, with RETURNED for a task that others must do,
+    and
+    with ROOM whenever the number of tasks that it can take changes.
 
     Attributes:
-        max_open_tasks: The most tickets that it will ever have room for.
-        most_bytes: The most memory that batches made ahead may take, in bytes.
-        strands: For how many workers it stands where a dataset is iterated.
+        max_open_tasks: The most tasks that it can ever have.
+        most_bytes: The most memory that prefetched batches may take, in bytes.
+        strands: Number of partitions of an iterable dataset that it iterates.
     """
 
     max_open_tasks: int
@@ -89,62 +90,62 @@ class RemoteWorkers(Protocol):
     strands: int
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
-        """Get ready; once, before anything else.
+        """Attach to the executor; called once, before anything else.
 
         Args:
             slots: Descriptors of the slots' files.
-            answers: That of the socket which takes answers.
+            answers: Descriptor of the socket for answers.
         """
 
     @property
     def lives(self) -> bool:
-        """Whether it can be asked for anything."""
+        """Whether it can still make batches."""
 
-    def start(self, recipe: PickledLoaderSpec, strands: range) -> None:
-        """Make batches of a recipe from now on; one that has ended begins anew.
+    def start(self, loader_spec: PickledLoaderSpec, partitions: range) -> None:
+        """Make batches of a loader from now on; restarts it where it has ended.
 
         Args:
-            recipe: The recipe.
-            strands: The numbers of the workers for which it stands where the dataset is iterated,
-                out of `strands.stop` in all; they begin anew. Empty where it is indexed.
+            loader_spec: The loader spec.
+            partitions: The partitions of an iterable dataset that it iterates from the start, out
+                of `partitions.stop` in all. Empty for a map-style dataset.
         """
 
-    def send(self, ticket: TaskMessage, partition: int) -> None:
-        """Take a ticket; it is of that worker's strand of an iterable dataset."""
+    def send(self, task: TaskMessage, partition: int) -> None:
+        """Take a task; `partition` matters for an iterable dataset."""
 
     def reclaim_partition(self, partition: int) -> None:
-        """Return all tickets of a worker's strand, now and later: it is gone through elsewhere."""
+        """Return all tasks of a partition, now and later: a worker here will iterate it."""
 
     def forget(self) -> bool:
-        """Forget all tickets; when this returns, nobody writes to a slot or answers for one.
+        """Drop all tasks; afterwards nobody writes to a slot or answers for one.
 
         Returns:
             Whether it still lives.
         """
 
     def report_failure(self, failure: BatchFailure, worker: int) -> None:
-        """Note that one of its workers failed in a batch which could be made here."""
+        """Note that one of its workers failed in a batch that could be made here."""
 
     def close(self) -> None:
-        """End all that works for it."""
+        """End everything that works for it."""
 
 
 _CLAIMS: WeakKeyDictionary[Executor, object] = WeakKeyDictionary()
 
 
 def claim_executor(executor: Executor) -> Callable[[], bool]:
-    """Take an executor for an iteration; return what tells whether another has taken it since."""
-    turn = _CLAIMS[executor] = object()
-    # Where all of it is garbage together, the entry goes first.
-    return lambda: _CLAIMS.get(executor, turn) is not turn
+    """Claim an executor; return a function that tells whether another iteration claimed it."""
+    claim = _CLAIMS[executor] = object()
+    # At a common garbage collection the entry may be gone first.
+    return lambda: _CLAIMS.get(executor, claim) is not claim
 
 
 def release_executor(executor: Executor, idle: list[Executor] | None) -> None:
-    """Keep one executor for the next iteration; others, of iterations side by side, are ended.
+    """Keep an executor for the next iteration, or close it if another is kept already.
 
     Args:
-        executor: It has done its iteration.
-        idle: Those that are kept; None where the loader is gone, as that of a `for` line is.
+        executor: It has finished its iteration.
+        idle: Kept executors; None where the loader is gone, as that of a `for` line is.
     """
     executor.finish()
     if idle is None or idle:

@@ -1,4 +1,4 @@
-"""Dispatch of batch tasks to workers, and delivery in order. Pure: no processes, no clock.
+"""Dispatch of tasks to workers, and delivery in order. Pure: no processes, no clock.
 
 Batches are issued in order as tasks. Any worker may take the oldest task that nobody took; a batch
 whose worker died is issued again as a new task, and whichever task of a batch finishes first
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTask:
-    """One order to make one batch.
+    """A task to make one batch.
 
     Attributes:
-        number: Counts tickets; later tickets have larger numbers.
+        number: Counts tasks; later ones have larger numbers.
         batch: Which batch to make, counted from the start of the iteration.
         slot: Where the batch goes.
     """
@@ -26,56 +26,56 @@ class BatchTask:
 
 
 class Dispatch:
-    """The open tickets and the finished batches of one iteration."""
+    """The open tasks and the finished batches of one iteration."""
 
     def __init__(self) -> None:
-        self._next_ticket = 0
+        self._next_number = 0
         self._open: dict[int, BatchTask] = {}
         self._finished: dict[int, BatchTask] = {}
         self.next_delivery = 0
 
     def issue(self, batch: int, slot: int) -> BatchTask:
-        """Return a new ticket for `batch`, to be made in `slot`."""
-        ticket = BatchTask(number=self._next_ticket, batch=batch, slot=slot)
-        self._next_ticket += 1
-        self._open[ticket.number] = ticket
-        return ticket
+        """Return a new task to make `batch` in `slot`."""
+        task = BatchTask(number=self._next_number, batch=batch, slot=slot)
+        self._next_number += 1
+        self._open[task.number] = task
+        return task
 
     def finish(self, number: int) -> BatchTask | None:
-        """Note that ticket `number` is made.
+        """Note that task `number` is done.
 
         Returns:
-            The ticket where its batch is not needed any more (another ticket for it finished
-            first, or it was delivered), so that its slot can be freed; None where it counts.
+            The task where its batch is not needed any more (another task for it finished first, or
+            it was delivered), so that its slot can be freed; None where it counts.
         """
-        ticket = self._open.pop(number)
-        if not self.is_needed(ticket.batch):
-            return ticket
-        self._finished[ticket.batch] = ticket
+        task = self._open.pop(number)
+        if not self.is_needed(task.batch):
+            return task
+        self._finished[task.batch] = task
         return None
 
     def batch_of(self, number: int) -> int | None:
-        """Return the batch of an open ticket, None for another."""
-        ticket = self._open.get(number)
-        return None if ticket is None else ticket.batch
+        """Return the batch of an open task, or None."""
+        task = self._open.get(number)
+        return None if task is None else task.batch
 
     def deliver(self) -> BatchTask | None:
-        """Return the ticket of the next batch in order and step on, or None if not yet made."""
-        ticket = self._finished.pop(self.next_delivery, None)
-        if ticket is not None:
+        """Return the finished task of the next batch in order and step on, or None."""
+        task = self._finished.pop(self.next_delivery, None)
+        if task is not None:
             self.next_delivery += 1
-        return ticket
+        return task
 
     def unseen(self, held: set[int], *, none_waiting: bool) -> set[int]:
-        """Return the numbers of the tickets that no worker holds and that are not waiting either.
+        """Return the numbers of the tasks that no worker holds and that are not waiting either.
 
         Args:
-            held: Numbers of the tickets that workers hold.
-            none_waiting: No ticket waits to be taken any more.
+            held: Numbers of the tasks that workers hold.
+            none_waiting: No task waits to be taken any more.
 
-        Such a ticket was taken by a worker that died before it could say so; or by a living one
-        that is about to say so, and then the next look does not return it. Tickets are taken
-        oldest first, so an older ticket than one that was taken is not waiting.
+        Such a task was taken by a worker that died before it noted that in the status table; or by
+        a living one that is about to, and then the next check does not return it. Tasks are taken
+        oldest first, so an older task than one that was taken is not waiting.
         """
         newest_taken = max(held, default=-1)
         return {
@@ -85,7 +85,7 @@ class Dispatch:
         }
 
     def forget(self, numbers: set[int]) -> list[BatchTask]:
-        """Give up tickets whose worker is dead, of which some may be finished.
+        """Drop tasks whose worker is dead, of which some may be finished.
 
         Returns:
             Those that were open. Nobody writes to their slots any more.
@@ -94,22 +94,22 @@ class Dispatch:
 
     @property
     def settled(self) -> bool:
-        """Whether every ticket came to an end."""
+        """Whether no task is open and no finished batch undelivered."""
         return not self._open and not self._finished
 
     @property
     def open_count(self) -> int:
-        """How many tickets are neither finished nor given up."""
+        """The number of open tasks."""
         return len(self._open)
 
     def is_needed(self, batch: int) -> bool:
-        """Whether a batch is still to be made: no ticket for it has finished."""
+        """Return whether a batch is still to be made: no task for it has finished."""
         return batch >= self.next_delivery and batch not in self._finished
 
     def open_numbers(self) -> set[int]:
-        """Return the numbers of the tickets that are neither finished nor given up."""
+        """Return the numbers of the open tasks."""
         return set(self._open)
 
     def tasks_for(self, batch: int) -> list[BatchTask]:
-        """Return the open tickets for `batch`."""
-        return [ticket for ticket in self._open.values() if ticket.batch == batch]
+        """Return the open tasks for `batch`."""
+        return [task for task in self._open.values() if task.batch == batch]

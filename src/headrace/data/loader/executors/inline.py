@@ -1,4 +1,4 @@
-"""The executor that makes batches in the training process, when they are asked for."""
+"""The executor that makes batches in the training process, on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headrace.data.loader.workers.shared_memory import PlainArena, plain_value
 
 
 class InlineExecutor:
-    """`num_workers=0`: no process, no prefetching; the model's random generators stay as they are.
+    """`num_workers=0`: no process, no prefetching; the model's random generators are preserved.
 
     Attributes:
         workers: 0.
@@ -38,45 +38,45 @@ class InlineExecutor:
         self._batch_specs: deque[BatchSpec] = deque()
         self._next_batch = 0
 
-    def start(self, recipe: LoaderSpec) -> None:
-        """Get ready for an iteration over `recipe`."""
-        self._loader_spec = recipe
+    def start(self, loader_spec: LoaderSpec) -> None:
+        """Prepare for an iteration."""
+        self._loader_spec = loader_spec
         self._done = 0
-        self._maker = BatchBuilder(recipe, self._note_progress)
+        self._maker = BatchBuilder(loader_spec, self._note_progress)
         self._batch_specs.clear()
         self._next_batch = 0
         with preserve_generators():
-            seed_generators(recipe.worker_seed(0))
-            self._states = generator_states()  # an iterable dataset goes on drawing from these
+            seed_generators(loader_spec.worker_seed(0))
+            self._states = generator_states()  # an iterable dataset continues with these
 
     def has_room(self) -> bool:
-        """Whether another order can be taken now."""
+        """Return whether another batch spec can be submitted now."""
         return not self._batch_specs
 
-    def submit(self, order: BatchSpec) -> None:
-        """Take the order of the next batch."""
-        self._batch_specs.append(order)
+    def submit(self, spec: BatchSpec) -> None:
+        """Take the spec of the next batch."""
+        self._batch_specs.append(spec)
 
     def next_made(
         self,
-        timeout_s: float,  # noqa: ARG002 - inline work has no one to wait for
-        on_room: Callable[[], None],  # noqa: ARG002 - likewise
+        timeout_s: float,  # noqa: ARG002 - inline work waits for nobody
+        on_room: Callable[[], None],  # noqa: ARG002
     ) -> BuiltBatch:
-        """Make and return the next batch; raises as `Executor` says."""
-        order = self._batch_specs.popleft()
+        """Make and return the next batch; raises as in `Executor`."""
+        spec = self._batch_specs.popleft()
         arena = PlainArena()
         batch = self._next_batch
         self._next_batch += 1
         try:
             with preserve_generators():
                 set_generator_states(self._states)
-                structure = self._maker.make(order, arena)
+                structure = self._maker.make(spec, arena)
                 if self._loader_spec.iterable:
                     self._states = generator_states()
         except IterableExhausted:
             return BuiltBatch(batch=batch, exhausted=True)
         except Exception as error:
-            index = sample_at(order.indices, self._done)
+            index = sample_at(spec.indices, self._done)
             failure = BatchFailure.of(
                 error, traceback.format_exc(), self._loader_spec.dataset, index
             )
@@ -85,7 +85,7 @@ class InlineExecutor:
         return BuiltBatch(batch=batch, content=content, bad=tuple(bad), samples=samples)
 
     def finish(self) -> None:
-        """Forget what is under way."""
+        """Drop unfinished batches."""
         self._batch_specs.clear()
 
     @property

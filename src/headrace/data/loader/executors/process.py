@@ -22,11 +22,11 @@ from headrace.data.loader.workers.messages import (
 from headrace.data.loader.workers.pool import WorkerPool, pickle_loader_spec
 from headrace.data.loader.workers.shared_memory import SlotPool
 
-# Slots beyond those at work. A script holds the batch at hand while it asks for the next, and may
-# keep one more; with fewer free than are needed for the work under way, a batch is copied out.
+# Slots beyond those in flight. A script holds one batch while it waits for the next, and may
+# keep one more; with fewer free than the batches in flight need, a batch is copied out.
 _SPARE_SLOTS = 3
-_LOST_TASK_CHECK_S = 0.5  # how often a wait looks for tickets that were lost without a trace
-_REMOTE_CHECK_S = 0.02  # ... and for batches that helpers take too long over
+_LOST_TASK_CHECK_S = 0.5  # how often a wait looks for tasks that were lost silently
+_REMOTE_CHECK_S = 0.02  # ... and for late batches of remote workers
 _MAX_DEATHS_IN_A_ROW = 3  # times the number of workers
 
 
@@ -34,18 +34,18 @@ class ProcessExecutor:
     """Worker processes on this host.
 
     Args:
-        workers: How many.
-        prefetch_batches: How many batches are under way or made ahead; at least one a worker.
+        workers: Number of worker processes.
+        prefetch_batches: Number of unfinished or prefetched batches; at least one a worker.
         rank: The rank they work for, for messages.
-        modules: What dataset and transforms are defined in, to be imported early.
-        helper: Takes what the workers have no hands for.
+        modules: Modules of dataset and transforms, to be imported early.
+        helper: Remote workers, which take batches beyond what the workers here can make.
 
     Attributes:
-        workers: How many worker processes make batches.
+        workers: Number of worker processes.
     """
 
-    restarts_workers = False  # with each iteration: workers and whoever helps them
-    _others = range(0)  # numbers of the workers that the helper stands for
+    restarts_workers = False  # with each iteration, remote workers too
+    _remote_numbers = range(0)  # numbers of the partitions of remote workers
 
     def __init__(
         self,
@@ -90,33 +90,33 @@ class ProcessExecutor:
         self._batch_specs: dict[int, BatchSpec] = {}
         self._results: dict[int, AnswerMessage] = {}
         self._missing: set[int] = set()
-        self._looked_s = self._asked_others_s = 0.0
+        self._checked_s = self._rebalanced_s = 0.0
         self._deaths_in_a_row = 0
         self._submitted = 0
-        # Ticket here -> when it was issued, and how many rounds of the workers it waits for.
+        # Local task -> when it was sent, and how many batches of its worker it waits for.
         self._issued: dict[int, tuple[float, float]] = {}
 
-    def start(self, recipe: LoaderSpec) -> None:
-        """Get ready for an iteration over `recipe`; raises LoaderError where it cannot be sent."""
-        packed = pickle_loader_spec(recipe)
+    def start(self, loader_spec: LoaderSpec) -> None:
+        """Prepare for an iteration; raises LoaderError where the loader spec cannot be sent."""
+        pickled_spec = pickle_loader_spec(loader_spec)
         if not self._clean or self.restarts_workers:
-            is_at_work = self._open_here > 0  # asked before it is forgotten what others have
+            is_at_work = self._open_here > 0  # computed before remote tasks are dropped
             self._remote_tasks.forget()
             if is_at_work or self.restarts_workers:
                 self._worker_pool.end_workers()
             self._worker_pool.forget_answers()
             self._slots.reclaim()
         self._reset()
-        self._loader_spec = recipe
+        self._loader_spec = loader_spec
         self._clean = False
-        self._remote_tasks.start(packed, self._others)
-        self._worker_pool.start(packed)
+        self._remote_tasks.start(pickled_spec, self._remote_numbers)
+        self._worker_pool.start(pickled_spec)
 
     def has_room(self) -> bool:
-        """Whether another order can be taken now."""
-        under_way = self._submitted - self._dispatch.next_delivery
+        """Return whether another batch spec can be submitted now."""
+        in_flight = self._submitted - self._dispatch.next_delivery
         return (
-            under_way < self._remote_tasks.max_in_flight(self._depth)
+            in_flight < self._remote_tasks.max_in_flight(self._depth)
             and (self._has_local_room or self._remote_tasks.has_room)
             and self._slots.free_count() > 0
         )
@@ -131,20 +131,20 @@ class ProcessExecutor:
 
     @property
     def _is_sooner_remotely(self) -> bool:
-        """Whether, at the begin of an iteration, all workers here are at work and others are not.
+        """Whether, at the start of an iteration, workers here are busy and remote ones are idle.
 
-        Later the queue here is kept full: whoever is here goes first.
+        Later the queue here is kept full: workers here go first.
         """
         begins = self._submitted <= self._depth + self._remote_tasks.workers
         return begins and self._open_here >= self.workers and self._remote_tasks.has_idle_workers
 
-    def submit(self, order: BatchSpec) -> None:
-        """Take the order of the next batch; only when there is room."""
+    def submit(self, spec: BatchSpec) -> None:
+        """Take the spec of the next batch; only when there is room."""
         slot = self._slots.take()
         assert slot is not None  # the stream asks has_room() first
         batch = self._submitted
         self._submitted += 1
-        self._batch_specs[batch] = order
+        self._batch_specs[batch] = spec
         is_for_here = self._has_local_room and not self._is_sooner_remotely
         message = self._written(self._dispatch.issue(batch, slot))
         if is_for_here:
@@ -152,36 +152,36 @@ class ProcessExecutor:
         else:
             self._remote_tasks.send(message)
 
-    def _send(self, ticket: BatchTask) -> None:
-        self._send_here(self._written(ticket), ticket.batch)
+    def _send(self, task: BatchTask) -> None:
+        self._send_here(self._written(task), task.batch)
 
     def _send_here(self, message: TaskMessage, batch: int) -> None:
         rounds = max(1.0, self._open_here / self.workers)
         self._issued[message.number] = time.monotonic(), rounds
         self._worker_pool.send(message, self._queue_of(batch))
 
-    def _queue_of(self, batch: int) -> int:  # noqa: ARG002 - whoever has a hand free takes it
+    def _queue_of(self, batch: int) -> int:  # noqa: ARG002 - any free worker takes it
         return 0
 
-    def _written(self, ticket: BatchTask) -> TaskMessage:
-        """Write a ticket's order to its slot; return what tells of it."""
-        payload = self._batch_specs[ticket.batch].to_bytes()
-        self._slots.write(ticket.slot, payload)
-        first = ticket.batch == 0
-        return TaskMessage(ticket.number, ticket.slot, len(payload), is_first_batch=first)
+    def _written(self, task: BatchTask) -> TaskMessage:
+        """Write a task's batch spec to its slot; return the message for it."""
+        payload = self._batch_specs[task.batch].to_bytes()
+        self._slots.write(task.slot, payload)
+        first = task.batch == 0
+        return TaskMessage(task.number, task.slot, len(payload), is_first_batch=first)
 
     def next_made(self, timeout_s: float, on_room: Callable[[], None]) -> BuiltBatch:
-        """Return the next batch in order; raises as `Executor` says."""
+        """Return the next batch in order; raises as in `Executor`."""
         deadline = time.monotonic() + timeout_s
-        while (ticket := self._dispatch.deliver()) is None:
+        while (task := self._dispatch.deliver()) is None:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 if not self._may_still_come():
                     raise self._overdue(timeout_s)
                 deadline += timeout_s
                 continue
-            look_s = _LOST_TASK_CHECK_S if not self._remote_tasks.numbers else _REMOTE_CHECK_S
-            answers, deaths = self._worker_pool.wait(min(remaining_s, look_s))
+            check_s = _LOST_TASK_CHECK_S if not self._remote_tasks.numbers else _REMOTE_CHECK_S
+            answers, deaths = self._worker_pool.wait(min(remaining_s, check_s))
             self._take_in(answers, deaths)
             if not answers and not deaths:
                 self._find_unseen()
@@ -189,39 +189,39 @@ class ProcessExecutor:
                 self._rebalance()
             if self.has_room():
                 on_room()
-        return self._delivered(ticket)
+        return self._delivered(task)
 
     def _may_still_come(self) -> bool:
         return False
 
     def _rebalance(self) -> None:
-        """Have what is waited for, and takes long on one side, made on the other as well."""
+        """Have a batch that is waited for, and is slow on one side, made on the other as well."""
         now_s, first = time.monotonic(), self._dispatch.next_delivery
-        if now_s - self._asked_others_s < _REMOTE_CHECK_S:
+        if now_s - self._rebalanced_s < _REMOTE_CHECK_S:
             return
-        self._asked_others_s = now_s
+        self._rebalanced_s = now_s
         for batch in range(first, first + max(1, self.workers - self._open_here)):
-            numbers = [ticket.number for ticket in self._dispatch.tasks_for(batch)]
+            numbers = [task.number for task in self._dispatch.tasks_for(batch)]
             if len(numbers) != 1 or not self._dispatch.is_needed(batch):
-                continue  # both sides are at it, or it is made
-            is_away = numbers[0] in self._remote_tasks.numbers
-            if is_away and self._open_here < self.workers:
+                continue  # both sides are making it, or it is made
+            is_remote = numbers[0] in self._remote_tasks.numbers
+            if is_remote and self._open_here < self.workers:
                 if self._remote_tasks.prefers_local(numbers[0], self._pace):
-                    self._issue(batch, away=False)
-            elif not is_away and self._remote_tasks.prefers_remote(
+                    self._issue(batch, remotely=False)
+            elif not is_remote and self._remote_tasks.prefers_remote(
                 self._issued[numbers[0]], self._pace
             ):
-                self._issue(batch, away=True)
+                self._issue(batch, remotely=True)
 
-    def _issue(self, batch: int, *, away: bool) -> None:
+    def _issue(self, batch: int, *, remotely: bool) -> None:
         slot = self._slots.take()
         if slot is None:
             return
-        ticket = self._dispatch.issue(batch, slot)
-        if away:
-            self._remote_tasks.send(self._written(ticket))
+        task = self._dispatch.issue(batch, slot)
+        if remotely:
+            self._remote_tasks.send(self._written(task))
         else:
-            self._send(ticket)
+            self._send(task)
 
     def _take_in(self, answers: list[AnswerMessage], deaths: list[tuple[int, int]]) -> None:
         for answer in answers:
@@ -247,18 +247,18 @@ class ProcessExecutor:
         self._build_locally(lost)
 
     def _build_locally(self, lost: list[BatchTask]) -> None:
-        """Have tickets that were given up made here, but for those that nobody needs."""
-        needed = [ticket for ticket in lost if self._is_open_question(ticket.batch)]
-        for ticket in lost:
-            if ticket not in needed:
-                self._slots.give(ticket.slot)
+        """Have lost tasks made here, except those whose batch nobody needs."""
+        needed = [task for task in lost if self._needs_task(task.batch)]
+        for task in lost:
+            if task not in needed:
+                self._slots.give(task.slot)
         self._send_again(needed)
 
-    def _is_open_question(self, batch: int) -> bool:
+    def _needs_task(self, batch: int) -> bool:
         return self._dispatch.is_needed(batch) and not self._dispatch.tasks_for(batch)
 
     def _note(self, answer: AnswerMessage) -> bool:
-        """Note that a ticket is done; return whether its batch was still needed."""
+        """Note that a task is done; return whether its batch was still needed."""
         issued = self._issued.pop(answer.number, None)
         if issued is not None:
             self._pace.note((time.monotonic() - issued[0]) / issued[1])
@@ -269,25 +269,25 @@ class ProcessExecutor:
         self._results[answer.number] = answer
         return True
 
-    def _delivered(self, ticket: BatchTask) -> BuiltBatch:
-        answer = self._results.pop(ticket.number)
-        del self._batch_specs[ticket.batch]
+    def _delivered(self, task: BatchTask) -> BuiltBatch:
+        answer = self._results.pop(task.number)
+        del self._batch_specs[task.batch]
         if answer.answer is Answer.EXHAUSTED:
             self._slots.give(answer.slot)
-            return BuiltBatch(batch=ticket.batch, exhausted=True)
+            return BuiltBatch(batch=task.batch, exhausted=True)
         structure = self._slots.read(answer.slot, answer.offset, answer.size_bytes)
         if answer.answer is Answer.FAILED:
             self._slots.give(answer.slot)
             where = f"rank {self._rank}, worker {answer.worker}"
             raise BatchFailure.from_bytes(structure).in_caller(where)
-        self._remote_tasks.note_built_locally(ticket.batch)
+        self._remote_tasks.note_built_locally(task.batch)
         content, bad, samples = self._received(answer.slot, structure)
-        return BuiltBatch(batch=ticket.batch, content=content, bad=tuple(bad), samples=samples)
+        return BuiltBatch(batch=task.batch, content=content, bad=tuple(bad), samples=samples)
 
     def _received(self, slot: int, structure: bytes) -> Any:
-        under_way = self._submitted - self._dispatch.next_delivery
-        # The work under way must find free slots even if the script keeps every batch it gets.
-        if self._slots.free_count() + under_way >= self._depth:
+        in_flight = self._submitted - self._dispatch.next_delivery
+        # Batches in flight must find free slots even if the script keeps every batch.
+        if self._slots.free_count() + in_flight >= self._depth:
             return self._slots.lend(slot, structure)
         return self._slots.copy_out(slot, structure)
 
@@ -300,16 +300,16 @@ class ProcessExecutor:
             self._build_locally(lost)
 
     def _find_unseen(self) -> None:
-        """Look for tickets that vanished with a worker before it could say that it had them.
+        """Look for tasks that vanished with a worker before the status table had them.
 
-        The kernel may give a message to a process that is being killed. A ticket that is missing at
-        two looks in a row is lost; then all workers start anew with all that is open, so that
-        nobody can still be writing to its slot. A look takes the board first and the answers after
-        it, so that a ticket finished in between is not taken for missing.
+        The kernel may give a message to a process that is being killed. A task that is missing at
+        two checks in a row is lost; then all workers restart with all open tasks, so that nobody
+        can still be writing to its slot. A check reads the status table first and the answers after
+        it, so that a task finished in between does not count as missing.
         """
-        if time.monotonic() - self._looked_s < _LOST_TASK_CHECK_S:
+        if time.monotonic() - self._checked_s < _LOST_TASK_CHECK_S:
             return
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         self._build_locally(self._dispatch.forget(self._remote_tasks.lost()))
         held = set().union(*self._worker_pool.assigned_tasks().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._worker_pool.none_waiting())
@@ -317,7 +317,7 @@ class ProcessExecutor:
         here = self._dispatch.open_numbers() - self._remote_tasks.numbers.keys()
         unseen &= here
         if unseen & self._missing:
-            # Answers of the helper that are thrown away with those of the workers are lost, too.
+            # Remote workers' answers are thrown away, too: they restart as well.
             self._remote_tasks.forget()
             self._worker_pool.end_workers()
             self._worker_pool.start_workers()
@@ -327,22 +327,22 @@ class ProcessExecutor:
         self._missing = unseen
 
     def _rebuild_all(self) -> None:
-        """Have each open batch made once, here; nobody writes to any slot."""
+        """Have each open batch made once, here; nobody writes to any slot now."""
         lost = self._dispatch.forget(self._dispatch.open_numbers())
-        kept: dict[int, BatchTask] = {}
-        for ticket in lost:
-            if self._dispatch.is_needed(ticket.batch) and ticket.batch not in kept:
-                kept[ticket.batch] = ticket
+        needed: dict[int, BatchTask] = {}
+        for task in lost:
+            if self._dispatch.is_needed(task.batch) and task.batch not in needed:
+                needed[task.batch] = task
             else:
-                self._slots.give(ticket.slot)
-        self._send_again(list(kept.values()))
+                self._slots.give(task.slot)
+        self._send_again(list(needed.values()))
 
     def _send_again(self, lost: list[BatchTask]) -> None:
-        for ticket in lost:
-            self._send(self._dispatch.issue(ticket.batch, ticket.slot))
+        for task in lost:
+            self._send(self._dispatch.issue(task.batch, task.slot))
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[BatchTask]) -> None:
-        """Count deaths: a batch that kills every worker that tries it is the script's fault."""
+        """Count deaths: a batch that kills every worker is the script's fault."""
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row < _MAX_DEATHS_IN_A_ROW * self.workers:
             return
@@ -357,17 +357,17 @@ class ProcessExecutor:
     def _overdue(self, timeout_s: float) -> LoaderTimeoutError:
         batch = self._dispatch.next_delivery
         held = self._worker_pool.assigned_tasks()
-        for ticket in self._dispatch.tasks_for(batch):
-            if ticket.number in self._remote_tasks.numbers:
+        for task in self._dispatch.tasks_for(batch):
+            if task.number in self._remote_tasks.numbers:
                 return LoaderTimeoutError(
                     f"rank {self._rank}: batch {batch} did not arrive from the auxiliary hosts "
                     f"within {timeout_s:g} s. Raise timeout_s if the work really takes that long."
                 )
             for worker, numbers in held.items():
-                if ticket.number in numbers:
+                if task.number in numbers:
                     return LoaderTimeoutError(
                         f"rank {self._rank}: batch {batch} did not arrive within {timeout_s:g} s. "
-                        f"Worker {worker} is at {self._sample_at(ticket, worker)}. Raise timeout_s "
+                        f"Worker {worker} is at {self._sample_at(task, worker)}. Raise timeout_s "
                         f"if the work really takes that long."
                     )
         return LoaderTimeoutError(
@@ -375,25 +375,25 @@ class ProcessExecutor:
             f"has begun it: all {self.workers} are still starting or busy with earlier batches."
         )
 
-    def _sample_at(self, ticket: BatchTask, worker: int) -> str:
-        order = self._batch_specs[ticket.batch]
+    def _sample_at(self, task: BatchTask, worker: int) -> str:
+        spec = self._batch_specs[task.batch]
         index = sample_at(
-            order.indices, int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
+            spec.indices, int(self._worker_pool.status_table[worker][TASKS_PER_WORKER])
         )
         assert self._loader_spec is not None
         return describe_sample(self._loader_spec.dataset, index)
 
     def finish(self) -> None:
-        """Forget what is under way: the iteration is over, or was left."""
-        # Where every order was delivered, the workers wait for the next.
+        """Drop unfinished batches: the iteration has ended or was abandoned."""
+        # Where every batch was delivered, the workers just wait for tasks.
         self._clean = self._dispatch.settled
-        # The script's loader may hang on its dataset or functions; it must not hang on this.
+        # The dataset or functions may refer to the loader; this must not keep them alive.
         self._loader_spec = None
         self._remote_tasks.finish()
 
     @property
     def usable(self) -> bool:
-        """Whether it can begin an iteration: its forkserver lives and is this process's own."""
+        """Whether it can begin an iteration: its forkserver lives and is this process's child."""
         return self._worker_pool.usable
 
     def close(self) -> None:
@@ -404,5 +404,5 @@ class ProcessExecutor:
 
 
 def describe_exit(status: int) -> str:
-    """Return how a process ended, by what its parent heard."""
+    """Return how a process ended, from its exit status."""
     return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"

@@ -1,6 +1,6 @@
-"""The executor for Ray Datasets: Ray's processes make the batches, each rank takes its part.
+"""The executor for Ray Datasets: Ray's processes make batches, each rank takes its part.
 
-Ray is not imported here: an object's class tells whether it is Ray's.
+Ray is not imported here: an object's class shows whether it is Ray's.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ def _has_class(dataset: Any, module: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayDatasetBatches:
-    """What one iteration over a Ray Dataset is made of.
+    """The batches of one iteration over a Ray Dataset.
 
-    A rank takes its part of each global batch, so all ranks have as many steps, and each sample is
-    one rank's. An iterator of Ray's, as of `get_dataset_shard`, is one rank's already.
+    A rank takes its part of each global batch, so all ranks have equal steps, and each sample
+    belongs to one rank. An iterator of Ray, such as `get_dataset_shard` returns, is one rank's
+    already.
 
     Attributes:
         dataset: The `ray.data.Dataset` or `ray.data.DataIterator`.
@@ -100,17 +101,17 @@ class RayDatasetBatches:
 
     @property
     def shuffle_window(self) -> int:
-        """Samples of a window; 0: they come as they are."""
+        """Samples of a window; 0 where they are not shuffled."""
         rows = self.batch_size * self._sharers.size
         return max((self.window or _WINDOW_BATCHES * rows) // rows, 1) * rows if self.shuffle else 0
 
     @property
     def _sharers(self) -> World:
-        """This rank's place among those that share what Ray gives to each."""
+        """This rank's place among the ranks that share the dataset."""
         return self.world if _is_whole(self.dataset) else World()
 
     def count(self) -> int:
-        """Return how many batches an epoch has on each rank.
+        """Return the number of batches of an epoch on each rank.
 
         Raises:
             TypeError: Ray does not know without running the dataset, or it is an iterator of Ray's.
@@ -129,13 +130,13 @@ class RayDatasetBatches:
         if not self.shuffle:
             yield from self._chunks(rows, self.prefetch)
             return
-        # Not Ray's own shuffle: what that gives depends on how rows are spread over blocks, which
-        # differs with the cores that are free, and so could from rank to rank.
+        # Not Ray's own shuffle: its result depends on how rows are spread over blocks, which varies
+        # with the free cores, and so could differ from rank to rank.
         window = self.shuffle_window
         ahead = max(1, self.prefetch * rows // window)
         for number, chunk in enumerate(self._chunks(window, ahead)):
-            order = np.random.default_rng(batch_seed(seed, epoch, number))
-            places = order.permutation(rows_of(chunk))
+            generator = np.random.default_rng(batch_seed(seed, epoch, number))
+            places = generator.permutation(rows_of(chunk))
             for begin in range(0, len(places), rows):
                 chosen = places[begin : begin + rows]
                 yield {name: column[chosen] for name, column in chunk.items()}
@@ -143,7 +144,7 @@ class RayDatasetBatches:
     def _chunks(self, rows: int, ahead: int) -> Iterator[ColumnBatch]:
         dataset = self.dataset
         if _is_whole(dataset):
-            # Blocks come as they are ready otherwise, another way each time and on each rank.
+            # Otherwise blocks come in the order they finish, different on each rank and run.
             dataset.context.execution_options.preserve_order = True
         return iter(
             dataset.iter_batches(batch_size=rows, batch_format="numpy", prefetch_batches=ahead)
@@ -153,14 +154,14 @@ class RayDatasetBatches:
 def check_ray_arguments(
     batches: RayDatasetBatches, given: Mapping[str, Any], *, single: bool
 ) -> None:
-    """Raise UsageError for arguments that mean nothing for a Ray Dataset.
+    """Raise UsageError for arguments that have no meaning for a Ray Dataset.
 
-    Warns where ranks have the same work done once each.
+    Warns where each rank repeats the same work.
 
     Args:
-        batches: What iterations will be made of.
-        given: Other arguments by their names; what is falsy was not given.
-        single: Samples are wanted one by one.
+        batches: The batches of an iteration.
+        given: Other arguments by name; falsy ones were not given.
+        single: Batches are single samples.
     """
     for name, why in _REFUSED.items():
         if given[name]:
@@ -191,43 +192,43 @@ def check_ray_arguments(
 
 
 def rows_of(columns: ColumnBatch) -> int:
-    """Return how many rows there are."""
+    """Return the number of rows."""
     return len(next(iter(columns.values()))) if columns else 0
 
 
 def _with_tail_joined(batches: Iterator[ColumnBatch], ranks: int) -> Iterator[ColumnBatch]:
     """Iterate over batches; a last one with fewer rows than ranks joins the one before it."""
-    held: ColumnBatch | None = None
+    last: ColumnBatch | None = None
     for batch in batches:
-        if held is None:
-            held = batch
+        if last is None:
+            last = batch
         elif rows_of(batch) < ranks:
-            held = {name: _joined(held[name], batch[name]) for name in held}
+            last = {name: _joined(last[name], batch[name]) for name in last}
         else:
-            yield held
-            held = batch
-    if held is None:
+            yield last
+            last = batch
+    if last is None:
         return
-    if rows_of(held) < ranks:
+    if rows_of(last) < ranks:
         raise DatasetError(
-            f"The Ray Dataset has {rows_of(held)} samples for {ranks} ranks: not every rank could "
+            f"The Ray Dataset has {rows_of(last)} samples for {ranks} ranks: not every rank could "
             "have one. Use fewer ranks, or drop_last=True."
         )
-    yield held
+    yield last
 
 
 def _joined(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Return rows of both; Ray stacks those of one shape, and lists those of several."""
+    """Return the rows of both; Ray stacks rows of one shape, and lists those of several."""
     if one.dtype != other.dtype or one.shape[1:] != other.shape[1:]:
         rows = np.empty(len(one) + len(other), object)
-        for place, row in enumerate((*one, *other)):  # all at once, NumPy would stack them
+        for place, row in enumerate((*one, *other)):  # one by one: NumPy would stack them
             rows[place] = row
         return rows
     return np.concatenate([one, other])
 
 
 def to_tensors(columns: ColumnBatch) -> dict[str, Any]:
-    """Return columns as tensors; what torch has no type for as a list, dates as arrays."""
+    """Return columns as tensors; types that torch lacks become lists, dates stay arrays."""
     return {name: _to_tensor(column) for name, column in columns.items()}
 
 
@@ -235,21 +236,21 @@ def _to_tensor(column: Any) -> Any:
     if not isinstance(column, np.ndarray):
         return column
     if column.dtype.kind in _TENSOR_KINDS:
-        # Ray's shared memory may not be written to, and torch cannot say that of a tensor.
+        # Ray's shared memory is read-only, and torch has no read-only tensors.
         return torch.from_numpy(column if column.flags.writeable else copy.copy(column))
     if column.dtype.kind == "O":  # rows of different shapes, texts, anything
         return [_to_tensor(value) for value in column]
     return column.tolist() if column.dtype.kind in "US" else column
 
 
-_STOP_TIMEOUT_S = 5.0  # for Ray to stop what is under way
+_STOP_TIMEOUT_S = 5.0  # for Ray to stop
 
 
 class RayExecutor:
-    """Hands over what Ray Data makes.
+    """Returns the batches that Ray Data makes.
 
     Args:
-        batches: What an iteration is made of.
+        batches: The batches of an iteration.
 
     Attributes:
         workers: 0: none of ours.
@@ -261,35 +262,35 @@ class RayExecutor:
         self._batches = batches
         self._batch_specs: deque[BatchSpec] = deque()
         self._next_batch = 0
-        self._taker: _BatchThread | None = None
+        self._thread_reader: _BatchThread | None = None
         self._pid = os.getpid()
 
-    def start(self, recipe: LoaderSpec) -> None:
+    def start(self, loader_spec: LoaderSpec) -> None:
         """Have Ray begin an epoch."""
-        self._loader_spec = recipe
+        self._loader_spec = loader_spec
         self._batch_specs.clear()
         self._next_batch = 0
-        columns = self._batches.of_epoch(recipe.seed, recipe.epoch)
-        self._taker = _BatchThread(columns, recipe.collate_fn or to_tensors)
+        columns = self._batches.of_epoch(loader_spec.seed, loader_spec.epoch)
+        self._thread_reader = _BatchThread(columns, loader_spec.collate_fn or to_tensors)
 
     def has_room(self) -> bool:
-        """Whether another order can be taken now."""
+        """Return whether another batch spec can be submitted now."""
         return not self._batch_specs
 
-    def submit(self, order: BatchSpec) -> None:
-        """Take the order of the next batch."""
-        self._batch_specs.append(order)
+    def submit(self, spec: BatchSpec) -> None:
+        """Take the spec of the next batch."""
+        self._batch_specs.append(spec)
 
     def next_made(
         self,
         timeout_s: float,
         on_room: Callable[[], None],  # noqa: ARG002 - there is room for one at a time
     ) -> BuiltBatch:
-        """Return the next batch; raises as `Executor` says."""
-        assert self._taker is not None  # an iteration has been started
+        """Return the next batch; raises as in `Executor`."""
+        assert self._thread_reader is not None  # an iteration has been started
         batch, where = self._next_batch, f"rank {self._batches.world.rank}, Ray Data"
         try:
-            taken = self._taker.take(min(timeout_s, threading.TIMEOUT_MAX))
+            taken = self._thread_reader.take(min(timeout_s, threading.TIMEOUT_MAX))
         except queue.Empty:
             raise LoaderTimeoutError(
                 f"{where}: batch {batch} did not arrive within {timeout_s:g} s. Ray may wait for "
@@ -306,61 +307,61 @@ class RayExecutor:
         return BuiltBatch(batch=batch, content=content, samples=rows)
 
     def finish(self) -> None:
-        """Have Ray stop."""
+        """Stop Ray."""
         self._batch_specs.clear()
-        if self._taker is not None:
-            self._taker.leave()
-            self._taker = None
+        if self._thread_reader is not None:
+            self._thread_reader.leave()
+            self._thread_reader = None
 
     @property
     def usable(self) -> bool:
-        """Whether this is the process whose Ray it is."""
+        """Whether this process, not its parent, uses Ray here."""
         return os.getpid() == self._pid
 
     def close(self) -> None:
-        """Have Ray stop."""
+        """Stop Ray."""
         if self.usable:
             self.finish()
 
 
 class _BatchThread:
-    """A thread that takes batches from Ray, which may take any time over one.
+    """A thread that fetches batches from Ray, which may take any time for one.
 
     Args:
-        batches: Of one epoch, in their columns.
-        collate: Makes of the columns what is delivered.
+        batches: Column batches of one epoch.
+        collate: Converts columns to the batch that is delivered.
     """
 
     def __init__(self, batches: Iterator[Any], collate: Callable[[Any], Any]) -> None:
         self._batches = batches
         self._collate = collate
         self._wanted = threading.Semaphore(2)  # one for the script, one ahead
-        self._left = False
+        self._stopped = False
         self._taken: queue.SimpleQueue[tuple[int, Any] | BatchFailure | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headrace-ray", daemon=True)
         self._thread.start()
 
     def take(self, timeout_s: float) -> tuple[int, Any] | BatchFailure | None:
-        """Return a batch and its rows, what went wrong, or None at the end; raises Empty."""
+        """Return a batch and its rows, a failure, or None at the end; raises Empty."""
         taken = self._taken.get(timeout=timeout_s)
         self._wanted.release()
         return taken
 
     def leave(self) -> None:
-        """Take no more, and let go of Ray's iterator."""
-        self._left = True
+        """Stop, and release Ray's iterator."""
+        self._stopped = True
         self._wanted.release()
         self._thread.join(_STOP_TIMEOUT_S)  # one that is stuck in Ray ends with the process
 
     def _run(self) -> None:
         try:
-            while self._wanted.acquire() and not self._left:
+            while self._wanted.acquire() and not self._stopped:
                 columns = next(self._batches, None)
                 if columns is None:
                     break
                 self._taken.put((rows_of(columns), self._collate(columns)))
             self._taken.put(None)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the script is told
+        except Exception as error:  # noqa: BLE001 - any error is raised in the script
             self._taken.put(BatchFailure.of(error, traceback.format_exc(), None, None))
         finally:
-            self._batches = iter(())  # Ray stops what is under way as its iterator goes
+            self._batches = iter(())  # Ray stops when its iterator is collected

@@ -1,4 +1,4 @@
-"""A Python child process with a control connection, which ends when the training process does."""
+"""A Python child process with a control connection, which ends when its parent does."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def _close_all_controls() -> None:
         process.control.close()
 
 
-# Or the process would outlive its parent: a forked child holds the connection open, too.
+# Otherwise the process would outlive its parent: a forked child holds the connection open, too.
 os.register_at_fork(after_in_child=_close_all_controls)
 
 
 class ControlConnection(Connection):
     """A connection that closes its descriptor once.
 
-    That of the standard library closes it as it dies, and again where whoever dies after it, of
-    objects that keep each other, tells it to: by then it may be another file's.
+    The standard library's closes it in `__del__`, and again where another object of the same
+    reference cycle calls `close` later: by then the number may be another file's.
     """
 
     def __del__(self) -> None:
@@ -41,19 +41,18 @@ class ControlConnection(Connection):
 
 
 class ChildProcess:
-    """A Python process that is started fresh, asked through a connection, and ends with it.
+    """A fresh Python process with a control connection, at whose close it ends.
 
     Args:
-        name: What it is, for messages: "rank 0: the workers' forkserver".
-        main: Where its code is, "module:function"; called with the connection's descriptor and
-            `arguments`.
-        arguments: What else it is called with: numbers, texts, lists of them.
-        descriptors: That it inherits.
-        environment: Its variables.
+        name: Its name for messages: "rank 0: the workers' forkserver".
+        main: Its entry, "module:function"; called with the connection's descriptor and `arguments`.
+        arguments: Further arguments: numbers, texts, lists of them.
+        descriptors: Descriptors that it inherits.
+        environment: Its environment variables.
         path: Its `sys.path`; by default this process's.
 
     Attributes:
-        name: As given.
+        name: Its name for messages.
         control: The connection to it.
     """
 
@@ -71,10 +70,10 @@ class ChildProcess:
         self._owner = os.getpid()
         ours, theirs = socket.socketpair()
         module, _, function = main.partition(":")
-        told = ", ".join(map(repr, [theirs.fileno(), *arguments]))
+        call_arguments = ", ".join(map(repr, [theirs.fileno(), *arguments]))
         code = (
             f"import sys; sys.path[:] = {_absolute(path or sys.path)!r}; "
-            f"from {module} import {function}; {function}({told})"
+            f"from {module} import {function}; {function}({call_arguments})"
         )
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", code],
@@ -88,19 +87,19 @@ class ChildProcess:
 
     @property
     def is_own(self) -> bool:
-        """Whether this process started it, and not its parent."""
+        """Whether this process, and not its parent, started it."""
         return os.getpid() == self._owner
 
     @property
     def lives(self) -> bool:
-        """Whether it lives, and was started by this process."""
+        """Whether it runs and was started by this process."""
         return self.is_own and self._process.poll() is None
 
     def request(self, *request: Any) -> None:
-        """Send it a request; raises LoaderError where it has ended."""
+        """Send a request; raises LoaderError where the process has ended."""
         try:
             self.control.send(request)
-        except OSError:  # gone, or closed here
+        except OSError:  # ended, or closed here
             raise self._ended() from None
 
     def report(self, longest_s: float, what_may_last: str) -> tuple[Any, ...]:
@@ -108,11 +107,11 @@ class ChildProcess:
 
         Args:
             longest_s: Longest wait, in seconds.
-            what_may_last: What to look for where it takes longer, for the message.
+            what_may_last: The usual reason for a long wait, for the message.
 
         Raises:
-            LoaderTimeoutError: It sent none.
-            LoaderError: It has ended.
+            LoaderTimeoutError: No report came in time.
+            LoaderError: The process has ended.
         """
         try:
             if not self.control.poll(longest_s):
@@ -126,14 +125,14 @@ class ChildProcess:
         return report
 
     def end(self) -> None:
-        """Kill it, whatever it is at."""
+        """Kill it, whatever it does."""
         _LIVE.discard(self)
         self._process.kill()
         self._process.wait()
         self.control.close()
 
     def close(self) -> None:
-        """Have it end, as a kill of this process would; only where it is this process's own."""
+        """Close the connection, so that it ends; kills it where it does not in time."""
         _LIVE.discard(self)
         self.control.close()
         try:

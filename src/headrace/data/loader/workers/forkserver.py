@@ -1,7 +1,7 @@
-"""The forkserver: a small process that has imported what the workers need, and forks them.
+"""The forkserver: a small process that imports what workers need, and forks them.
 
 The training process is never forked: it has threads, an accelerator, object-store clients. The
-forkserver is started fresh, receives the loader spec, imports what that needs once, and forks each
+forkserver is started fresh, receives the loader spec, imports its modules once, and forks each
 worker in milliseconds; the workers share its memory. A worker that dies is forked again.
 
 It ends when the loader's end of its control connection closes, whatever ended the loader; the
@@ -32,16 +32,16 @@ from headrace.data.loader.workers.worker import run_worker
 
 
 class Forkserver:
-    """Serves one loader.
+    """The forkserver of one loader.
 
-    Requests are tuples: ("recipe", bytes, working folder), ("fork", worker number),
+    Requests are tuples: ("recipe", pickled loader spec, working folder), ("fork", worker number),
     ("end workers",). Reports are tuples: ("imported",), ("ready",), ("failed", failure bytes),
     ("died", worker number, exit status), ("ended workers",).
     """
 
-    def __init__(self, control: Connection, ends: WorkerDescriptors) -> None:
+    def __init__(self, control: Connection, descriptors: WorkerDescriptors) -> None:
         self._control = control
-        self._ends = ends
+        self._descriptors = descriptors
         self._loader_spec: LoaderSpec | None = None
         self._workers: dict[int, int] = {}  # process id -> worker number
         self._wakeup, wakeup_sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,8 +96,8 @@ class Forkserver:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
-            assert self._loader_spec is not None  # the loader asks for workers after the recipe
-            run_worker(number, self._ends, self._loader_spec)
+            assert self._loader_spec is not None  # it comes before the first fork request
+            run_worker(number, self._descriptors, self._loader_spec)
             status = 0
         except BaseException:  # noqa: BLE001 - a forked child must not return into the server
             traceback.print_exc()
@@ -137,8 +137,8 @@ def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
 
     Args:
         control_descriptor: The control connection.
-        ends_json: The workers' ends, as `WorkerDescriptors.to_json` writes them.
-        modules: What to import at once. One that fails is told of when the recipe needs it.
+        ends_json: The workers' descriptors, as `WorkerDescriptors.to_json` writes them.
+        modules: Modules to import at once. A failure is reported when the loader spec needs one.
     """
     ignore_group_signals()
     for stream in (sys.stdout, sys.stderr):

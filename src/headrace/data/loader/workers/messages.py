@@ -1,15 +1,15 @@
-"""Messages between a loader and its workers, the workers' status table, the first-batch event.
+"""The messages between a loader and its workers, their status table and first-batch event.
 
-Tasks go out over a socket that keeps message boundaries; all workers read the same one, so whoever
-is free takes the next. (An iterable dataset has one such socket a worker, because its batches come
-from that worker's own iterator.) Answers come back over one more. What is larger than a few numbers
-lies in the task's slot. None of it has a name in the file system.
+Tasks go out over a socket that keeps message boundaries; all workers read the same one, so any free
+worker takes the next. (An iterable dataset has one such socket a worker, because its batches come
+from that worker's own iterator.) Answers come back over one more. Anything larger than a few
+numbers is in the task's slot. None of it has a name in the file system.
 
-The first-batch event delays the reads of later batches until those of an iteration's first have
-arrived: the script waits for that batch and for nothing else, and workers that read at the same
-time would share the network.
+The first-batch event delays the reads of later batches until those of an iteration's first batch
+have arrived: the script waits for that batch alone, and reads of other workers at the same time
+would share the network.
 
-The status table, in shared memory, says which tasks each worker has taken and how far it is: which
+The status table, in shared memory, shows which tasks each worker has taken and its progress: which
 batch a killed worker had, and which sample a stuck one is at.
 """
 
@@ -31,34 +31,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 TASKS_PER_WORKER = 2  # a worker makes one batch and may have the reads of the next one under way
-STATUS_COLUMNS = (
-    TASKS_PER_WORKER + 1
-)  # the tickets it holds, and the samples done of the one at work
+STATUS_COLUMNS = TASKS_PER_WORKER + 1  # its tasks, and the samples done of the current one
 NO_TASK = -1
 
-_TASK = struct.Struct("<qqqq")  # ticket number, slot, payload bytes, whether it goes first
-_ANSWER = struct.Struct("<qqqqqq")  # what, worker, ticket number, slot, offset, bytes
+_TASK = struct.Struct("<qqqq")  # task number, slot, payload bytes, whether it goes first
+_ANSWER = struct.Struct("<qqqqqq")  # answer, worker, task number, slot, offset, bytes
 
 
 class Answer(IntEnum):
-    """What became of a ticket."""
+    """The outcome of a task."""
 
     MADE = 0
     FAILED = 1
     EXHAUSTED = 2
-    RETURNED = 3  # by a helper: others are to make it
-    ROOM = 4  # of a helper: how many tickets it can have, in the place of a ticket's number
+    RETURNED = 3  # by remote workers: workers here have to make it
+    ROOM = 4  # of remote workers: `number` is how many tasks they can have
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """Ticket `number`: make the order that lies in `slot`, in `slot`.
+    """Task `number`: make the batch whose spec is in `slot`, in `slot`.
 
     Attributes:
-        number: The ticket's number.
-        slot: Where its order lies, and where its batch goes.
-        payload_bytes: Length of the order.
-        is_first_batch: It is for an iteration's first batch, whose reads go before all others.
+        number: The task's number.
+        slot: Where its batch spec is, and where its batch goes.
+        payload_bytes: Length of the pickled batch spec.
+        is_first_batch: It makes an iteration's first batch, whose reads precede all others.
     """
 
     number: int
@@ -79,7 +77,7 @@ class TaskMessage:
 
 @dataclass(frozen=True, slots=True)
 class AnswerMessage:
-    """What became of ticket `number`; `size_bytes` at `offset` of `slot` tell more."""
+    """The outcome of task `number`; its data are `size_bytes` at `offset` of `slot`."""
 
     answer: Answer
     worker: int
@@ -97,21 +95,21 @@ class AnswerMessage:
     @classmethod
     def unpack(cls, message: bytes) -> AnswerMessage:
         """Return the message that `pack` made."""
-        what, *rest = _ANSWER.unpack(message)
-        return cls(Answer(what), *rest)
+        answer, *rest = _ANSWER.unpack(message)
+        return cls(Answer(answer), *rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDescriptors:
-    """File descriptors that workers hold, as they are handed over at start.
+    """File descriptors that workers inherit.
 
     Attributes:
-        tickets: Receiving ends of the ticket sockets: one, or one a worker.
+        tickets: Receiving ends of the task sockets: one, or one a worker.
         answers: Sending end of the answer socket.
-        status_table: The board's anonymous file.
-        gate: The gate's event file.
+        status_table: The status table's anonymous file.
+        gate: The first-batch event's file.
         slots: The slots' anonymous files.
-        workers: How many workers there are.
+        workers: Number of workers.
     """
 
     tickets: list[int]
@@ -126,13 +124,13 @@ class WorkerDescriptors:
         return [*self.tickets, self.answers, self.status_table, self.gate, *self.slots]
 
     def to_json(self) -> str:
-        """Return a text that `from_json` reads, for a command line."""
+        """Return a text for a command line, which `from_json` reads."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> WorkerDescriptors:
-        """Return the ends that `to_json` told."""
+        """Return the descriptors that `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         return cls(**fields)
 
@@ -143,7 +141,7 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def new_status_table(workers: int) -> int:
-    """Return the descriptor of a board for that many workers."""
+    """Return the descriptor of a status table for that many workers."""
     descriptor = os.memfd_create("headrace-board", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, workers * STATUS_COLUMNS * 8)
     map_status_table(descriptor, workers)[:] = NO_TASK
@@ -151,16 +149,16 @@ def new_status_table(workers: int) -> int:
 
 
 def map_status_table(descriptor: int, workers: int) -> NDArray[np.int64]:
-    """Return the board as a shared int64[workers, 3]."""
+    """Return the status table as a shared int64[workers, 3]."""
     pages = mmap.mmap(descriptor, workers * STATUS_COLUMNS * 8)
     return np.frombuffer(pages, np.int64).reshape(workers, STATUS_COLUMNS)
 
 
 class FirstBatchEvent:
-    """Closed at the start of an iteration, opened once; an event file that all workers hold.
+    """An event that is cleared at the start of an iteration and set once; all workers share it.
 
     Args:
-        descriptor: The file's; closed with the gate, at the latest when nobody holds the gate.
+        descriptor: An eventfd; closed with this object.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -168,7 +166,7 @@ class FirstBatchEvent:
 
     @classmethod
     def new(cls) -> FirstBatchEvent:
-        """Return a closed gate."""
+        """Return an event that is not set."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
     def fileno(self) -> int:
@@ -176,21 +174,21 @@ class FirstBatchEvent:
         return self._file.fileno()
 
     def open(self) -> None:
-        """Let everybody through, now and later."""
-        with suppress(BlockingIOError):  # its counter is full: open it is
+        """Set the event: nobody waits from now on."""
+        with suppress(BlockingIOError):  # its counter is full: it is set
             os.eventfd_write(self.fileno(), 1)
 
     def shut(self) -> None:
-        """Let nobody through until it is opened."""
-        with suppress(BlockingIOError):  # it was shut
+        """Clear the event: readers wait until it is set."""
+        with suppress(BlockingIOError):  # it was not set
             os.eventfd_read(self.fileno())
 
     def wait(self, longest_s: float) -> bool:
-        """Wait until it is open, `longest_s` at most; return whether it is."""
+        """Wait until the event is set, `longest_s` at most; return whether it is."""
         poller = select.poll()
         poller.register(self._file, select.POLLIN)
         return bool(poller.poll(longest_s * 1000))
 
     def close(self) -> None:
-        """Close this process's end."""
+        """Close this process's descriptor."""
         self._file.close()

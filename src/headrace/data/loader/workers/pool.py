@@ -1,4 +1,4 @@
-"""The worker pool: forkserver and workers, as the training process starts, feeds and ends them."""
+"""The worker pool: the forkserver and its workers, as the training process controls them."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ _WORKER_ENVIRONMENT = {
 
 
 class WorkerPool:
-    """The worker processes of one loader, and the channels to them.
+    """The worker processes of one loader, and their sockets and shared memory.
 
     Args:
-        count: How many workers, or where not all begin at the start: the most there may be.
+        count: Number of workers; where not all start at once, the most there may be.
         slot_descriptors: The slots' files.
         rank: The rank they work for, for messages.
-        queues: Ticket sockets: 1, or one a worker.
-        modules: What the recipe will need; imported at once, while the script does other things.
-        path: Where workers look for modules; by default where this process does.
-        variables: Of workers, beside this process's or in their place, None where they have none;
-            by default its own.
-        beginning: How many workers begin at the start, by default all; others as `need` asks.
+        queues: Number of task sockets: 1, or one a worker.
+        modules: Modules of the loader spec, imported at once while the script does other things.
+        path: The workers' `sys.path`; by default this process's.
+        variables: Environment variables of workers that differ from this process's, None where
+            unset; by default its own.
+        beginning: Number of workers that start at once, by default all; others when needed.
 
     Attributes:
-        count: How many workers there are, or may be.
+        count: The most workers there may be.
         answers: Sending end of the answer socket, for others who answer as workers do.
-        status_table: int64[workers, 3]: the tickets that each worker holds and its progress.
+        status_table: int64[workers, 3]: each worker's task numbers and progress.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class WorkerPool:
         self._beginning = count if beginning is None else beginning
         self._forked: set[int] = set()
         self._rank = rank
-        self._sent_spec_digest = b""  # its digest
+        self._sent_spec_digest = b""
         self._running = False
         self._imported = False
-        self._tickets = [socket_pair() for _ in range(queues)]
+        self._task_sockets = [socket_pair() for _ in range(queues)]
         self.answers, self._answers = socket_pair()
         self._answers.setblocking(False)
         self._unsent: list[deque[bytes]] = [deque() for _ in range(queues)]
         self._status_file = os.fdopen(new_status_table(count), "r+b", buffering=0)
         self.status_table: NDArray[np.int64] = map_status_table(self._status_file.fileno(), count)
         self._first_batch_event = FirstBatchEvent.new()
-        self._ends = WorkerDescriptors(
-            tickets=[receiver.fileno() for _, receiver in self._tickets],
+        self._descriptors = WorkerDescriptors(
+            tickets=[receiver.fileno() for _, receiver in self._task_sockets],
             answers=self.answers.fileno(),
             status_table=self._status_file.fileno(),
             gate=self._first_batch_event.fileno(),
@@ -116,32 +116,32 @@ class WorkerPool:
         return ChildProcess(
             f"rank {self._rank}: the workers' forkserver",
             "headrace.data.loader.workers.forkserver:main",
-            [self._ends.to_json(), self._modules],
-            descriptors=self._ends.descriptors(),
-            # The user's word holds.
+            [self._descriptors.to_json(), self._modules],
+            descriptors=self._descriptors.descriptors(),
+            # Variables that the user has set take precedence.
             environment=_WORKER_ENVIRONMENT
             | env.child_environment({**env.CLEARED_IN_CHILDREN, **variables}),
             path=self._path,
         )
 
-    def start(self, recipe: PickledLoaderSpec) -> None:
-        """Have all workers run with a recipe; workers that already do are kept.
+    def start(self, loader_spec: PickledLoaderSpec) -> None:
+        """Start all workers with a loader spec; workers that already have it go on.
 
-        With other variables the forkserver begins anew, as one on a host that joins just now does.
+        With other variables the forkserver is replaced, like the one of a host that joins later.
 
         Raises:
-            LoaderError: The recipe cannot be unpickled over there.
+            LoaderError: The loader spec cannot be unpickled in the forkserver.
         """
         self._first_batch_event.shut()
-        if recipe.variables != self._variables:
-            self._begin_anew(recipe.variables)
-        content, folder = recipe.content, recipe.folder
+        if loader_spec.variables != self._variables:
+            self._begin_anew(loader_spec.variables)
+        content, folder = loader_spec.content, loader_spec.folder
         digest = hashlib.blake2b(content + folder.encode()).digest()
         if self._running and digest == self._sent_spec_digest:
             return
         self.end_workers()
         if digest != self._sent_spec_digest:
-            if not self._imported:  # before that it would not read what is sent
+            if not self._imported:  # before that it reads no requests
                 self._report()
                 self._imported = True
             self._request("recipe", content, folder)
@@ -153,37 +153,37 @@ class WorkerPool:
         self.start_workers()
 
     def _begin_anew(self, variables: Mapping[str, str | None]) -> None:
-        """Have another forkserver: modules read variables as they are imported."""
+        """Replace the forkserver: modules read variables as they are imported."""
         self.end_workers()
         self._server.end()
         self._server = self._new_server(variables)
         self._sent_spec_digest, self._imported = b"", False
 
     def start_workers(self) -> None:
-        """Fork all workers that begin at the start; none runs."""
+        """Fork all workers that start at once; none runs."""
         self._running = True
         for number in range(self._beginning):
             self.fork(number)
 
     def need(self, number: int) -> None:
-        """Start worker `number` where it has not begun."""
+        """Start worker `number` where it has not started."""
         if number not in self._forked:
             self.fork(number)
 
     def fork(self, number: int) -> None:
-        """Start worker `number` (again)."""
+        """Start worker `number`, again if it died."""
         self._forked.add(number)
         self.status_table[number] = NO_TASK
         self._request("fork", number)
 
-    def send(self, ticket: TaskMessage, queue: int) -> None:
-        """Hand a ticket to whoever reads that queue."""
-        self._unsent[queue].append(ticket.pack())
+    def send(self, task: TaskMessage, queue: int) -> None:
+        """Send a task to the workers of a queue."""
+        self._unsent[queue].append(task.pack())
         self._pump()
 
     def _pump(self) -> None:
         """Send what the sockets have room for; a blocking send could wait for ever."""
-        for (sender, _), unsent in zip(self._tickets, self._unsent, strict=True):
+        for (sender, _), unsent in zip(self._task_sockets, self._unsent, strict=True):
             with contextlib.suppress(BlockingIOError):
                 while unsent:
                     sender.send(unsent[0], socket.MSG_DONTWAIT)
@@ -192,11 +192,11 @@ class WorkerPool:
     def wait(
         self, timeout_s: float, also: Sequence[int] = ()
     ) -> tuple[list[AnswerMessage], list[tuple[int, int]]]:
-        """Wait for news.
+        """Wait for answers or deaths.
 
         Args:
             timeout_s: Longest wait, in seconds.
-            also: Descriptors that end the wait, too, once they can be read.
+            also: Descriptors that end the wait, too, once they are readable.
 
         Returns:
             Answers, and (worker, exit status) of workers that died; both empty after the timeout.
@@ -208,31 +208,31 @@ class WorkerPool:
         while control.poll(0):
             report = self._report()
             deaths.append((report[1], report[2]))
-        # Answers last: what a worker said before it died must be read with its death.
+        # Answers last: those that a worker sent before it died must be read with its death.
         return self._read_answers(), deaths
 
     def assigned_tasks(self) -> dict[int, set[int]]:
-        """Return, by worker, the numbers of the tickets that it holds."""
+        """Return the numbers of the tasks that each worker holds."""
         return {
             worker: {int(number) for number in row[:TASKS_PER_WORKER] if number != NO_TASK}
             for worker, row in enumerate(self.status_table)
         }
 
     def none_waiting(self) -> bool:
-        """Whether no ticket waits to be taken."""
-        receivers = [receiver.fileno() for _, receiver in self._tickets]
+        """Return whether no task waits to be taken."""
+        receivers = [receiver.fileno() for _, receiver in self._task_sockets]
         return not any(self._unsent) and not wait_readable(receivers, 0)
 
     def end_workers(self) -> None:
-        """End all workers and throw away tickets and answers that are under way."""
+        """End all workers and drop unread tasks and answers."""
         if not self._running:
             return
         self._running = False
         self._forked.clear()
         self._request("end workers")
         while self._report()[0] != "ended workers":
-            pass  # a death reported before the answer: all are ended now anyway
-        for _, receiver in self._tickets:
+            pass  # a death reported before: all are ended anyway
+        for _, receiver in self._task_sockets:
             _drain(receiver)
         self.forget_answers()
         for unsent in self._unsent:
@@ -240,7 +240,7 @@ class WorkerPool:
         self.status_table[:] = NO_TASK
 
     def forget_answers(self) -> None:
-        """Throw away the answers that nobody has read."""
+        """Drop the answers that nobody has read."""
         _drain(self._answers)
 
     @property
@@ -252,7 +252,7 @@ class WorkerPool:
         """End the workers and the forkserver."""
         if not self._server.is_own:
             return  # a forked child of the training process: the workers are not its own
-        for sender, receiver in self._tickets:
+        for sender, receiver in self._task_sockets:
             sender.close()
             receiver.close()
         self.answers.close()
@@ -274,40 +274,42 @@ class WorkerPool:
                 message = self._answers.recv(64)
             except BlockingIOError:
                 return answers
-            if not message:  # every sender is gone; the forkserver's end tells of it
+            if not message:  # every sender is gone; the forkserver's end is noticed elsewhere
                 return answers
             answers.append(AnswerMessage.unpack(message))
 
 
-def pickle_loader_spec(recipe: LoaderSpec) -> PickledLoaderSpec:
-    """Return a recipe as it is sent now; raises NotSendableError, naming the part."""
+def pickle_loader_spec(loader_spec: LoaderSpec) -> PickledLoaderSpec:
+    """Return a loader spec as it is sent; raises NotSendableError, naming the faulty part."""
     folder, variables = str(Path.cwd()), env.own_variables()
     try:
-        return PickledLoaderSpec(content=_on_the_host(recipe), folder=folder, variables=variables)
+        return PickledLoaderSpec(
+            content=_on_the_host(loader_spec), folder=folder, variables=variables
+        )
     except Exception as error:
         raise NotSendableError(
             f"The dataset, its transform or collate_fn cannot be sent to worker processes: "
-            f"{_unpicklable_part(recipe)} ({type(error).__name__}: {error}). Open files, "
+            f"{_unpicklable_part(loader_spec)} ({type(error).__name__}: {error}). Open files, "
             f"connections and locks lazily, in the worker, or use num_workers=0."
         ) from error
 
 
 class _HostPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """Pickles what workers can have: they are forked, and no device outlives that."""
+    """Pickles for workers, which are forked: device tensors cannot go along."""
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor) and obj.device.type != "cpu":
             raise pickle.PicklingError(f"it holds a tensor on {obj.device}")
         if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":  # noqa: SLF001
-            # It says that it is found by its name, and the script is `__main__` here alone.
-            kept = obj.cache_parameters()
-            return _cached, (obj.__wrapped__, kept["maxsize"], kept["typed"])
+            # It pickles by name, and the script is `__main__` in this process alone.
+            parameters = obj.cache_parameters()
+            return _cached, (obj.__wrapped__, parameters["maxsize"], parameters["typed"])
         return super().reducer_override(obj)
 
 
-def _cached(function: Callable[..., Any], most: int | None, typed: bool) -> Any:  # noqa: FBT001
-    return functools.lru_cache(most, typed)(function)
+def _cached(function: Callable[..., Any], max_size: int | None, typed: bool) -> Any:  # noqa: FBT001
+    return functools.lru_cache(max_size, typed)(function)
 
 
 def _on_the_host(value: object) -> bytes:
@@ -316,16 +318,16 @@ def _on_the_host(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def _unpicklable_part(recipe: LoaderSpec) -> str:
-    parts = {"collate_fn": recipe.collate_fn, "worker_init_fn": recipe.worker_init_fn}
-    attributes = getattr(recipe.dataset, "__dict__", {})
+def _unpicklable_part(loader_spec: LoaderSpec) -> str:
+    parts = {"collate_fn": loader_spec.collate_fn, "worker_init_fn": loader_spec.worker_init_fn}
+    attributes = getattr(loader_spec.dataset, "__dict__", {})
     parts |= {f"dataset.{name}": value for name, value in attributes.items()}
     for name, value in parts.items():
         try:
             _on_the_host(value)
-        except Exception:  # noqa: BLE001 - whatever it raises, this is the part that fails
+        except Exception:  # noqa: BLE001 - any error marks this part
             return f"{name} is a {type(value).__name__}"
-    return f"dataset is a {type(recipe.dataset).__name__}"
+    return f"dataset is a {type(loader_spec.dataset).__name__}"
 
 
 def _drain(receiver: socket.socket) -> None:
@@ -337,7 +339,7 @@ def _drain(receiver: socket.socket) -> None:
 
 
 def wait_readable(descriptors: list[int], timeout_s: float) -> bool:
-    """Wait until one can be read. poll: select fails for descriptors of 1024 and above."""
+    """Wait until one is readable. Not select, which fails for descriptors of 1024 and above."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)

@@ -28,7 +28,7 @@ def new_slot_file() -> int:
 
 
 class SlotArena:
-    """An arena in a slot: what a worker writes one batch into. The file grows as needed."""
+    """An arena in a slot, where a worker writes one batch; the file grows as needed."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -41,12 +41,12 @@ class SlotArena:
         return offset
 
     def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
-        """Copy bytes in, at `start` of what was reserved at `offset`."""
+        """Copy bytes to `start` of the range reserved at `offset`."""
         write_at(self._descriptor, offset + start, data)
 
 
 class PlainArena:
-    """An arena in ordinary memory: what inline work writes one batch into."""
+    """An arena in ordinary memory, for a batch made inline."""
 
     def __init__(self) -> None:
         self._pieces: list[NDArray[np.uint8]] = []
@@ -57,17 +57,17 @@ class PlainArena:
         return len(self._pieces) - 1
 
     def write(self, offset: int, start: int, data: NDArray[Any] | bytes) -> None:
-        """Copy bytes in, at `start` of the bytes behind the handle `offset`."""
+        """Copy bytes to `start` of the range with handle `offset`."""
         source = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else _bytes_of(data)
         self._pieces[offset][start : start + len(source)] = source
 
     def view(self, offset: int) -> NDArray[np.uint8]:
-        """Return the bytes behind a handle."""
+        """Return the bytes of a handle."""
         return self._pieces[offset]
 
 
 class _SlotView(weakref.ref[NDArray[np.uint8]]):
-    """Tells that the last view of a lent slot has died.
+    """A weak reference to the memory of a lent slot; it dies with the slot's last view.
 
     Attributes:
         slot: The slot.
@@ -78,16 +78,16 @@ class _SlotView(weakref.ref[NDArray[np.uint8]]):
 
 
 class SlotPool:
-    """The slots of one executor, as the training process sees them.
+    """The slots of one executor, in the training process.
 
     Attributes:
-        count: How many slots there are.
+        count: Number of slots.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.descriptors: list[int] = []
-        # Whoever lets go of an executor without closing it leaves no files behind.
+        # An executor that is dropped without being closed leaves no files open.
         self._closer = weakref.finalize(self, _close_files, self.descriptors)
         try:
             self.descriptors.extend(new_slot_file() for _ in range(count))
@@ -95,10 +95,10 @@ class SlotPool:
             self._closer()
             raise
         self._maps = [np.empty(0, np.uint8)] * count
-        # Last freed, first taken: its pages are warm, and slots never needed are never touched.
+        # Last freed, first taken: its pages are warm, and unneeded slots take no memory.
         self._free: deque[int] = deque(reversed(range(count)))
         self._lent: dict[int, _SlotView] = {}
-        self._ended: deque[_SlotView] = deque()
+        self._returned: deque[_SlotView] = deque()
 
     def take(self) -> int | None:
         """Return a free slot for a batch to be made in, or None."""
@@ -109,25 +109,25 @@ class SlotPool:
             return None
 
     def give(self, slot: int) -> None:
-        """Make a slot free again that was not lent."""
+        """Free a slot that was not lent."""
         self._free.append(slot)
 
     def reclaim(self) -> None:
-        """Make all slots free that the script has no view of; only while no worker runs."""
+        """Free all slots that the script has no view of; only while no worker runs."""
         self._take_back()
         self._free = deque(slot for slot in reversed(range(self.count)) if slot not in self._lent)
 
     def free_count(self) -> int:
-        """Return how many slots are free."""
+        """Return the number of free slots."""
         self._take_back()
         return len(self._free)
 
     def write(self, slot: int, payload: bytes) -> None:
-        """Put the bytes of an order at the start of a slot."""
+        """Write a pickled batch spec to the start of a slot."""
         write_at(self.descriptors[slot], 0, payload)
 
     def read(self, slot: int, offset: int, size_bytes: int) -> bytes:
-        """Return bytes of a slot, copied."""
+        """Return a copy of bytes of a slot."""
         return read_at(self.descriptors[slot], offset, size_bytes)
 
     def lend(self, slot: int, structure: bytes) -> Any:
@@ -136,9 +136,9 @@ class SlotPool:
         # A new array object over the same bytes: NumPy keeps it as the base of every view, torch
         # keeps the view, so the death of `lease` is the death of the last tensor.
         lease = np.frombuffer(memory.data, np.uint8)
-        # Views die wherever they die, and no Python runs then: a ctrl-C that came there would be
-        # raised in a place that drops it.
-        ended = _SlotView(lease, self._ended.append)
+        # A plain callback only notes the death: views die anywhere, and a KeyboardInterrupt raised
+        # inside Python code that runs there would be dropped.
+        ended = _SlotView(lease, self._returned.append)
         ended.slot = slot
         self._lent[slot] = ended
         return decode_batch(structure, lambda placed: _value(_window(lease, placed), placed))
@@ -154,21 +154,21 @@ class SlotPool:
             self.give(slot)
 
     def close(self) -> None:
-        """Close the files. Batches that are still in use keep their pages."""
+        """Close the files. Batches still in use keep their pages."""
         self._closer()
         self._maps = []
 
     def _take_back(self) -> None:
-        """Make the slots free whose last views have died."""
-        # In this order: where ctrl-C comes in between, `reclaim` still finds it.
-        while self._ended:
-            slot = self._ended[0].slot
+        """Free the slots whose last views have died."""
+        # In this order, `reclaim` still finds a slot after a KeyboardInterrupt in between.
+        while self._returned:
+            slot = self._returned[0].slot
             self._lent.pop(slot, None)
-            self._ended.popleft()
+            self._returned.popleft()
             self._free.append(slot)
 
     def _mapped(self, slot: int) -> NDArray[np.uint8]:
-        """Map all of a slot. Views of an earlier, smaller mapping stay valid: the same pages."""
+        """Map all of a slot. Views of an earlier, smaller mapping share the same pages."""
         size_bytes = os.fstat(self.descriptors[slot]).st_size
         if size_bytes > len(self._maps[slot]):
             mapping = mmap.mmap(self.descriptors[slot], size_bytes)
@@ -190,7 +190,7 @@ def write_at(descriptor: int, offset: int, data: NDArray[Any] | bytes) -> None:
 
 
 def read_at(descriptor: int, offset: int, size_bytes: int) -> bytes:
-    """Return bytes of a file that has them."""
+    """Return bytes of a file; the file must have them."""
     data = os.pread(descriptor, size_bytes, offset)
     while len(data) < size_bytes:
         data += os.pread(descriptor, size_bytes - len(data), offset + len(data))
@@ -202,7 +202,7 @@ def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def plain_value(arena: PlainArena, placed: PlacedArray) -> Any:
-    """Return what a placed array of inline work is to the script."""
+    """Return the array or tensor of a placed array that was made inline."""
     size_bytes = _dtype_of(placed).itemsize * int(np.prod(placed.shape, dtype=np.int64))
     raw = arena.view(placed.offset)[:size_bytes]
     return _value(raw.view(_dtype_of(placed)).reshape(placed.shape), placed)

@@ -1,4 +1,4 @@
-"""A worker process, which takes tasks, makes their batches and answers until the loader is gone."""
+"""A worker process, which takes tasks, makes their batches and answers until the loader ends."""
 
 from __future__ import annotations
 
@@ -36,118 +36,120 @@ from headrace.data.loader.workers.messages import (
 from headrace.data.loader.workers.shared_memory import SlotArena, read_at
 from headrace.data.storage.remote_store import declare_leaf
 
-_FIRST_BATCH_WAIT_S = 2.0  # whoever makes the first batch may have died, or wait for a slow answer
+_FIRST_BATCH_WAIT_S = 2.0  # the first batch's worker may have died, or wait for a slow read
 
 
 class Worker:
-    """One worker process's side of the channels."""
+    """The state and main loop of one worker process."""
 
-    def __init__(self, number: int, ends: WorkerDescriptors, recipe: LoaderSpec) -> None:
+    def __init__(
+        self, number: int, descriptors: WorkerDescriptors, loader_spec: LoaderSpec
+    ) -> None:
         self._number = number
-        self._ends = ends
-        self._loader_spec = recipe
-        self._tickets = socket.socket(fileno=os.dup(ends.tickets[number % len(ends.tickets)]))
-        self._answers = socket.socket(fileno=os.dup(ends.answers))
-        self._status_row = map_status_table(ends.status_table, ends.workers)[number]
-        self._first_batch_event = FirstBatchEvent(ends.gate)
-        self._slots = ends.slots
-        self._held: deque[tuple[TaskMessage, BatchSpec | Exception]] = deque()
-        self._maker = BatchBuilder(recipe, self._note_progress)
+        self._descriptors = descriptors
+        self._loader_spec = loader_spec
+        self._task_socket = socket.socket(
+            fileno=os.dup(descriptors.tickets[number % len(descriptors.tickets)])
+        )
+        self._answers = socket.socket(fileno=os.dup(descriptors.answers))
+        self._status_row = map_status_table(descriptors.status_table, descriptors.workers)[number]
+        self._first_batch_event = FirstBatchEvent(descriptors.gate)
+        self._slots = descriptors.slots
+        self._tasks: deque[tuple[TaskMessage, BatchSpec | Exception]] = deque()
+        self._maker = BatchBuilder(loader_spec, self._note_progress)
 
     def run(self) -> None:
         """Work until the loader closes its end."""
         self._status_row[:] = NO_TASK
         use_one_thread()
-        recipe = self._loader_spec
+        loader_spec = self._loader_spec
         set_worker_info(
             self._number,
-            self._ends.workers,
-            recipe.worker_seed(self._number),
-            recipe.dataset,
-            iterable=recipe.iterable,
+            self._descriptors.workers,
+            loader_spec.worker_seed(self._number),
+            loader_spec.dataset,
+            iterable=loader_spec.iterable,
         )
         self._prepare()
         while True:
-            if not self._held and not self._take(wait=True):
+            if not self._tasks and not self._take(wait=True):
                 return
-            self._work(*self._held[0])
-            self._held.popleft()
+            self._work(*self._tasks[0])
+            self._tasks.popleft()
             self._note_assigned()
 
     def _prepare(self) -> None:
-        """Run the user's worker_init_fn; where it fails, each ticket is answered with its error."""
-        self._unprepared: Exception | None = None
+        """Run the user's worker_init_fn; where it fails, each task is answered with its error."""
+        self._init_error: Exception | None = None
         if self._loader_spec.worker_init_fn is None:
             return
         try:
             self._loader_spec.worker_init_fn(self._number)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
-            self._unprepared = error
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            self._init_error = error
 
     def _prefetch_next_task(self) -> None:
-        """Take another ticket and begin its reads, once those of the batch at work are there."""
-        ticket, order = self._held[0]
+        """Take another task and start its reads, once those of the current batch have arrived."""
+        task, spec = self._tasks[0]
         if (
             self._maker.prefetches
-            and isinstance(order, BatchSpec)
-            and self._maker.may_prefetch_batch(order)
+            and isinstance(spec, BatchSpec)
+            and self._maker.may_prefetch_batch(spec)
         ):
-            if ticket.is_first_batch:
+            if task.is_first_batch:
                 self._first_batch_event.open()
-            elif len(self._held) < TASKS_PER_WORKER and self._first_batch_event.wait(0):
+            elif len(self._tasks) < TASKS_PER_WORKER and self._first_batch_event.wait(0):
                 self._take(wait=False)
 
     def _take(self, *, wait: bool) -> bool:
         try:
-            message = self._tickets.recv(64, 0 if wait else socket.MSG_DONTWAIT)
+            packed = self._task_socket.recv(64, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
-        if not message:
+        if not packed:
             return False
-        ticket = TaskMessage.unpack(message)
-        # First of all say who has it: should this worker be killed, the ticket is not lost.
-        self._status_row[len(self._held)] = ticket.number
-        payload = read_at(self._slots[ticket.slot], 0, ticket.payload_bytes)
+        task = TaskMessage.unpack(packed)
+        # Before anything else, so that the task is not lost if this worker is killed.
+        self._status_row[len(self._tasks)] = task.number
+        payload = read_at(self._slots[task.slot], 0, task.payload_bytes)
         try:
-            order: BatchSpec | Exception = pickle.loads(payload)
-        except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything; it is told
-            order = error
-        self._held.append((ticket, order))
-        if self._maker.prefetches and isinstance(order, BatchSpec):
-            if not (ticket.is_first_batch or self._first_batch_event.wait(_FIRST_BATCH_WAIT_S)):
-                self._first_batch_event.open()  # for all: nobody else is to wait as long again
-            with contextlib.suppress(Exception):  # whatever it is, making the batch tells
-                self._maker.prefetch_batch(order)
+            spec: BatchSpec | Exception = pickle.loads(payload)
+        except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything
+            spec = error
+        self._tasks.append((task, spec))
+        if self._maker.prefetches and isinstance(spec, BatchSpec):
+            if not (task.is_first_batch or self._first_batch_event.wait(_FIRST_BATCH_WAIT_S)):
+                self._first_batch_event.open()  # for all workers: none waits as long again
+            with contextlib.suppress(Exception):  # making the batch raises it again
+                self._maker.prefetch_batch(spec)
         return True
 
-    def _work(self, ticket: TaskMessage, order: BatchSpec | Exception) -> None:
+    def _work(self, task: TaskMessage, spec: BatchSpec | Exception) -> None:
         self._note_progress(0)
-        arena = SlotArena(self._slots[ticket.slot])
+        arena = SlotArena(self._slots[task.slot])
         try:
-            content, answer = self._made(order, arena), Answer.MADE
+            content, answer = self._made(spec, arena), Answer.MADE
         except IterableExhausted:
             content, answer = b"", Answer.EXHAUSTED
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; it is told
-            content, answer = self._failure(error, order), Answer.FAILED
-        if ticket.is_first_batch:
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            content, answer = self._failure(error, spec), Answer.FAILED
+        if task.is_first_batch:
             self._first_batch_event.open()
         offset = arena.reserve(len(content))
         arena.write(offset, 0, content)
         self._answers.send(
-            AnswerMessage(
-                answer, self._number, ticket.number, ticket.slot, offset, len(content)
-            ).pack()
+            AnswerMessage(answer, self._number, task.number, task.slot, offset, len(content)).pack()
         )
 
-    def _made(self, order: BatchSpec | Exception, arena: SlotArena) -> bytes:
-        if isinstance(order, Exception):
-            raise order
-        if self._unprepared is not None:
-            raise self._unprepared
-        return self._maker.make(order, arena)
+    def _made(self, spec: BatchSpec | Exception, arena: SlotArena) -> bytes:
+        if isinstance(spec, Exception):
+            raise spec
+        if self._init_error is not None:
+            raise self._init_error
+        return self._maker.make(spec, arena)
 
-    def _failure(self, error: Exception, order: BatchSpec | Exception) -> bytes:
-        indices = order.indices if isinstance(order, BatchSpec) else ()
+    def _failure(self, error: Exception, spec: BatchSpec | Exception) -> bytes:
+        indices = spec.indices if isinstance(spec, BatchSpec) else ()
         index = sample_at(indices, int(self._status_row[TASKS_PER_WORKER]))
         return BatchFailure.of(
             error, traceback.format_exc(), self._loader_spec.dataset, index
@@ -159,24 +161,24 @@ class Worker:
 
     def _note_assigned(self) -> None:
         for place in range(TASKS_PER_WORKER):
-            ticket = self._held[place][0].number if place < len(self._held) else NO_TASK
-            self._status_row[place] = ticket
+            task = self._tasks[place][0].number if place < len(self._tasks) else NO_TASK
+            self._status_row[place] = task
 
 
-def run_worker(number: int, ends: WorkerDescriptors, recipe: LoaderSpec) -> None:
+def run_worker(number: int, descriptors: WorkerDescriptors, loader_spec: LoaderSpec) -> None:
     """Run worker `number` in this forked process."""
     ignore_group_signals()
     declare_leaf()  # no worker forks: it may call object stores itself
-    if recipe.torch_seed is None:
-        seed_generators(recipe.worker_seed(number))
+    if loader_spec.torch_seed is None:
+        seed_generators(loader_spec.worker_seed(number))
     else:
-        seed_like_torch_worker(recipe.torch_seed, number)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader is gone
-        Worker(number, ends, recipe).run()
+        seed_like_torch_worker(loader_spec.torch_seed, number)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the loader has ended
+        Worker(number, descriptors, loader_spec).run()
 
 
 def use_one_thread() -> None:
-    """Keep libraries that are loaded from starting threads of their own: workers are many."""
+    """Keep imported libraries from starting threads of their own: there are many workers."""
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
     if torch is not None:
         torch.set_num_threads(1)
