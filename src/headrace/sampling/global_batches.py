@@ -1,4 +1,4 @@
-"""Bounds of global batches, the slices that ranks take, the share of shards a rank reads."""
+"""The bounds of global batches, ranks' slices of them, and the share of shards a rank reads."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from headrace.sampling.permutation import Ints
 class GlobalBatches:
     """The rest of an epoch, cut into global batches.
 
-    The tail is what is left after the last whole batch. It is dropped, or it is a batch of its own,
-    or, being smaller than the world size, it joins the batch before it, so that every rank makes
+    The tail is the samples after the last whole batch. It is dropped, or it is a batch of its own,
+    or, if smaller than the world size, it joins the batch before it, so that every rank makes
     equally many steps and none gets an empty batch.
 
     Attributes:
@@ -38,7 +38,7 @@ class GlobalBatches:
         return (self.num_samples - self.start) % self.size
 
     def count(self, world: int) -> int:
-        """Return how many batches there are, the same for each rank."""
+        """Return the number of batches, the same for each rank."""
         whole = (self.num_samples - self.start) // self.size
         return whole + (not self.drop_last and self.tail >= world)
 
@@ -49,20 +49,20 @@ class GlobalBatches:
         return first, self.num_samples if joined else first + self.size
 
     def position_after(self, batch: int, world: int) -> int:
-        """Return the position where the epoch goes on after a batch, n after the last one."""
+        """Return the position after a batch, n after the last one."""
         if batch + 1 >= self.count(world):
             return self.num_samples
         return self.start + (batch + 1) * self.size
 
     def left_out(self, world: int) -> int:
-        """Return how many samples come in no batch."""
+        """Return the number of samples that are in no batch."""
         count = self.count(world)
         last = self.bounds(count - 1, world)[1] if count else self.start
         return self.num_samples - last
 
 
 def rank_slice(length: int, rank: int, world: int) -> slice:
-    """Return the slice of a batch of `length` samples that a rank takes, as even as it goes."""
+    """Return a rank's slice of a batch of `length` samples; slices are as equal as possible."""
     return slice(length * rank // world, length * (rank + 1) // world)
 
 

@@ -1,4 +1,4 @@
-"""Lanes over the permuted shards, and the order of an epoch that they give.
+"""Lanes over the permuted shards, and the order of an epoch.
 
 The concatenation of the permuted shards is cut into lanes, stretches of nearly equal length, each
 permuted in windows. Position p of the epoch is sample p div C of lane p mod C, so each batch draws
@@ -29,15 +29,15 @@ _LANE_KEYS, _LANE_OFFSETS = 1, 2
 def lanes_for(global_batch: int) -> int:
     """Return the lane count nearest 64 that divides the global batch or is divided by it.
 
-    Larger than the global batch B it is B times a power of two, so that lanes can be dealt to
-    batches evenly (see `places_of_lanes`). Outside 32 to 128 nothing is near: then it is 64.
+    If larger than the global batch B it is B times a power of two, so that lanes spread over
+    batches evenly (see `places_of_lanes`). Where none is in 32 to 128, it is 64.
     """
     multiples = [global_batch << doublings for doublings in range(DEFAULT_LANES.bit_length() + 1)]
     divisors = [count for count in range(1, 2 * DEFAULT_LANES + 1) if global_batch % count == 0]
     near = [
         count for count in multiples + divisors if DEFAULT_LANES // 2 <= count <= DEFAULT_LANES * 2
     ]
-    # Nearest as a ratio; of two as near as one another, the larger mixes better.
+    # Nearest as a ratio; of two equally near, the larger mixes better.
     return min(
         near,
         key=lambda count: (max(count / DEFAULT_LANES, DEFAULT_LANES / count), -count),
@@ -56,10 +56,11 @@ def fits_one_window(num_samples: int, lanes: int, window: int) -> bool:
 
 
 def places_of_lanes(lanes: int) -> Ints:
-    """Return where each lane lies along the concatenation: int64[lanes], lane number to place.
+    """Return each lane's place along the concatenation: int64[lanes], lane number to place.
 
     Where the global batch B is smaller than the lane count C, a batch draws from B lanes with
-    numbers in a row. They shall lie evenly over the concatenation, one in each of B equal parts:
+    consecutive numbers. They have to lie evenly over the concatenation, one in each of B equal
+    parts:
     then each batch mixes the whole of it, and a slice of a batch always comes from the same part.
     For C = m * 2^t with m odd this does it for every B = m * 2^j: a lane's number is read as one
     digit below m and t bits, and its place has the bits reversed behind that digit
@@ -97,11 +98,11 @@ class Lanes:
 
     @property
     def count(self) -> int:
-        """C, how many lanes there are."""
+        """C, the number of lanes."""
         return len(self.places)
 
     def find(self, positions: Ints) -> Ints:
-        """Return where in the concatenation each position of the epoch lies: int64[k]."""
+        """Return the place in the concatenation of each position of the epoch: int64[k]."""
         count, window = np.uint64(self.count), np.uint64(self.window)
         position = positions.astype(np.uint64)
         step = position // count
@@ -132,7 +133,7 @@ def cut_lanes(*, num_samples: int, lanes: int, window: int, key: int) -> Lanes:
         num_samples: Length of the concatenation, at least 1.
         lanes: C, at least 1.
         window: W in samples, at least 1.
-        key: Of this dataset, seed and epoch.
+        key: A number derived from dataset, seed and epoch.
     """
     places = places_of_lanes(lanes)
     number = np.arange(lanes, dtype=np.int64)
@@ -170,7 +171,7 @@ class EpochOrder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOrder:
-    """Position p is sample p."""
+    """Dataset order: position p is sample p."""
 
     def samples_at(self, positions: Ints) -> Ints:
         """Return the positions."""
@@ -187,19 +188,19 @@ class WholePermutation:
 
     Attributes:
         num_samples: The domain.
-        key: Of this dataset, seed and epoch.
+        key: A number derived from dataset, seed and epoch.
     """
 
     num_samples: int
     key: int
 
     def samples_at(self, positions: Ints) -> Ints:
-        """Return the images of the positions."""
+        """Return the permuted sample numbers of the positions."""
         indices = positions.astype(np.uint64)
         return permute(indices, self.num_samples, combine(self.key, _WHOLE)).view(np.int64)
 
     def order_in_batch(self, positions: Ints) -> Ints:
-        """Return the positions: no rank is nearer to any of them than another."""
+        """Return the positions unchanged: without lanes no slice is better for any rank."""
         return positions
 
 
@@ -210,7 +211,7 @@ class ShardLanes:
     Attributes:
         lanes: The lanes over the concatenation.
         ends: int64[shards], where each shard of the concatenation ends in it.
-        shifts: int64[shards], what added to a place in the concatenation gives the sample there.
+        shifts: int64[shards], sample number minus place in the concatenation.
     """
 
     lanes: Lanes
@@ -224,7 +225,7 @@ class ShardLanes:
         return found
 
     def shards_at(self, found: Ints) -> Ints:
-        """Return which shard of the concatenation, in its order, holds each place of it."""
+        """Return the shard, counted along the concatenation, that holds each place of it."""
         return np.searchsorted(self.ends, found, side="right").astype(np.int64)
 
     def order_in_batch(self, positions: Ints) -> Ints:
@@ -239,7 +240,7 @@ def lay_out_shards(*, shard_sizes: Ints, lanes: int, window: int, key: int) -> S
         shard_sizes: int64[shards], samples of each shard in the order of the index.
         lanes: C.
         window: W in samples.
-        key: Of this dataset, seed and epoch.
+        key: A number derived from dataset, seed and epoch.
     """
     count = len(shard_sizes)
     numbers = np.arange(count, dtype=np.uint64)

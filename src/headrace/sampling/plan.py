@@ -1,4 +1,4 @@
-"""The plan of one epoch, which samples make batch g of rank r, and the state that resumes it."""
+"""The plan of one epoch: which samples make batch g of rank r, and the state that resumes it."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanState:
-    """Where an epoch stands. Valid at any world size, worker count and global batch size.
+    """The position in an epoch, valid at any world size, worker count and global batch size.
 
     Attributes:
-        version: Of the order's arithmetic; another version's state is refused.
-        fingerprint: Of the dataset.
-        seed: The user's.
+        version: Version of the order's arithmetic; states of other versions are refused.
+        fingerprint: The dataset's fingerprint.
+        seed: The user's seed.
         epoch: Counted from 0.
-        position: Samples of this epoch that all ranks together have had.
+        position: Samples of this epoch that all ranks together have received.
         lanes: Lane count of this epoch's order.
         window: Window of this epoch's order, in samples.
-        global_batch: Samples of a global batch when this was written; it may change on resume.
+        global_batch: Samples of a global batch when the state was taken; it may change on resume.
         shuffle: Whether the order is shuffled.
     """
 
@@ -89,7 +89,7 @@ class PlanState:
         return cls(**entries)
 
     def check_dataset(self, fingerprint: str) -> None:
-        """Raise DatasetError where the state was written over another dataset."""
+        """Raise DatasetError where the state belongs to another dataset."""
         if fingerprint != self.fingerprint:
             raise DatasetError(
                 f"The loader state belongs to dataset {self.fingerprint}, but this one is "
@@ -101,7 +101,7 @@ class PlanState:
 _KINDS: dict[str, type] = {"int": int, "str": str, "bool": bool}
 
 _BLOCK = 16384
-"""Positions worked on at once: their arrays stay in a core's second-level cache."""
+"""Positions computed at once: their arrays fit in a core's second-level cache."""
 
 
 class Plan:
@@ -112,19 +112,19 @@ class Plan:
     16 bytes a shard beyond `shard_sizes`, or none where the order is a permutation of the whole.
 
     Args:
-        fingerprint: Of the dataset; two datasets of one size get different orders.
+        fingerprint: The dataset's; two datasets of one size get different orders.
         num_samples: How many samples the dataset has, at least 1.
         shard_sizes: Samples of each shard, in the order of the index; None where every sample is
             a shard of its own.
-        seed: The user's; any whole number.
+        seed: The user's seed; any integer.
         epoch: Counted from 0.
         global_batch: B, the samples that all ranks together take in one step.
-        lanes: C, used as it is. None: near 64, so that C divides B or B divides C. To go on with
-            an epoch give its state's, whatever B now is (or use `Plan.resume`).
-        window: W in samples, used as it is. None: one mean shard, at least 128.
+        lanes: C, used unchanged. None: near 64, so that C divides B or B divides C. To continue
+            an epoch pass its state's, whatever B is now (or use `Plan.resume`).
+        window: W in samples, used unchanged. None: one mean shard, at least 128.
         shuffle: False: position p is sample p.
         drop_last: Whether the tail, samples that fill no global batch, is dropped. Otherwise it
-            is a batch of its own, split as evenly as it goes; one smaller than the world size
+            is a batch of its own, split as evenly as possible; one smaller than the world size
             joins the batch before it.
         start: The position at which batch 0 begins. 0 begins the epoch.
 
@@ -195,15 +195,16 @@ class Plan:
         global_batch: int | None = None,
         drop_last: bool = False,
     ) -> Plan:
-        """Return the plan that goes on where a state stands.
+        """Return the plan that continues from a state.
 
         Args:
-            state: From `state_at`, of this process or any other.
-            fingerprint: Of the dataset now open.
+            state: From `state_at`, of this process or another.
+            fingerprint: The fingerprint of the dataset that is open now.
             num_samples: As for `Plan`.
             shard_sizes: As for `Plan`.
-            global_batch: The global batch from now on; None keeps the state's. Batches are those
-                of the uninterrupted epoch only where it is kept; samples come once in any case.
+            global_batch: The global batch from now on; None takes the state's. Batches equal those
+                of the uninterrupted epoch only if it is the same; each sample comes once in any
+                case.
             drop_last: As for `Plan`.
 
         Raises:
@@ -226,7 +227,7 @@ class Plan:
         )
 
     def check(self, world: int) -> tuple[str, ...]:
-        """Return what a user should know before training at this world size; one text each.
+        """Return warnings for training at this world size, one text each.
 
         Raises:
             UsageError: The world size does not divide the global batch, or exceeds the number of
@@ -242,16 +243,16 @@ class Plan:
         return tuple(warning for warning in warnings if warning)
 
     def num_batches(self, world: int = 1) -> int:
-        """Return how many batches come from `start` on: the same number for every rank."""
+        """Return the number of batches from `start` on, the same for every rank."""
         self._check_world(world)
         return self._batches.count(world)
 
     def batch(self, g: int, rank: int, world: int) -> Ints:
         """Return the samples of rank `rank` in batch `g`: int64[k], k the same for each rank.
 
-        Only in the last batch, where it holds a tail, may ranks differ, by one sample. Laid end to
-        end in the order of ranks, the parts are the same global batch for every world size (but
-        for the tail where it is smaller than one of them).
+        Only in the last batch, where it holds a tail, may ranks differ, by one sample. Concatenated
+        in rank order, the parts are the same global batch for every world size (except for a tail
+        that is smaller than one of them).
 
         Raises:
             UsageError: There is no such batch, rank or world size.
@@ -270,7 +271,7 @@ class Plan:
     def samples(self, first: int, last: int) -> Ints:
         """Return the samples at positions [first, last): int64[last - first].
 
-        Positions count from the epoch's begin, whatever `start` is.
+        Positions count from the start of the epoch, whatever `start` is.
 
         Raises:
             UsageError: Not 0 <= first <= last <= num_samples.

@@ -45,7 +45,7 @@ def mix64(value: int) -> int:
 
 
 def combine(*parts: int) -> int:
-    """Return one well-mixed number in [0, 2^64) for a row of integers, in their order."""
+    """Return one well-mixed number in [0, 2^64) for a sequence of integers."""
     mixed = 0
     for part in parts:
         mixed = mix64(mixed + GOLDEN + part)
@@ -59,5 +59,5 @@ def text_key(text: str) -> int:
 
 @lru_cache(maxsize=16)
 def _stream(seed: int, epoch: int, purpose: int) -> int:
-    # Cached because it is asked for each sample, and changes once an epoch.
+    # Cached: it is needed for each sample, and changes once an epoch.
     return combine(seed, epoch, purpose)

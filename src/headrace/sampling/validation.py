@@ -1,4 +1,4 @@
-"""Checks of a plan's numbers, and warnings of what a valid plan costs."""
+"""The checks of a plan's numbers, and the warnings of what a valid plan costs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_counts(
     epoch: int,
     start: int,
 ) -> None:
-    """Raise UsageError where a number of a plan is out of its range; None is always inside."""
+    """Raise UsageError where a number of a plan is out of its range; None is always valid."""
     if not 1 <= num_samples <= _MOST_SAMPLES:
         raise UsageError(
             f"The dataset has {num_samples} samples; a plan needs 1 to {_MOST_SAMPLES}. "
@@ -87,7 +87,7 @@ def check_world(*, num_samples: int, global_batch: int, world: int) -> None:
 
 
 def check_rank(rank: int, world: int) -> None:
-    """Raise UsageError where there is no such rank."""
+    """Raise UsageError for a rank outside the world size."""
     if not 0 <= rank < world:
         raise UsageError(f"rank={rank} of world size {world}: a rank is 0 to {world - 1}.")
 
@@ -104,7 +104,7 @@ def _near_divisors(number: int, near: int) -> str:
 
 
 def tail_warning(batches: GlobalBatches, world: int) -> str | None:
-    """Return a warning where a plan has samples left, but no batch at all."""
+    """Return a warning where a plan has samples, but no batch, left."""
     left_out = batches.left_out(world)
     if not left_out or batches.count(world):
         return None
@@ -121,11 +121,11 @@ def tail_warning(batches: GlobalBatches, world: int) -> str | None:
 
 
 def lane_warning(batches: GlobalBatches, lanes: int, world: int, share: float) -> str | None:
-    """Return a warning where ranks read more shards than their part.
+    """Return a warning where ranks read more than their share of the shards.
 
     Args:
-        batches: Of the plan.
-        lanes: Its lane count.
+        batches: The plan's batches.
+        lanes: The plan's lane count.
         world: At least 2.
         share: The share of the shards that a rank reads.
     """

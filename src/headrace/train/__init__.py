@@ -1,4 +1,4 @@
-"""What a training script may call: `prepare` and `Checkpointer`."""
+"""The training API of scripts: `prepare` and `Checkpointer`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The checkpoints below a URL: commit files, catalog, checksummed transfer, temporary folders.
 
-The commit file names all that belongs to a checkpoint and is written last. A temporary folder does
-not outlive its process, even when that is killed.
+The commit file names all files of a checkpoint and is written last. A temporary folder is removed
+even after its process was killed, by the next process that needs one.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class SavedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A whole checkpoint.
+    """A complete checkpoint.
 
     Attributes:
         step: The step it was saved at.
-        save: Name of the folder with its files, below the step's. Each save has its own, so what
-            an attempt left behind, or one that was fenced still writes, is never part of it.
-        world_size: How many ranks saved it.
-        saved_s: When, in seconds since 1970 (UTC).
+        save: Name of the folder with its files, below the step's. Each save has its own, so files
+            of an earlier attempt, or of one that is still writing, are never part of it.
+        world_size: Number of ranks that saved it.
+        saved_s: Time of saving, in seconds since 1970 (UTC).
         files: All its files.
         loader: The loader's state, if one was saved: one entry for all ranks where theirs were
             equal, else one a rank.
-        extra: What the script added.
+        extra: The script's `extra`.
     """
 
     step: int
@@ -75,22 +75,22 @@ class Commit:
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> Commit:
-        """Return the commit in a file's bytes.
+        """Return the commit that a file's bytes hold.
 
         Raises:
-            CheckpointError: They are none, or of a later format.
+            CheckpointError: They are not a commit, or of a later format.
         """
         try:
-            told = json.loads(data)
-            version = told.pop("version")
+            entries = json.loads(data)
+            version = entries.pop("version")
             if version != _FORMAT_VERSION:
                 raise CheckpointError(
                     f"{url} has format {version}; this Headrace reads {_FORMAT_VERSION}. Install "
                     "the version that wrote it, or a newer one."
                 )
-            files = tuple(SavedFile(**file) for file in told.pop("files"))
-            loader = told.pop("loader")
-            commit = cls(files=files, loader=None if loader is None else tuple(loader), **told)
+            files = tuple(SavedFile(**file) for file in entries.pop("files"))
+            loader = entries.pop("loader")
+            commit = cls(files=files, loader=None if loader is None else tuple(loader), **entries)
             _check_file_names([commit.save, *(file.name for file in files)])
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(
@@ -106,7 +106,7 @@ def step_folder(step: int) -> str:
 
 
 def step_of(path: str) -> int | None:
-    """Return the step to whose folder an object's path belongs; None where to none."""
+    """Return the step whose folder contains an object's path, or None."""
     match = _STEP_FOLDER.fullmatch(path.partition("/")[0])
     return int(match[1]) if match else None
 
@@ -121,8 +121,8 @@ class CheckpointCatalog:
     """The checkpoints below a store's URL. One rank writes to it; any may read.
 
     Args:
-        store: Where they lie.
-        local: The same folder on disk, where it is one.
+        store: The store at the URL.
+        local: The same folder on disk, if it is local.
     """
 
     def __init__(self, store: Store, local: Path | None) -> None:
@@ -130,9 +130,9 @@ class CheckpointCatalog:
         self._local = local
 
     def newest(self) -> Commit | None:
-        """Return the newest checkpoint that is whole, None without one.
+        """Return the newest complete checkpoint, or None.
 
-        Whole: it has a commit file, and every file named in it is there in its size. Checksums
+        Complete: it has a commit file, and every file named in it exists in its size. Checksums
         are compared when the files are read.
         """
         folders = self._folders()
@@ -143,10 +143,10 @@ class CheckpointCatalog:
         return None
 
     def add(self, commit: Commit) -> None:
-        """Make a checkpoint count, once all its files are there.
+        """Write a checkpoint's commit file, once all its files exist.
 
         Raises:
-            CheckpointError: A file is not there, as this rank sees it.
+            CheckpointError: A file does not exist, as this rank sees it.
         """
         folder = f"{step_folder(commit.step)}/{commit.save}"
         there = {info.path: info.size_bytes for info in self._store.list(folder)}
@@ -159,22 +159,22 @@ class CheckpointCatalog:
         self._store.put(f"{step_folder(commit.step)}/{COMMIT_FILE}", commit.to_json())
 
     def prune(self, current: Commit, keep: int) -> None:
-        """Delete all but the `keep` newest checkpoints, and what unfinished saves left behind.
+        """Delete all but the `keep` newest checkpoints, and the files of unfinished saves.
 
-        What cannot be deleted is told in one warning: the checkpoint that was just saved stands.
+        A failure to delete is only a warning: the new checkpoint stands.
         """
         try:
             folders = self._folders()
             whole = [step for step in folders if COMMIT_FILE in folders[step]]
-            kept = {*sorted(whole)[-keep:], current.step}
-            for step in (folders.keys() | self._folders_on_disk()) - kept:
+            remaining = {*sorted(whole)[-keep:], current.step}
+            for step in (folders.keys() | self._folders_on_disk()) - remaining:
                 self._delete_step(step, folders.get(step, {}))
             self._delete_other_saves(current, folders.get(current.step, {}))
         except (HeadraceError, OSError) as error:
             warnings.warn(f"Old checkpoints could not be deleted: {error}", stacklevel=2)
 
     def _folders(self) -> dict[int, dict[str, int]]:
-        """Return of each step's folder its files and their sizes, by path in the folder."""
+        """Return for each step's folder its files' sizes, by path in the folder."""
         folders: dict[int, dict[str, int]] = defaultdict(dict)
         for info in self._store.list():
             step = step_of(info.path)
@@ -183,7 +183,7 @@ class CheckpointCatalog:
         return folders
 
     def _folders_on_disk(self) -> set[int]:
-        # Empty ones too: a deletion that was cut short leaves them, and no listing shows them.
+        # Empty ones too: an interrupted deletion leaves them, and no listing shows them.
         if self._local is None:
             return set()
         steps = {step_of(folder.name) for folder in self._local.iterdir()}
@@ -204,7 +204,7 @@ class CheckpointCatalog:
         return commit
 
     def _delete_step(self, step: int, files: dict[str, int]) -> None:
-        # The commit first: from then on the folder is no checkpoint, whatever ends this.
+        # The commit first: from then on the folder is no checkpoint, even if this is interrupted.
         self._store.delete(f"{step_folder(step)}/{COMMIT_FILE}")
         for path in files:
             self._store.delete(f"{step_folder(step)}/{path}")
@@ -226,17 +226,17 @@ _PIECE_BYTES = 32 * 2**20
 
 
 def rank_files(folder: Path, rank: int) -> list[Path]:
-    """Return the files that a rank wrote into `folder`, and drop those it left empty.
+    """Return the files that a rank wrote into `folder`, and delete empty ones.
 
-    torch names a rank's files __<rank>_<number>.distcp; rank 0 writes .metadata besides. A rank
-    whose tensors were all written by others leaves an empty file.
+    torch names a rank's files __<rank>_<number>.distcp; rank 0 also writes .metadata. A rank whose
+    tensors were all written by others leaves an empty file.
     """
     found = sorted(folder.glob(f"__{rank}_*"))
     for file in found:
         if file.stat().st_size == 0:
             file.unlink()
-    kept = [file for file in found if file.exists()]
-    return [*kept, folder / ".metadata"] if rank == 0 else kept
+    nonempty = [file for file in found if file.exists()]
+    return [*nonempty, folder / ".metadata"] if rank == 0 else nonempty
 
 
 def describe_file(file: Path) -> SavedFile:
@@ -256,11 +256,11 @@ def upload_files(files: Sequence[Path], store: Store, folder: str) -> None:
 
 
 def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | None) -> None:
-    """Read a checkpoint's file, verify it, and keep it in `destination` unless that is None.
+    """Read a checkpoint's file, verify it, and write it to `destination` unless that is None.
 
     Raises:
-        CheckpointError: It is missing, or its size or checksum is not as committed.
-        StorageError: The store does not give it.
+        CheckpointError: It is missing, or its size or checksum differs from the commit's.
+        StorageError: The store fails.
     """
     path = f"{folder}/{saved.name}"
     crc32c = 0
@@ -273,10 +273,10 @@ def fetch_file(saved: SavedFile, store: Store, folder: str, destination: Path | 
             for piece in _pieces(saved, store, path):
                 crc32c = google_crc32c.extend(crc32c, piece)
         else:
-            with (destination / saved.name).open("wb") as kept:
+            with (destination / saved.name).open("wb") as copy:
                 for piece in _pieces(saved, store, path):
                     crc32c = google_crc32c.extend(crc32c, piece)
-                    kept.write(piece)
+                    copy.write(piece)
     except NotFoundError as error:
         raise _damaged_error(store, path, "it is missing") from error
     if crc32c != saved.crc32c:
@@ -302,16 +302,16 @@ _SCRATCH_LOCK = "in-use"
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Make an empty folder below the system's temporary one (TMPDIR), removed afterwards.
+    """Yield an empty folder below the system's temporary one (TMPDIR), removed afterwards.
 
-    What killed processes left behind is removed too: the kernel releases the lock of a folder
-    when the process that held it ends.
+    Folders that killed processes left behind are removed, too: the kernel releases a folder's lock
+    when its process ends.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX))
     with (folder / "making").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "making").rename(folder / _SCRATCH_LOCK)  # seen by others only once it is held
+        (folder / "making").rename(folder / _SCRATCH_LOCK)  # others see it only once it is locked
         try:
             yield folder
         finally:
@@ -320,7 +320,7 @@ def scratch_folder() -> Iterator[Path]:
 
 def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob(f"{_SCRATCH_PREFIX}*"):
-        # A folder without the lock file is just being made; one of another user is not ours.
+        # A folder without the lock file is being created; another user's is not accessible.
         with suppress(OSError), (folder / _SCRATCH_LOCK).open("r+b") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)

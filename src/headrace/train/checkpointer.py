@@ -1,6 +1,6 @@
-"""Checkpoints of model, optimizer and loader that exist whole or not at all, saved by all ranks.
+"""Checkpoints of model, optimizer and loader, saved by all ranks, complete or absent.
 
-What ranks do collectively is done such that all of them learn of any one's failure.
+Collective steps exchange their outcome, so that every rank learns of a failure on any rank.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What an action of one rank came to: its value, or what went wrong."""
+    """The result of one rank's action: its value, or its error."""
 
     value: Any = None
     error: str | None = None
@@ -65,7 +65,7 @@ def this_rank() -> int:
 
 
 def on_all_ranks(action: Callable[[], T]) -> T:
-    """Do `action` on every rank and return this rank's value once all have done it.
+    """Run `action` on every rank and return this rank's value once all have finished.
 
     Raises:
         CheckpointError: On every rank, where it failed on any of them.
@@ -77,12 +77,12 @@ def on_all_ranks(action: Callable[[], T]) -> T:
 
 
 def gather_values(action: Callable[[], T]) -> list[T]:
-    """Do `action` on every rank and return every rank's value; raises as `together`."""
+    """Run `action` on every rank and return every rank's value; raises as `on_all_ranks`."""
     return [each.value for each in _gather_outcomes(*_run_action(action))]
 
 
 def on_rank_0(action: Callable[[], T]) -> T:
-    """Do `action` on rank 0 and return its value on every rank; raises as `together`."""
+    """Run `action` on rank 0 and return its value on every rank; raises as `on_all_ranks`."""
     outcome, error = _run_action(action) if this_rank() == 0 else (None, None)
     if dist.is_initialized():
         outcomes: list[Any] = [outcome]
@@ -107,8 +107,8 @@ def _gather_outcomes(outcome: _Outcome, error: BaseException | None) -> list[_Ou
 
 
 def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | None]:
-    # Whatever goes wrong must reach the other ranks: they would wait for this one until the
-    # process group's deadline. It is raised again once they know.
+    # Every error must reach the other ranks: they would wait for this one until the process
+    # group's deadline. It is raised again once they know.
     try:
         return _Outcome(value=action()), None
     except CheckpointException as error:
@@ -121,8 +121,8 @@ def _run_action(action: Callable[[], Any]) -> tuple[_Outcome, BaseException | No
 
 def _first_cause(error: CheckpointException) -> str:
     rank, (cause, _) = next(iter(error.failures.items()))
-    told = str(cause) if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
-    return f"rank {rank}: {told}"
+    text = str(cause) if isinstance(cause, CheckpointError) else f"{type(cause).__name__}: {cause}"
+    return f"rank {rank}: {text}"
 
 
 def _describe_failures(failed: dict[int, str | None], size: int) -> str:
@@ -133,44 +133,43 @@ def _describe_failures(failed: dict[int, str | None], size: int) -> str:
 
 
 class Stateful(Protocol):
-    """What `save` and `restore` take as a loader: anything that can tell and take its state."""
+    """A loader for `save` and `restore`: anything with a state dict."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, such that JSON can hold it."""
+        """Return the state, as values that JSON can hold."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Go on from a state."""
+        """Continue from a state."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a checkpoint said besides what it put into model, optimizer and loader.
+    """The parts of a checkpoint that `restore` does not load into its arguments.
 
     Attributes:
         step: The step it was saved at.
-        extra: What `save` was given as `extra`.
+        extra: The `extra` that `save` was given.
     """
 
     step: int
     extra: Any
 
 
-_RESTORE_TRIES = 5  # to restore, while a job that trains beside removes what is being read
+_RESTORE_TRIES = 5  # to restore, while a job that is training removes the checkpoint being read
 
 
 class Checkpointer:
-    """Saves model, optimizer and loader together, and gives the newest whole checkpoint back.
+    """Saves model, optimizer and loader together, and restores the newest complete checkpoint.
 
-    A checkpoint is a folder `step-<n>` below the URL. It counts from the moment its commit file,
-    written last, is there; whatever ends a save before that, the checkpoint before it stays the
-    newest. DDP, FSDP and unspread models read one another's checkpoints, at any world size.
+    A checkpoint is a folder `step-<n>` below the URL. It counts once its commit file, written
+    last, exists; a save that ends before that leaves the previous checkpoint the newest. DDP, FSDP
+    and bare models read one another's checkpoints, at any world size.
 
     Args:
-        url: Where they lie: a path or any URL that can be written to. All ranks must see it, and
-            only one run writes to it.
-        keep: How many stay; older ones are deleted after each save.
+        url: A path or any writable URL. All ranks must see it, and only one run may write to it.
+        keep: Number of checkpoints to keep; older ones are deleted after each save.
         storage: Retries and connections for remote URLs.
 
     Raises:
@@ -187,10 +186,10 @@ class Checkpointer:
         self._keep = keep
 
     def latest(self) -> int | None:
-        """Return the step of the newest whole checkpoint, None without one.
+        """Return the step of the newest complete checkpoint, or None.
 
-        Any rank may ask, alone. Raises StorageError where the store does not answer, and
-        CheckpointError where a commit file is damaged.
+        Any rank may call it alone. Raises StorageError where the store fails, and CheckpointError
+        where a commit file is damaged.
         """
         newest = self._catalog.newest()
         return None if newest is None else newest.step
@@ -203,24 +202,23 @@ class Checkpointer:
         loader: Stateful | None = None,
         extra: Any = None,
     ) -> None:
-        """Save a checkpoint; all ranks call this, and return once it counts.
+        """Save a checkpoint; all ranks call this, and it returns once the checkpoint counts.
 
         Args:
             step: 0 or more, and not below the newest one's. The same step again replaces it.
             model: As `prepare` returned it, or bare. Buffers are rank 0's.
-            optimizer: Of the model's parameters.
-            loader: Its `state_dict()` is kept, as JSON.
-            extra: Rank 0's is kept: anything JSON can hold, such as the epoch or a scheduler's
+            optimizer: The optimizer of the model's parameters.
+            loader: Its `state_dict()` is saved, as JSON.
+            extra: Rank 0's is saved: anything JSON can hold, such as the epoch or a scheduler's
                 state.
 
         Raises:
-            CheckpointError: On every rank: it could not be written, what it should hold cannot be
-                kept, or the ranks' loaders have different seeds. The checkpoints before it are
-                untouched.
+            CheckpointError: On every rank: it could not be written, a value cannot be saved, or the
+                ranks' loaders have different seeds. Earlier checkpoints are untouched.
         """
         loaders = gather_values(lambda: None if loader is None else _as_json(loader.state_dict()))
         _check_one_seed(loaders)
-        kept_extra = on_all_ranks(lambda: _as_json(extra))
+        json_extra = on_all_ranks(lambda: _as_json(extra))
         save = on_rank_0(lambda: self._begin(step))
         folder = f"{step_folder(step)}/{save}"
         with self._write_folder(folder) as place:
@@ -235,7 +233,7 @@ class Checkpointer:
             saved_s=time.time(),
             files=tuple(file for of_rank in files for file in of_rank),
             loader=None if loader is None else tuple(loaders[:1] if same else loaders),
-            extra=kept_extra,
+            extra=json_extra,
         )
         on_rank_0(lambda: self._catalog.add(commit))
         on_rank_0(lambda: self._catalog.prune(commit, self._keep))
@@ -246,18 +244,18 @@ class Checkpointer:
         optimizer: Optimizer | None = None,
         loader: Stateful | None = None,
     ) -> Restored | None:
-        """Load the newest whole checkpoint; all ranks call this. Returns None without one.
+        """Load the newest complete checkpoint; all ranks call this. Returns None without one.
 
-        Every file is verified. Without an optimizer or a loader theirs is left out.
+        Every file is verified. A saved optimizer or loader that is not passed is ignored.
 
         Args:
-            model: As `prepare` returned it, or bare; spread as it was saved or otherwise.
-            optimizer: Of the model's parameters, new or used.
-            loader: Gets the state it had.
+            model: As `prepare` returned it, or bare; it may be sharded differently than when saved.
+            optimizer: The optimizer of the model's parameters, new or used.
+            loader: Receives its saved state.
 
         Raises:
             CheckpointError: On every rank: the checkpoint is damaged, or does not fit (the
-                parameters are named). Model, optimizer and loader are left as they were.
+                parameters are named). Model, optimizer and loader are unchanged.
         """
         with ExitStack() as stack:
             fetched = self._fetch_newest(loader, stack)
@@ -286,9 +284,9 @@ class Checkpointer:
     def _fetch_newest(
         self, loader: Stateful | None, stack: ExitStack
     ) -> tuple[Commit, Path] | None:
-        """Return the newest checkpoint and the folder with its files, verified; None without one.
+        """Return the newest checkpoint and the folder with its verified files, or None.
 
-        A job that trains beside may remove the one that is being fetched: then the newer one is.
+        Where a job that is training removes it during the fetch, the next newer one is fetched.
         """
         commit = on_rank_0(self._catalog.newest)
         for tries_left in reversed(range(_RESTORE_TRIES)):
@@ -318,7 +316,7 @@ class Checkpointer:
 
     @contextmanager
     def _write_folder(self, folder: str) -> Iterator[Path]:
-        """Give the folder for torch's files: the final one on disk, or a temporary one."""
+        """Yield the folder for torch's files: the final one on disk, or a temporary one."""
         if self._local is not None:
             yield self._local / folder
         else:
@@ -334,7 +332,7 @@ class Checkpointer:
 
     @contextmanager
     def _fetched(self, commit: Commit) -> Iterator[Path]:
-        """Give the folder with a checkpoint's files, verified; the ranks of a host share that."""
+        """Yield the folder with a checkpoint's verified files, shared by the ranks of a host."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
         if self._local is not None:
             here = _ranks_of_host()
@@ -375,16 +373,16 @@ class Checkpointer:
 
 
 def _ranks_of_host() -> list[int]:
-    """Return the ranks of this host, where the launcher tells (LOCAL_RANK); else this one."""
+    """Return the ranks of this host, if the launcher sets LOCAL_RANK; else this one."""
     world = current_world()
     first = world.rank - world.local_rank
     return [rank for rank, other in enumerate(gather_values(lambda: first)) if other == first]
 
 
 def _check_one_seed(states: Sequence[Any]) -> None:
-    """Raise CheckpointError where ranks are to share one order of samples, but shuffle another.
+    """Raise CheckpointError where ranks should share one order of samples but differ in seed.
 
-    Each takes its part of its own permutation then: samples are lost, and others come twice.
+    Each would take its part of its own permutation: samples are lost, and others come twice.
     """
     seeds = {
         rank: state.get("seed")
@@ -392,18 +390,18 @@ def _check_one_seed(states: Sequence[Any]) -> None:
         if isinstance(state, dict) and state.get("kind") == "plan" and state.get("shuffle")
     }
     if len(set(seeds.values())) > 1:
-        told = ", ".join(f"rank {rank}: {seed}" for rank, seed in seeds.items())
+        listed = ", ".join(f"rank {rank}: {seed}" for rank, seed in seeds.items())
         raise CheckpointError(
-            f"The ranks' loaders have different seeds ({told}), so they do not share the samples "
+            f"The ranks' loaders have different seeds ({listed}), so they do not share the samples "
             "out: some come twice and others never. Give all ranks' DataLoaders one seed."
         )
 
 
 def _restore_loader(commit: Commit, loader: Stateful | None) -> None:
-    """Give a loader the state that it had, or that of all ranks."""
+    """Load a loader's state: this rank's own, or the one common to all ranks."""
     if loader is not None and commit.loader is not None:
-        of_rank = 0 if len(commit.loader) == 1 else this_rank()
-        loader.load_state_dict(commit.loader[of_rank])
+        number = 0 if len(commit.loader) == 1 else this_rank()
+        loader.load_state_dict(commit.loader[number])
 
 
 def _as_json(state: Any) -> Any:

@@ -1,8 +1,8 @@
 """State dicts of a model and an optimizer, and a reader of torch's checkpoint files.
 
-Names do not depend on how a model is sharded. torch keeps a checkpoint's description as a pickle
-and loads values that are no tensors with unrestricted unpickling. A checkpoint is data, so both are
-read with what they need and no more.
+Names do not depend on how a model is sharded. torch stores a checkpoint's description as a pickle
+and loads values other than tensors with unrestricted unpickling. A checkpoint is data, so here both
+are unpickled with only the classes that they need.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _MAX_DIFFERENCES = 5  # differences that an error names
 class TrainingState:
     """The states of a model and, unless None, an optimizer, by full parameter names.
 
-    The same names for a bare model, DataParallel, DDP and FSDP; the tensors are the live ones
+    A bare model, DataParallel, DDP and FSDP give the same names; the tensors are the live ones
     (DTensors under FSDP), so loading into `values` loads in place.
 
     Attributes:
-        model: The model, out of a DataParallel that may be around it.
+        model: The model, without a DataParallel around it.
         optimizer: Its optimizer.
         values: "model.<name>", "optimizer.state.<parameter>.<name>", "optimizer.param_groups".
-        slots: Of each optimizer.state key: the parameter and the name in its state.
-        is_placeholder: The optimizer had no state, and has one now only to be loaded into.
+        slots: For each optimizer.state key: the parameter and the name in its state.
+        is_placeholder: The optimizer had no state, and has one only for loading into it.
     """
 
     model: nn.Module
@@ -61,22 +61,22 @@ class TrainingState:
     is_placeholder: bool = False
 
     def abandon(self) -> None:
-        """Leave the optimizer as it was before `collect_state`; for loads that fail."""
+        """Restore the optimizer to before `collect_state`, after a load that failed."""
         if self.is_placeholder and self.optimizer is not None:
             self.optimizer.state.clear()
 
 
 def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: bool) -> TrainingState:
-    """Return the states as they are, NumPy's scalars of the optimizer as plain numbers.
+    """Return the current states, with the optimizer's NumPy scalars as plain numbers.
 
     Args:
         model: As `prepare` returned it, or bare.
-        optimizer: Of this model's parameters.
-        to_load: An optimizer that has not stepped yet gets the state that a step would make, to
-            be loaded into. Otherwise it is left, and saved, without any.
+        optimizer: The optimizer of this model's parameters.
+        to_load: An optimizer that has not stepped yet gets the state that a step would make, to be
+            loaded into. Otherwise it stays, and is saved, without state.
 
     Raises:
-        CheckpointError: The optimizer holds parameters that the model does not.
+        CheckpointError: The optimizer has parameters that the model has not.
     """
     bare: nn.Module = model.module if isinstance(model, nn.DataParallel) else model
     values = {_MODEL + name: value for name, value in get_model_state_dict(bare).items()}
@@ -84,15 +84,15 @@ def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: boo
     has_stepped = optimizer is None or bool(optimizer.state)
     if optimizer is not None:
         _check_ownership(bare, optimizer)
-        # For an optimizer that has not stepped torch takes a step of length zero, which leaves a
-        # step count behind, and takes it only where no gradient is there.
+        # For an optimizer that has not stepped torch makes a step of length zero, which leaves a
+        # step count behind, and it does so only where there is no gradient.
         with _no_gradients(optimizer):
-            held: dict[str, Any] = dict(get_optimizer_state_dict(bare, optimizer))
+            optimizer_state: dict[str, Any] = dict(get_optimizer_state_dict(bare, optimizer))
         if not has_stepped and not to_load:
             optimizer.state.clear()
-            held["state"] = {}
-        values[_GROUPS] = _without_numpy(held["param_groups"])
-        for parameter, state in held["state"].items():
+            optimizer_state["state"] = {}
+        values[_GROUPS] = _without_numpy(optimizer_state["param_groups"])
+        for parameter, state in optimizer_state["state"].items():
             for name, value in state.items():
                 slots[f"{_STATE}{parameter}.{name}"] = (parameter, name)
                 values[f"{_STATE}{parameter}.{name}"] = _without_numpy(value)
@@ -100,7 +100,7 @@ def collect_state(model: nn.Module, optimizer: Optimizer | None, *, to_load: boo
 
 
 def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str) -> None:
-    """Raise CheckpointError where a checkpoint does not fit, naming the parameters.
+    """Raise CheckpointError where a checkpoint does not fit; the message names the parameters.
 
     Parameters for which the optimizer had no state when it was saved (never used, or before the
     first step) are dropped from `states`, so that they get none.
@@ -111,8 +111,8 @@ def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str)
             f"{checkpoint} holds no optimizer. Restore it without one: restore(model, None, ...)."
         )
     _drop_unsaved_slots(states, saved)
-    asked = (_MODEL,) if states.optimizer is None else (_MODEL, _STATE)
-    unknown = [key for key in saved if key.startswith(asked) and key not in states.values]
+    prefixes = (_MODEL,) if states.optimizer is None else (_MODEL, _STATE)
+    unknown = [key for key in saved if key.startswith(prefixes) and key not in states.values]
     differences = [
         *(f"{key} is not in the checkpoint" for key in states.values if key not in saved),
         *(f"{key} is only in the checkpoint" for key in unknown),
@@ -132,7 +132,7 @@ def check_state_fits(states: TrainingState, metadata: Metadata, checkpoint: str)
 
 
 def apply_state(states: TrainingState) -> None:
-    """Give the model and the optimizer what was loaded into `states`."""
+    """Load the values in `states` into the model and the optimizer."""
     loaded = {
         key.removeprefix(_MODEL): value
         for key, value in states.values.items()
@@ -153,9 +153,9 @@ def apply_state(states: TrainingState) -> None:
 
 
 def _without_numpy(value: Any) -> Any:
-    """Return a value with the NumPy scalars in it as plain ones, which reading allows.
+    """Return a value with its NumPy scalars as plain numbers, which the reader allows.
 
-    Schedules that compute with NumPy leave them in a group; as numbers they are the same.
+    Schedules that compute with NumPy leave them in parameter groups.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -168,25 +168,25 @@ def _without_numpy(value: Any) -> Any:
 
 @contextmanager
 def _no_gradients(optimizer: Optimizer) -> Iterator[None]:
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gradients = [parameter.grad for parameter in held]
-    for parameter in held:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, gradient in zip(held, gradients, strict=True):
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
 
 
 def _check_ownership(model: nn.Module, optimizer: Optimizer) -> None:
     own = {id(parameter) for parameter in model.parameters()}
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in own for parameter in held)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in own for parameter in parameters)
     if foreign:
         raise CheckpointError(
-            f"{foreign} of the optimizer's {len(held)} parameters are not the model's. Make the "
-            "optimizer from the model that `prepare` returned."
+            f"{foreign} of the optimizer's {len(parameters)} parameters are not the model's. "
+            "Make the optimizer from the model that `prepare` returned."
         )
 
 
@@ -200,17 +200,19 @@ def _drop_unsaved_slots(states: TrainingState, saved: dict[str, Any]) -> None:
 
 
 def _different_sizes(states: TrainingState, saved: dict[str, Any]) -> list[str]:
-    told = []
+    differences = []
     for key, value in states.values.items():
         described = saved.get(key)
-        here = getattr(value, "shape", None)
+        current = getattr(value, "shape", None)
         if (
             isinstance(described, TensorStorageMetadata)
-            and here is not None
-            and described.size != here
+            and current is not None
+            and described.size != current
         ):
-            told.append(f"{key} is {list(described.size)} in the checkpoint and {list(here)} here")
-    return told
+            differences.append(
+                f"{key} is {list(described.size)} in the checkpoint and {list(current)} here"
+            )
+    return differences
 
 
 _ALLOWED_CLASSES = {
@@ -232,7 +234,7 @@ class SafeCheckpointReader(FileSystemReader):
     """Reads a checkpoint's files from a local folder.
 
     Args:
-        folder: Where they lie.
+        folder: The folder.
         names: The committed files: no other is opened.
     """
 
@@ -257,30 +259,30 @@ class SafeCheckpointReader(FileSystemReader):
 
 
 class SafeLoadPlanner(DefaultLoadPlanner):
-    """Loads a flat state dict; values that are no tensors are plain ones."""
+    """Loads a flat state dict without unrestricted unpickling."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """Put one value that is no tensor into the state dict; torch calls this."""
+        """Load a value other than a tensor into the state dict; torch calls this."""
         loaded = torch.load(value, weights_only=True)
         self.original_state_dict[read_item.dest_index.fqn] = loaded
 
 
 class SafeSavePlanner(DefaultSavePlanner):
-    """Saves a flat state dict, and refuses what `SafeLoadPlanner` could never load.
+    """Saves a flat state dict, and refuses values that `SafeLoadPlanner` cannot load.
 
-    Such a checkpoint would count, push out the older ones, and fail when it is needed.
+    Otherwise such a checkpoint would count, replace older ones, and fail when it is needed.
     """
 
     def __init__(self) -> None:
-        # Of values that all ranks hold, rank 0's are written: with DDP those count, as its
-        # buffers are what the other ranks get before each forward pass.
+        # Of values that all ranks hold, rank 0's are written, as DDP broadcasts rank 0's buffers
+        # before each forward pass.
         super().__init__(flatten_state_dict=False, dedup_save_to_lowest_rank=True)
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:  # noqa: A002
-        """Return what is written of a value; torch calls this."""
+        """Return the serialised form of a value; torch calls this."""
         if write_item.type != WriteItemType.BYTE_IO:
             return super().transform_object(write_item, object)
         try:

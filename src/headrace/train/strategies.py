@@ -1,12 +1,11 @@
 """Training strategies: device, process group, and DDP, FSDP or DataParallel around a model.
 
-A process group that is destroyed ends, and no import of torch's keeps it:
-`torch.distributed.nn.functional` takes what `group.WORLD` is as it is imported for the default of
-its arguments, and whatever of torch saves and shards models imports it. Where the group exists by
-then, those defaults keep it for good: `destroy_process_group` ends none of gloo's threads, and one
-that lets go of a tensor while the interpreter ends takes the process with it ("terminate called
-without an active exception", SIGABRT; measured with torch 2.13 in one of eight exits). Imported
-earlier, the defaults are None, which stands for the same group.
+`torch.distributed.nn.functional` stores `group.WORLD` in the defaults of its arguments when it is
+imported, and torch's own code for checkpoints and sharding imports it. If the group exists by then,
+the defaults keep it alive: `destroy_process_group` ends none of gloo's threads, and one that frees
+a tensor while the interpreter shuts down aborts the process ("terminate called without an active
+exception", SIGABRT; measured with torch 2.13 in one of eight exits). `release_default_group` sets
+these defaults to None, which means the same group.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ from headrace.core.world import current_world
 
 
 def repeated_blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the outermost modules that stand in a list or sequence beside others of their class.
+    """Return the outermost modules that have siblings of their class in a list or sequence.
 
-    Only modules made of others, with parameters: a row of convolutions is no row of blocks. Lists
-    in lists are looked through, so the layers of each stage of a staged model are found.
+    Only modules with submodules and parameters: a sequence of convolutions has no blocks. Nested
+    lists are searched, so the layers of each stage of a staged model are found.
     """
     found: list[nn.Module] = []
     _collect_blocks(model, found)
@@ -74,8 +73,8 @@ def choose_device(device: torch.device | str | None = None) -> torch.device:
     """Return the device of this rank, and make it the current one.
 
     Args:
-        device: Taken as it is; without a number (`"cuda"`) the local rank's. None: the local
-            rank's accelerator, or the CPU where there is none.
+        device: Used unchanged, but without a number (`"cuda"`) it is the local rank's. None: the
+            local rank's accelerator, or the CPU where there is none.
 
     Raises:
         UsageError: There are fewer devices than ranks on this host.
@@ -87,7 +86,7 @@ def choose_device(device: torch.device | str | None = None) -> torch.device:
         chosen = torch.device(device)
     if chosen.type == "cpu":
         return chosen
-    number: Any = chosen.index  # None where the device was named without; torch's types differ
+    number: Any = chosen.index  # may be None, unlike torch's type
     if number is None:
         chosen = torch.device(chosen.type, env.LOCAL_RANK.get_int(0) or 0)
     module = torch.get_device_module(chosen)
@@ -103,14 +102,14 @@ def choose_device(device: torch.device | str | None = None) -> torch.device:
 
 
 def join_process_group(device: torch.device) -> None:
-    """Initialise torch's process group unless it is there already.
+    """Initialise torch's process group unless it is initialised already.
 
-    With RANK set, of all ranks, as torchrun tells; otherwise of this process alone, without
-    network. nccl (or the device's own backend) carries tensors on the device, gloo those on the
-    CPU. A script that ends well leaves the group at its exit, if it did not itself.
+    With RANK set, it joins all ranks, as under torchrun; otherwise this process alone, without
+    network. nccl (or the device's own backend) serves tensors on the device, gloo those on the CPU.
+    The group is destroyed at the exit of a script that succeeded.
 
     Raises:
-        UsageError: RANK is set, but not what else torchrun sets.
+        UsageError: RANK is set, but torchrun's other variables are not.
     """
     if dist.is_initialized():
         return
@@ -135,11 +134,11 @@ def _private_store() -> Any:
 
 
 def _destroy_process_group(owner: int) -> None:
-    """Destroy the process group of a rank that ends well, while Python is still whole.
+    """Destroy the process group of a rank that succeeded, before the interpreter shuts down.
 
     gloo's threads may free the tensors of their last collective late. While the interpreter
     shuts down, that aborts the process (pytorch issue 190489): a finished training would end in
-    SIGABRT. After an error the group is left alone: the others may be in a collective that this
+    SIGABRT. After an error the group is kept: the others may be in a collective that this
     rank never joins, and some backends would wait for it.
     """
     forked = os.getpid() != owner
@@ -154,9 +153,10 @@ def _destroy_process_group(owner: int) -> None:
 def _wait_for_gloo_threads() -> None:
     """Wait until gloo's threads sleep, a second at most.
 
-    Destroying a group ends its threads only where nothing else holds it, and the mesh of an FSDP
-    model and the reducer of DDP do. To free a tensor such a thread needs the interpreter, which
-    is its own while this one sleeps. Once it has slept in several looks it has freed all.
+    Destroying a group ends its threads only where nothing else refers to it, but the mesh of an
+    FSDP model and the reducer of DDP do. To free a tensor such a thread needs the interpreter,
+    which is free while this one sleeps. A thread that sleeps at several polls in a row has freed
+    all.
     """
     deadline_s = time.monotonic() + _FINISH_WITHIN_S
     quiet_looks = 0
@@ -169,7 +169,7 @@ def _wait_for_gloo_threads() -> None:
 
 
 def _thread_states(name: str) -> set[str]:
-    """Return what Linux tells of this process's threads of a name, as "R" or "S"."""
+    """Return the states of this process's threads of a name, such as "R" or "S"."""
     states = set()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):  # it has ended meanwhile
@@ -180,7 +180,7 @@ def _thread_states(name: str) -> set[str]:
 
 
 def release_default_group() -> None:
-    """Have those defaults be what they are where the module is imported first."""
+    """Reset the defaults that refer to the process group; see the module's docstring."""
     world = dist.group.WORLD
     if world is None:
         return
@@ -197,23 +197,23 @@ Strategy = Literal["ddp", "fsdp", "dp", "none"]
 def prepare(
     model: nn.Module, strategy: Strategy = "ddp", device: torch.device | str | None = None
 ) -> nn.Module:
-    """Move a model to this rank's device and spread it; return what the script is to train.
+    """Move a model to this rank's device and wrap it for a strategy; return the model to train.
 
-    Where RANK is set and no process group is there, one is initialised (nccl and gloo for CUDA,
-    gloo for the CPU). Without RANK, "ddp" and "fsdp" run as a world of one: the same script works
-    with and without a launcher. Make the optimizer afterwards, from the returned model.
+    Where RANK is set and there is no process group, one is initialised (nccl and gloo for CUDA,
+    gloo for the CPU). Without RANK, "ddp" and "fsdp" run with a world size of one: the same script
+    works with and without a launcher. Make the optimizer afterwards, from the returned model.
 
     Args:
-        model: On any device; not spread yet.
+        model: On any device; not wrapped yet.
         strategy: "ddp": a copy on each rank, gradients averaged (DistributedDataParallel).
-            "fsdp": each rank holds a part (FSDP2's `fully_shard`, each repeated block by itself);
+            "fsdp": each rank holds a shard (FSDP2's `fully_shard`, each repeated block by itself);
             all ranks begin with rank 0's values, as with "ddp".
             "dp": one process, its batches split over all its devices (DataParallel).
             "none": moved only.
-        device: This rank's; None takes the local rank's accelerator, or the CPU.
+        device: This rank's device; None: the local rank's accelerator, or the CPU.
 
     Raises:
-        UsageError: Such a strategy does not exist, or cannot be here; the remedy is told.
+        UsageError: The strategy does not exist, or cannot be used here; the message has the remedy.
     """
     if strategy not in get_args(Strategy):
         names = ", ".join(get_args(Strategy))
@@ -251,7 +251,7 @@ def _shard_model(model: nn.Module, place: torch.device) -> nn.Module:
     mesh = init_device_mesh(place.type, (dist.get_world_size(),))
     # Block by block, so that no device ever holds the whole model.
     for part in [*repeated_blocks(model), model]:
-        part.to(place)  # before its tensors are listed: moving replaces the buffers
+        part.to(place)  # first: moving replaces the buffers
         whole = [
             tensor
             for tensor in (*part.parameters(), *part.buffers())

@@ -46,7 +46,7 @@ def open_store(
     config: StorageConfig | None = None,
     client: Literal["auto", "direct"] = "auto",
 ) -> CacheableStore:
-    """Return the store at `url`; nothing is sent before its first use.
+    """Return the store at `url`; no request is sent before its first use.
 
     Credentials, endpoint and region come from where each cloud's own tools find them: AWS
     variables and profiles, GOOGLE_APPLICATION_CREDENTIALS, AZURE variables; without any, requests
@@ -54,9 +54,10 @@ def open_store(
 
     Args:
         url: A plain path, file://, s3://, gs://, az://, http(s):// or memory://.
-        config: Retries, hedging, connections; the defaults where None.
-        client: "auto": in a process that may fork, a helper process makes the requests; in a leaf
-            (see `declare_leaf`) this one does. "direct": this one does, and must not fork after.
+        config: Retries, hedging, connections; None for the defaults.
+        client: "auto": in a process that may fork, a storage subprocess makes the requests; in a
+            leaf (see `declare_leaf`) this process does. "direct": this process does, and must not
+            fork.
 
     Raises:
         UsageError: The URL names no store.

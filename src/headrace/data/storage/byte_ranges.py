@@ -1,6 +1,6 @@
 """Byte ranges of objects: the requests that fetch them, and a stream of ranges read ahead.
 
-A span is (start, length), like a range: it is what one request reads.
+A span is (start, length), like a range; one request reads it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Span = tuple[int, int]
 
 
 def plan_spans(ranges: Sequence[Span], *, coalesce_bytes: int, most_bytes: int) -> list[Span]:
-    """Return the requests that cover `ranges`: sorted, none empty, none overlapping another.
+    """Return the requests that cover `ranges`: sorted, not empty, not overlapping.
 
     Ranges at most `coalesce_bytes` apart share a request of up to `most_bytes`.
     """
     spans: list[Span] = []
-    for start, length in sorted(wanted for wanted in ranges if wanted[1] > 0):
+    for start, length in sorted(span for span in ranges if span[1] > 0):
         end = start + length
         if not spans:
             spans.append((start, length))
@@ -41,24 +41,25 @@ def plan_spans(ranges: Sequence[Span], *, coalesce_bytes: int, most_bytes: int) 
 def cut_ranges(
     ranges: Sequence[Span], spans: Sequence[Span], buffers: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Return each range out of the answers to `spans`: a view of one, or a copy over several."""
+    """Cut the ranges out of the answers to `spans`: a view of one answer, or a copy over
+    several."""
     starts = [start for start, _ in spans]
-    return [_cut(wanted, starts, buffers) for wanted in ranges]
+    return [_cut(span, starts, buffers) for span in ranges]
 
 
 def split_span(start: int, end: int, most_bytes: int) -> list[Span]:
-    """Return [start, end) cut into spans of at most `most_bytes`."""
+    """Cut [start, end) into spans of at most `most_bytes`."""
     return [(cut, min(most_bytes, end - cut)) for cut in range(start, end, most_bytes)]
 
 
 def check_range(start: int, length: int) -> None:
-    """Raise UsageError for a range that cannot be."""
+    """Raise UsageError for a range with a negative start or length."""
     if start < 0 or length < 0:
         raise UsageError(f"range start={start} length={length}: both are 0 or more.")
 
 
-def _cut(wanted: Span, starts: list[int], buffers: Sequence[memoryview]) -> memoryview:
-    start, length = wanted
+def _cut(span: Span, starts: list[int], buffers: Sequence[memoryview]) -> memoryview:
+    start, length = span
     if length == 0:
         return memoryview(b"")
     number = bisect_right(starts, start) - 1
@@ -78,16 +79,16 @@ BLOCK_BYTES = 4 * 2**20
 """One request; long enough that latency is a small part of it."""
 
 BLOCKS_AHEAD = 3
-"""Requests in flight beside the block in hand: 16 MiB of memory a stream."""
+"""Requests in flight besides the current block: 16 MiB of memory a stream."""
 
 
 class RangeStream:
-    """Bytes of one object in order, with read-ahead.
+    """The bytes of one object in order, with read-ahead.
 
     Args:
-        store: Where the object lies.
-        path: The object.
-        size_bytes: Its size.
+        store: The object's store.
+        path: The object's path.
+        size_bytes: The object's size.
     """
 
     def __init__(self, store: Store, path: str, size_bytes: int) -> None:
@@ -95,14 +96,14 @@ class RangeStream:
         self.size_bytes = size_bytes
         self._store = store
         self._path = path
-        self._asked = 0
-        self._coming: deque[Future[Buffer]] = deque()
+        self._requested = 0
+        self._pending: deque[Future[Buffer]] = deque()
         self._block: Buffer = memoryview(b"")
         self._used = 0
 
     @property
     def left(self) -> int:
-        """How many bytes follow the position."""
+        """The number of bytes after the position."""
         return self.size_bytes - self.position
 
     def read(self, length: int) -> bytes:
@@ -124,14 +125,14 @@ class RangeStream:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Give up what is in flight."""
-        while self._coming:
-            self._coming.pop().cancel()
+        """Cancel the requests in flight."""
+        while self._pending:
+            self._pending.pop().cancel()
 
     def _next_block(self) -> None:
-        while self._asked < self.size_bytes and len(self._coming) <= BLOCKS_AHEAD:
-            length = min(BLOCK_BYTES, self.size_bytes - self._asked)
-            self._coming.append(self._store.submit_range(self._path, self._asked, length))
-            self._asked += length
-        self._block = self._coming.popleft().result()
+        while self._requested < self.size_bytes and len(self._pending) <= BLOCKS_AHEAD:
+            length = min(BLOCK_BYTES, self.size_bytes - self._requested)
+            self._pending.append(self._store.submit_range(self._path, self._requested, length))
+            self._requested += length
+        self._block = self._pending.popleft().result()
         self._used = 0

@@ -1,6 +1,7 @@
 """Stores without a network: files below a local folder, and objects in this process's memory.
 
-Files are read by plain pread, which is safe in any process, forked or not. memory://name/folder is
+Files are read with plain pread, which is safe in any process, forked or not. memory://name/folder
+is
 for tests and small experiments.
 """
 
@@ -36,7 +37,7 @@ from headrace.data.storage.byte_ranges import check_range
 from headrace.data.storage.store import Buffer, ObjectInfo, Part, PutData, done_future, pieces_of
 from headrace.data.storage.urls import Location, check_path
 
-# A shared file system may keep the locks of other hosts' writers from us.
+# A shared file system may not show the locks of other hosts' writers.
 _ABANDONED_AFTER_S = 3600.0
 _ERRORS: dict[int, type[StorageError]] = {
     errno.ENOENT: NotFoundError,
@@ -52,7 +53,7 @@ _ERRORS: dict[int, type[StorageError]] = {
 
 
 class LocalStore:
-    """Files below one folder; paths outside it are refused."""
+    """The files below one folder; paths outside it are refused."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -76,7 +77,7 @@ class LocalStore:
             yield _info(path, status)
 
     def head(self, path: str) -> ObjectInfo:
-        """Return what is known of a file."""
+        """Return the description of a file."""
         with self._translated(path):
             status = os.stat(self._file(path))  # noqa: PTH116  (a path object costs more than the call)
         if not stat.S_ISREG(status.st_mode):
@@ -94,10 +95,10 @@ class LocalStore:
         return self.get_ranges(path, [(start, length)])[0]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
-        """Return several (start, length) ranges of a file; each is one read, for none costs one."""
+        """Return several (start, length) ranges of a file, one read each."""
         for start, length in ranges:
             check_range(start, length)
-        try:  # written out: this runs for every sample, and a context costs 2 us
+        try:  # no context manager: this runs for every sample, and one costs 2 us
             descriptor = os.open(self._file(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
                 return [self._range(path, descriptor, start, length) for start, length in ranges]
@@ -109,25 +110,25 @@ class LocalStore:
             raise self._storage_error(path, error) from error
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Read a range; the future is already done."""
+        """Read a range; the returned future is already done."""
         return done_future(lambda: self.get_range(path, start, length))
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Return what is known of a file; the future is already done."""
+        """Describe a file; the returned future is already done."""
         return done_future(lambda: self.head(path))
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Read a range up to the file's end; the future is already done."""
+        """Read a range up to the file's end; the returned future is already done."""
         return done_future(lambda: self._part(path, start, length))
 
     def put(self, path: str, data: PutData) -> None:
-        """Write a file: beside it, flushed to the disk, then renamed over it."""
+        """Write a file under a temporary name, flush it to the disk, then rename it."""
         file = self._tidied_place(path)
         with self._translated(path):
             write_atomically(file, pieces_of(data))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a file unless there is one; return whether it was written."""
+        """Write a file unless it exists; return whether it was written."""
         file = self._tidied_place(path)
         with self._translated(path):
             return create_atomically(file, data)
@@ -192,7 +193,7 @@ def _opened(file: str) -> Iterator[int]:
 
 
 def _read(descriptor: int, start: int, length: int) -> bytes:
-    """Return up to `length` bytes: one pread, more only where the kernel returns fewer (2 GiB)."""
+    """Return up to `length` bytes; pread may return fewer, for example above 2 GiB."""
     data = os.pread(descriptor, length, start)
     if len(data) == length or not data:
         return data
@@ -207,7 +208,7 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
 def _walk(
     folder: str, path: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path, status) of every file, unsorted; `above` breaks loops of links."""
+    """Yield (path, status) of every file, unsorted; `above` detects loops of links."""
     try:
         here = os.stat(folder)  # noqa: PTH116
         identity = (here.st_dev, here.st_ino)
@@ -238,13 +239,13 @@ def _info(path: str, status: os.stat_result) -> ObjectInfo:
     )
 
 
-# By the URL's name, then by key. A forked child sees a copy, another process nothing.
+# By the URL's name, then by key. A forked child has a copy, other processes have nothing.
 _OBJECTS: dict[str, dict[str, tuple[bytes, ObjectInfo]]] = {}
 _LOCK = threading.Lock()
 
 
 class MemoryStore:
-    """Objects in this process's memory, shared by all stores of one name."""
+    """The objects in this process's memory, shared by all stores of one name."""
 
     def __init__(self, location: Location) -> None:
         self._location = location

@@ -1,9 +1,9 @@
 """The store behind a network, the protocol of its clients, and the rules of calls and forks.
 
 After any call of the object-store client a forked child hangs, even with a client of its own: the
-client's threads do not exist there, its locks do. So a process that may fork (a training process)
-leaves such calls to a subprocess; a leaf, which does not fork, makes them itself; and a forked
-child of a process that made one gets an error at once instead of a hang.
+client's threads do not exist there, but its locks do. So a process that may fork (a training
+process) leaves such calls to a subprocess; a leaf, which does not fork, makes them itself; and a
+forked child of a process that made one gets an error at once instead of a hang.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.data.storage.urls import Location, check_path
 
 
 class _State:
-    """What this process declared and did; a forked child starts from its parent's."""
+    """This process's declarations and calls; a forked child derives its own from its parent's."""
 
     leaf = False
     called = False
@@ -37,7 +37,7 @@ class _State:
 
 
 def declare_leaf() -> None:
-    """Promise that this process will not fork, so that it may call object stores itself.
+    """Declare that this process will not fork, so that it may call object stores itself.
 
     Workers and the command line declare it; a training process must not, because its data
     loaders fork.
@@ -46,10 +46,10 @@ def declare_leaf() -> None:
 
 
 def is_leaf() -> bool:
-    """Tell whether this process said, or implies, that it will not fork.
+    """Return whether this process declared, or implies, that it will not fork.
 
     A daemonic process of `multiprocessing` implies it: it may have no children. DataLoader's
-    workers are such; ranks started by `torch.multiprocessing.spawn` are not.
+    workers are daemonic; ranks started by `torch.multiprocessing.spawn` are not.
     """
     return _State.leaf or multiprocessing.current_process().daemon
 
@@ -90,7 +90,7 @@ class StorageClient(Protocol):
         ...
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
-        """Read a range up to the object's end, and what is known of it; its path is the key."""
+        """Read a range up to the object's end, and its description; the path in it is the key."""
         ...
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
@@ -98,7 +98,7 @@ class StorageClient(Protocol):
         ...
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
-        """Return what is known of an object; its path is the key."""
+        """Return an object's description; the path in it is the key."""
         ...
 
     def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
@@ -110,7 +110,7 @@ class StorageClient(Protocol):
         ...
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
-        """Write a small object unless there is one; tell whether it was written."""
+        """Write a small object unless it exists; return whether it was written."""
         ...
 
     def delete(self, key: str, target: str) -> Future[None]:
@@ -118,16 +118,16 @@ class StorageClient(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 _T = TypeVar("_T")
-_GRACE_S = 30.0  # over the retry policy's deadline, before a wait is given up
+_GRACE_S = 30.0  # beyond the retry policy's deadline, before a wait ends with an error
 
 
 class RemoteStore:
-    """Objects below a URL of s3, gs, az or http; connects at the first request."""
+    """The objects below a URL of s3, gs, az or http; connects at the first request."""
 
     def __init__(
         self, location: Location, config: StorageConfig, client: Literal["auto", "direct"]
@@ -164,13 +164,13 @@ class RemoteStore:
             )
             for page in self._connected().list(folder, self._location.object_url(prefix))
             for info in page
-            if not info.path.endswith("/")  # what consoles write to show an empty folder
+            if not info.path.endswith("/")  # consoles write these to show an empty folder
         ]
         found.sort(key=lambda info: info.path)
         yield from found
 
     def head(self, path: str) -> ObjectInfo:
-        """Return what is known of an object."""
+        """Return an object's description."""
         key, target = self._named(path)
         info = self._wait(self._connected().head(key, target), target)
         return ObjectInfo(
@@ -178,9 +178,9 @@ class RemoteStore:
         )
 
     def get(self, path: str) -> Buffer:
-        """Return a whole object; a long one comes in parts, in parallel."""
+        """Return a whole object; a long one is read in parts, in parallel."""
         key, target = self._named(path)
-        # Without a limit of its own: each of its parts has one.
+        # No time limit for the whole: each of its parts has one.
         return self._connected().read_whole(key, target).result()
 
     def get_range(self, path: str, start: int, length: int) -> Buffer:
@@ -188,7 +188,7 @@ class RemoteStore:
         return self.get_ranges(path, [(start, length)])[0]
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
-        """Return several (start, length) ranges; neighbours travel in one request."""
+        """Return several (start, length) ranges; adjacent ones share a request."""
         for start, length in ranges:
             check_range(start, length)
         spans = plan_spans(
@@ -201,18 +201,18 @@ class RemoteStore:
         return cut_ranges(ranges, spans, [self._wait(future, target) for future in futures])
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Begin reading a range and return at once; many may be in flight."""
+        """Start reading a range and return at once; many may be in flight."""
         check_range(start, length)
         if length == 0:
             return done_future(lambda: memoryview(b""))
         return self._read(path, start, length)
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Begin asking what is known of an object."""
+        """Request an object's description."""
         return self._connected().head(*self._named(path))
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Begin reading a range that may reach beyond the object's end; it stops there."""
+        """Start reading a range that may reach beyond the object's end; it stops there."""
         check_range(start, length)
         key, target = self._named(path)
         return self._connected().read_part(
@@ -220,17 +220,17 @@ class RemoteStore:
         )
 
     def put(self, path: str, data: PutData) -> None:
-        """Write an object; it appears whole or not at all."""
+        """Write an object; it appears complete or not at all."""
         key, target = self._named(path)
         self._connected().put(key, data, target)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object unless there is one; return whether it was written."""
+        """Write an object unless it exists; return whether it was written."""
         key, target = self._named(path)
         return self._wait(self._connected().create(key, data, target), target)
 
     def delete(self, path: str) -> None:
-        """Remove an object; one that does not exist is no error."""
+        """Remove an object; a missing one is no error."""
         key, target = self._named(path)
         self._wait(self._connected().delete(key, target), target)
 
@@ -238,7 +238,7 @@ class RemoteStore:
         """Do nothing: there is no cache."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._client is not None and self._pid == os.getpid():
             self._client.close()
         self._client = None
@@ -266,7 +266,7 @@ class RemoteStore:
         )
 
     def _connected(self) -> StorageClient:
-        # A forked child must not use what its parent connected; it makes its own way.
+        # A forked child must not use its parent's connections; it makes its own.
         if self._client is None or self._pid != os.getpid():
             self._client, self._pid = self._connect(), os.getpid()
         return self._client

@@ -1,4 +1,4 @@
-"""The protocol of a store: its objects, its settings, and the data that it writes."""
+"""The protocol of a store, its objects, settings, and the data that it writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.core.errors import HeadraceError, UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When a failed request is tried again: exponential backoff with full jitter.
+    """The retry policy: exponential backoff with full jitter, within a deadline.
 
     Wait n (from 0) is uniform in [0, min(longest_wait_s, first_wait_s * 2**n)].
     Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
@@ -23,10 +23,10 @@ class RetryPolicy:
         deadline_s: Total time of one operation over all its attempts.
         first_wait_s: Bound of the wait before the second attempt.
         longest_wait_s: Bound of every wait.
-        unreachable_s: Deadline instead, where a host name does not resolve or nothing listens
-            and no request was answered yet: a wrong endpoint should not take a minute to tell.
+        unreachable_s: Deadline where a host name does not resolve or nothing listens and no request
+            was answered yet: a wrong endpoint should be reported sooner than after a minute.
         stall_s: An attempt ends when no byte arrives for so long.
-        corrupt_attempts: How often a short or wrong answer is asked for in all.
+        corrupt_attempts: Most attempts in all where answers are short or wrong.
     """
 
     deadline_s: float = 60.0
@@ -43,16 +43,15 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """Settings of a store. Credentials come from where each cloud's own tools find them.
+    """The settings of a store. Credentials come from where each cloud's own tools find them.
 
     Attributes:
-        retry: When a failed request is tried again.
-        hedge_after_s: A GET that takes longer is asked for again on a fresh connection; the
-            first answer wins.
-        in_flight: Requests that run at once; more wait their turn.
-        part_bytes: Longer reads and writes are cut into parts of this size that travel in
-            parallel.
-        coalesce_bytes: Ranges of one object no further apart than this travel in one request.
+        retry: The retry policy.
+        hedge_after_s: A GET that takes longer is requested again on a fresh connection; the first
+            answer wins.
+        in_flight: Most requests at once; more of them wait.
+        part_bytes: Longer reads and writes are cut into parts of this size, sent in parallel.
+        coalesce_bytes: Ranges of one object no further apart than this share a request.
         connect_timeout_s: Time to open a connection.
     """
 
@@ -80,7 +79,7 @@ makes a copy of its own.
 """
 
 PutData: TypeAlias = "bytes | bytearray | memoryview | Path | Iterable[bytes]"
-"""What `Store.put` accepts: the bytes, a local file, or pieces that are streamed in order."""
+"""Data for `Store.put`: the bytes, a local file, or pieces that are streamed in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +89,8 @@ class ObjectInfo:
     Attributes:
         path: Its path below the store's URL, "/" between folders.
         size_bytes: Its size.
-        etag: What changes when its bytes change; "" where the store tells nothing.
-        modified_s: When it was last written, seconds since 1970 (UTC).
+        etag: A text that changes when its bytes change; "" where the store has none.
+        modified_s: Time of its last write, seconds since 1970 (UTC).
     """
 
     path: str
@@ -102,11 +101,11 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Bytes of an object, and what is known of it.
+    """Bytes of an object, and its description.
 
     Attributes:
         data: The bytes.
-        info: The object that they are of.
+        info: The description.
     """
 
     data: Buffer
@@ -114,12 +113,12 @@ class Part:
 
 
 class Store(Protocol):
-    """Objects below one URL. Safe to use from several threads; pickles as its URL and settings.
+    """The objects below one URL. Thread-safe; pickles as its URL and settings.
 
     All paths are relative to `url`. Every method raises a `StorageError` that names the object's
     URL and, where there is one, the range: NotFoundError, DeniedError (CredentialsError),
-    ThrottledError, StorageTimeoutError, CorruptError, NoSpaceError, ForkedClientError. What a
-    read returns has the length that was asked for; a shorter answer is an error.
+    ThrottledError, StorageTimeoutError, CorruptError, NoSpaceError, ForkedClientError. The
+    result of a read has the requested length; a shorter answer is an error.
     """
 
     @property
@@ -130,12 +129,12 @@ class Store(Protocol):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield every object below the folder `prefix`, at any depth, sorted by path.
 
-        A folder that does not exist is an empty one.
+        A folder that does not exist counts as empty.
         """
         ...
 
     def head(self, path: str) -> ObjectInfo:
-        """Return what is known of an object without reading it."""
+        """Return an object's description without reading it."""
         ...
 
     def get(self, path: str) -> Buffer:
@@ -149,32 +148,33 @@ class Store(Protocol):
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[Buffer]:
         """Return several (start, length) ranges of an object, in the order given.
 
-        Neighbours travel in one request.
+        Adjacent ranges share a request.
         """
         ...
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Begin reading a range and return at once; many may be in flight."""
+        """Start reading a range and return at once; many may be in flight."""
         ...
 
     def put(self, path: str, data: PutData) -> None:
-        """Write an object; it appears whole or not at all, replacing what was there."""
+        """Write an object; it appears complete or not at all, replacing an existing one."""
         ...
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small object unless there is one; return whether it was written.
+        """Write a small object unless it exists; return whether it was written.
 
-        Of several that do so at once one gets True, but on plain web servers and where a server
-        ignores conditions. After a lost answer all may get False: look whose object it is.
+        Of several concurrent calls one gets True, except on plain web servers and where a server
+        ignores conditions. After a lost answer all may get False: read the object to see whose it
+        is.
         """
         ...
 
     def delete(self, path: str) -> None:
-        """Remove an object; one that does not exist is no error."""
+        """Remove an object; a missing one is no error."""
         ...
 
     def forget(self, path: str, start: int, length: int) -> None:
-        """Drop what a cache holds of a range: its next read asks the store. Else do nothing."""
+        """Drop a range from a cache, if any: its next read goes to the store."""
         ...
 
     def close(self) -> None:
@@ -183,14 +183,14 @@ class Store(Protocol):
 
 
 class CacheableStore(Store, Protocol):
-    """A store that also tells what a cache must know. All but CachedStore are."""
+    """A store that also provides what a cache must know. All but CachedStore do."""
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Begin asking what is known of an object."""
+        """Request an object's description."""
         ...
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Begin reading a range that may reach beyond the object's end; it stops there."""
+        """Start reading a range that may reach beyond the object's end; it stops there."""
         ...
 
 
@@ -199,7 +199,7 @@ _READ_BYTES = 4 * 2**20
 
 
 def is_repeatable(data: PutData) -> bool:
-    """Tell whether `data` can be had again, as a stream cannot."""
+    """Return whether `data` can be read again, unlike a stream."""
     return isinstance(data, bytes | bytearray | memoryview | Path)
 
 
@@ -216,7 +216,7 @@ def pieces_of(data: PutData) -> Iterator[bytes | bytearray | memoryview]:
 
 
 def regrouped(pieces: Iterable[bytes | bytearray | memoryview], size: int) -> Iterator[bytes]:
-    """Yield the same bytes in pieces of exactly `size`, but for the last; none where none came."""
+    """Yield the same bytes in pieces of exactly `size`, except the last one."""
     waiting = bytearray()
     for piece in pieces:
         view = memoryview(piece).cast("B")
@@ -237,7 +237,7 @@ def regrouped(pieces: Iterable[bytes | bytearray | memoryview], size: int) -> It
 
 
 def done_future(work: Callable[[], _T]) -> Future[_T]:
-    """Return a future that already holds what `work` returned, or the error of ours it raised."""
+    """Return a future that already holds the result of `work`, or the HeadraceError it raised."""
     future: Future[_T] = Future()
     try:
         future.set_result(work())

@@ -1,4 +1,4 @@
-"""URLs of stores: what they name, their form for messages, and the URLs of streamed channels."""
+"""URLs of stores: their parts, their form for messages, and the URLs of streamed channels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _WITHOUT_QUERY = {"s3", "s3a", "gs", "gcs", "az", "memory"}  # here "?" is part 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """What a URL names.
+    """The parts of a store's URL.
 
     Attributes:
-        kind: Which sort of store.
+        kind: The kind of store.
         root: The bucket, container, or server (scheme and host, for http); "" for local paths;
             the name for memory.
-        prefix: The path below the root, without slashes at its ends; local: the folder, absolute.
+        prefix: The path below the root, without slashes at its ends; local: the absolute folder.
         url: The URL for messages: without user, password and query.
-        secret_url: http only: the URL with everything that was given. Never printed.
+        secret_url: http only: the complete URL. Never printed.
     """
 
     kind: Kind
@@ -50,10 +50,10 @@ class Location:
 
 
 def parse_url(url: str) -> Location:
-    """Return what `url` names: a plain path, file://, s3://, gs://, az://, http(s):// or memory://.
+    """Parse a plain path, or a URL of file://, s3://, gs://, az://, http(s):// or memory://.
 
     Raises:
-        UsageError: An unknown scheme, no bucket, or a query where there can be none.
+        UsageError: An unknown scheme, no bucket, or a query where none is allowed.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -85,7 +85,7 @@ def split_url(url: str) -> tuple[str, str]:
     """Return the folder's URL and the object's name: ("s3://b/train", "0.tar").
 
     The query of an http URL stays with the folder's URL, so that `open_store(folder).get(name)`
-    asks for exactly the URL that was given.
+    requests exactly the given URL.
     """
     location = parse_url(url)
     if location.kind == "http":
@@ -135,9 +135,9 @@ def _http(url: str) -> Location:
     return Location(kind="http", root=root, prefix=prefix, url=shown, secret_url=url)
 
 
-@lru_cache(maxsize=4096)  # of shards it is asked for every sample
+@lru_cache(maxsize=4096)  # called for every sample of a shard
 def check_path(path: str) -> None:
-    """Raise UsageError for an object's path that would leave the store, or names no object."""
+    """Raise UsageError for a path that would leave the store, or names no object."""
     if not path or any(segment in {"", ".", ".."} for segment in path.split("/")):
         raise UsageError(
             f"{path!r} is no path of an object: it is relative to the store's URL, with names "
@@ -146,18 +146,19 @@ def check_path(path: str) -> None:
 
 
 def streamed_url(url: str) -> str:
-    """Return where the data of a streamed channel are, if that is what is named; else the same.
+    """Return the URL of the data where a path is in a streamed channel; else `url` itself.
 
-    In modes Pipe and Stream no folder is there: `HEADRACE_STREAMED` says what would lie in it.
+    In modes Pipe and Stream there is no folder: `HEADRACE_STREAMED` maps its path to the data's
+    URL.
 
     Args:
         url: A URL, or a path: a channel's folder, or one below it.
     """
-    told = env.PIPE_CHANNELS.get()
-    if told is None or "://" in url:
+    mapping = env.PIPE_CHANNELS.get()
+    if mapping is None or "://" in url:
         return url
-    path = os.path.abspath(url)  # noqa: PTH100  (links are not followed: the place is none)
-    for folder, data in json.loads(told).items():
+    path = os.path.abspath(url)  # noqa: PTH100  (links are not followed: nothing exists there)
+    for folder, data in json.loads(mapping).items():
         if path == folder or path.startswith(f"{folder}/"):
             return f"{data.rstrip('/')}{path[len(folder) :]}"
     return url

@@ -208,7 +208,8 @@ class IterableExecutor(ProcessExecutor):
         return (
             f"The dataset is shared among {self.workers} workers, "
             f"{len(self._remote_numbers)} of them on auxiliary hosts. Where that is more than it "
-            "has shards for, give it more shards, or have fewer workers there: --group cpu=1:cpus=K counts K for all ranks."
+            "has shards for, give it more shards, or have fewer workers there: "
+            "--group cpu=1:cpus=K counts K for all ranks."
         )
 
     def _raise_if_hopeless(self, worker: int, status: int, lost: list[BatchTask]) -> None:

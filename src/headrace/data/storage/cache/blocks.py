@@ -1,14 +1,14 @@
 """Block files on disk: their format, their folder within a byte limit, and their writer thread.
 
 A block file holds magic, identity of the object's content, length, page size, then one CRC-32C a
-page, then a CRC-32C of all that; then the data. A read checks only the pages it touches. A file cut
-short by a crash, or damaged, fails its checks and counts as missing.
+page, then a CRC-32C of all that; then the data. A read checks only the pages it touches. A file
+truncated by a crash, or damaged, fails its checks and counts as missing.
 
     FOLDER/usage     bytes taken so far, 8 bytes; its flock guards it and the eviction
     FOLDER/writing/  files being written
-    FOLDER/ab/...    block files; a file's modification time says when it was last of use
+    FOLDER/ab/...    block files; a file's modification time is that of its last use
 
-The count may run ahead of the truth (a killed process wrote less than it took), never far behind: a
+The count may exceed the truth (a killed process wrote less than it took), but is never far below: a
 process takes space in advance, and each eviction counts anew.
 """
 
@@ -39,11 +39,11 @@ _FIRST_READ_BYTES = 2**12  # holds the header of blocks up to 60 MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBlock:
-    """What a block file held.
+    """The bytes read from a block file.
 
     Attributes:
-        identity: Which content of the object it is of, 16 bytes.
-        data: The bytes asked for; fewer where the block ends before.
+        identity: The identity of the object's content, 16 bytes.
+        data: The requested bytes; fewer where the block ends before.
     """
 
     identity: bytes
@@ -51,15 +51,15 @@ class LoadedBlock:
 
 
 class DamagedBlockError(Exception):
-    """The file is no whole block."""
+    """The file is not a complete block."""
 
 
 def load_block(file: str, start: int, length: int) -> LoadedBlock:
-    """Return bytes [start, start + length) of a block, as far as it goes, verified.
+    """Return the verified bytes [start, start + length) of a block, fewer at its end.
 
     Raises:
         FileNotFoundError: There is no such block.
-        DamagedError: The file is damaged.
+        DamagedBlockError: The file is damaged.
         OSError: It cannot be read.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -86,16 +86,16 @@ def load_block(file: str, start: int, length: int) -> LoadedBlock:
 
 
 def save_block(file: Path, litter: Path, identity: bytes, data: memoryview) -> int:
-    """Write a block, whole or not at all; returns the file's size in bytes.
+    """Write a block, complete or not at all; return the file's size in bytes.
 
     Args:
-        file: Where it shall lie.
-        litter: A folder of the same disk, where it is written first.
-        identity: Which content of the object it is of.
+        file: Path of the block file.
+        litter: A folder on the same disk for the temporary file.
+        identity: The identity of the object's content.
         data: The block.
 
     Raises:
-        OSError: The disk is full, read-only or gone; nothing is left behind.
+        OSError: The disk is full, read-only or missing; no file is left behind.
     """
     header = block_header(identity, data)
     write_atomically(file, [header, data], durable=False, temporary_dir=litter)
@@ -103,10 +103,10 @@ def save_block(file: Path, litter: Path, identity: bytes, data: memoryview) -> i
 
 
 def block_header(identity: bytes, data: memoryview) -> bytes:
-    """Return what precedes the data of a block file."""
+    """Return the bytes before the data of a block file."""
     crcs = [
-        google_crc32c.value(bytes(data[at : at + _PAGE_BYTES]))
-        for at in range(0, len(data), _PAGE_BYTES)
+        google_crc32c.value(bytes(data[start : start + _PAGE_BYTES]))
+        for start in range(0, len(data), _PAGE_BYTES)
     ]
     header = _FIXED.pack(_MAGIC, identity, len(data), _PAGE_BYTES)
     header += struct.pack(f"<{len(crcs)}I", *crcs)
@@ -127,8 +127,8 @@ def _parse(header: bytes) -> tuple[bytes, int, tuple[int, ...]]:
 
 
 _USAGE = struct.Struct("<q")
-_ADVANCE_SHARE = 256  # a process takes this part of the limit at a time
-_KEEP_SHARE = 0.9  # of the limit, after an eviction; the rest covers what others took in advance
+_ADVANCE_SHARE = 256  # a process reserves this part of the limit at a time
+_KEEP_SHARE = 0.9  # of the limit, after an eviction; the rest covers others' reservations
 _TOUCH_AFTER_S = 300.0
 
 
@@ -136,8 +136,8 @@ class BlockFolder:
     """Block files by name. Any process may read and write at any time.
 
     Args:
-        folder: Where they lie (see `prepare`).
-        limit_bytes: How much they may take together.
+        folder: The folder (see `prepare`).
+        limit_bytes: Limit of all blocks together.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -146,7 +146,7 @@ class BlockFolder:
         self._advance_bytes = 0
 
     def load(self, name: str, start: int, length: int) -> LoadedBlock | None:
-        """Return bytes of a block, verified, as far as it goes; None where there is no whole one.
+        """Return verified bytes of a block, fewer at its end; None where it is missing or damaged.
 
         Raises:
             OSError: The disk fails.
@@ -163,10 +163,10 @@ class BlockFolder:
         return loaded
 
     def save(self, name: str, identity: bytes, data: memoryview) -> bool:
-        """Write a block; False where there is no room now (another process makes some).
+        """Write a block; False where there is no room now (another process evicts).
 
         Raises:
-            OSError: The disk is full, read-only or gone.
+            OSError: The disk is full, read-only or missing.
         """
         size_bytes = len(data) + len(data) // 2**13 + 4096  # header and the disk's own blocks
         if not self._take(size_bytes):
@@ -175,15 +175,15 @@ class BlockFolder:
         return True
 
     def drop(self, name: str) -> None:
-        """Remove a block, if it can be."""
+        """Remove a block, ignoring errors."""
         with suppress(OSError):
             os.unlink(self._path(name))  # noqa: PTH108
 
     def prepare(self) -> None:
-        """Make the folder, and remove what killed processes left half-written.
+        """Create the folder, and remove unfinished files of killed processes.
 
         Raises:
-            OSError: It cannot be made.
+            OSError: It cannot be created.
         """
         (self._folder / "writing").mkdir(parents=True, exist_ok=True)
         remove_abandoned_files(self._folder / "writing")
@@ -198,26 +198,26 @@ class BlockFolder:
                 os.utime(file)
 
     def _take(self, size_bytes: int) -> bool:
-        """Take room for a block; where the limit is reached, evict what was not used longest."""
+        """Reserve room for a block; where the limit is reached, evict the least recently used."""
         if size_bytes <= self._advance_bytes:
             self._advance_bytes -= size_bytes
             return True
-        wanted = max(size_bytes, self._limit_bytes // _ADVANCE_SHARE)
-        if wanted > self._limit_bytes:
+        reserved = max(size_bytes, self._limit_bytes // _ADVANCE_SHARE)
+        if reserved > self._limit_bytes:
             return False
         with self._usage() as descriptor:
             if descriptor is None:
                 return False
             used = _read_usage(descriptor)
-            if used is None or used + wanted > self._limit_bytes:
-                used = self._evict(wanted)
-            os.pwrite(descriptor, _USAGE.pack(used + wanted), 0)
-        self._advance_bytes += wanted - size_bytes
+            if used is None or used + reserved > self._limit_bytes:
+                used = self._evict(reserved)
+            os.pwrite(descriptor, _USAGE.pack(used + reserved), 0)
+        self._advance_bytes += reserved - size_bytes
         return True
 
     @contextmanager
     def _usage(self) -> Iterator[int | None]:
-        """Hold the usage file; None while another process does."""
+        """Lock the usage file; yield None while another process holds the lock."""
         descriptor = os.open(self._folder / "usage", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
@@ -227,13 +227,15 @@ class BlockFolder:
                 return
             yield descriptor
         finally:
-            with suppress(OSError):  # to close it is not enough: a child forked meanwhile has it
+            with suppress(
+                OSError
+            ):  # closing is not enough: a child forked meanwhile has the descriptor, too
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
-    def _evict(self, wanted: int) -> int:
-        """Remove the blocks not used longest until `wanted` fits; return the size of the rest."""
-        keep_bytes = max(0, int(self._limit_bytes * _KEEP_SHARE) - wanted)
+    def _evict(self, needed: int) -> int:
+        """Remove the least recently used blocks until `needed` fits; return the rest's size."""
+        keep_bytes = max(0, int(self._limit_bytes * _KEEP_SHARE) - needed)
         blocks = sorted(self._blocks())
         used = sum(size_bytes for _, size_bytes, _ in blocks)
         for _, size_bytes, file in blocks:
@@ -260,7 +262,7 @@ def _read_usage(descriptor: int) -> int | None:
     return _USAGE.unpack(data)[0] if len(data) == _USAGE.size else None
 
 
-_MAX_PENDING_BLOCKS = 256  # 64 MiB of the usual size; what does not fit is not cached
+_MAX_PENDING_BLOCKS = 256  # 64 MiB of the usual size; further blocks are not cached
 _PAUSE_S = 60.0  # after the disk failed
 _IDLE_S = 5.0
 
@@ -269,7 +271,7 @@ _log = logging.getLogger("headrace.storage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """What a cached store did in this process, bytes.
+    """Byte counts of a cached store in this process.
 
     Attributes:
         hit_bytes: Read from the disk.
@@ -286,7 +288,7 @@ class CacheStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PendingWrite:
-    """A block to write."""
+    """A block that waits to be written."""
 
     name: str
     identity: bytes
@@ -295,10 +297,10 @@ class _PendingWrite:
 
 
 class BlockWriter:
-    """A block folder used without ever failing the reader.
+    """Reads and writes a block folder without ever failing the reader.
 
-    Blocks are written by a thread of their own, which starts with the first and ends when there
-    are none for a while. After a failure of the disk, writing pauses for a minute.
+    A thread of its own writes the blocks; it starts with the first and ends when there are none for
+    a while. After a failure of the disk, writing pauses for a minute.
     """
 
     def __init__(self, folder: BlockFolder) -> None:
@@ -324,7 +326,7 @@ class BlockWriter:
         )
 
     def load(self, name: str, start: int, length: int) -> LoadedBlock | None:
-        """Return bytes of a block, or None where there is none that is whole."""
+        """Return bytes of a block, or None where it is missing or damaged."""
         if name in self._unwanted:
             return None
         try:
@@ -339,7 +341,7 @@ class BlockWriter:
     def offer(
         self, name: str, identity: bytes, data: memoryview, on_written: Callable[[], object]
     ) -> None:
-        """Write a block soon, or not at all; then call `landed`."""
+        """Write a block soon, or not at all; then call `on_written`."""
         self._miss += len(data)
         waiting = _PendingWrite(name=name, identity=identity, data=data, on_written=on_written)
         is_paused = not len(data) or time.monotonic() < self._paused_until
@@ -348,16 +350,16 @@ class BlockWriter:
             on_written()
 
     def drop(self, name: str) -> None:
-        """Remove a block, and one of that name that waits to be written; nobody waits for that.
+        """Remove a block, also one that waits to be written, in the background.
 
-        From now on it is not loaded. Where too much waits it is never removed: this process does
-        without, and others find out for themselves that it is damaged.
+        From now on it is not loaded. If the queue is full it is never removed: this process does
+        not read it, and other processes verify it themselves.
         """
         self._unwanted.add(name)
         self._enqueue(name)
 
     def settle(self) -> None:
-        """Return when everything offered is written or given up."""
+        """Wait until all offered blocks are written or skipped."""
         self._queue.join()
 
     def _enqueue(self, item: _PendingWrite | str) -> bool:

@@ -1,4 +1,4 @@
-"""A store whose reads go through blocks on a local disk."""
+"""A store that reads through blocks on a local disk."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Block:
     """Bytes of one block.
 
     Attributes:
-        identity: Which content of the object they are of.
-        start: Where in the block they begin.
-        data: From there on, as far as they were asked for or the block goes.
+        identity: The identity of the object's content.
+        start: Offset of the data in the block.
+        data: The bytes from there on, as far as requested or as the block goes.
     """
 
     identity: bytes
@@ -41,13 +41,13 @@ class Block:
 
 
 class CachedRead:
-    """A range of an object, cut at the blocks' bounds.
+    """The read of a range, cut at block boundaries.
 
     Attributes:
-        path: The object.
-        numbers: The blocks that it touches.
-        tries: How often it was gathered.
-        result: What comes of it.
+        path: The object's path.
+        numbers: The numbers of its blocks.
+        tries: How often its blocks were gathered.
+        result: The future of the bytes.
     """
 
     def __init__(self, path: str, start: int, length: int, block_bytes: int) -> None:
@@ -64,7 +64,7 @@ class CachedRead:
         self._missing = 0
 
     def within(self, number: int) -> tuple[int, int]:
-        """Return which (start, length) of block `number` is wanted."""
+        """Return the (start, length) of the range's part in block `number`."""
         begin = max(self._start - number * self._block_bytes, 0)
         end = min(self._start + self._length - number * self._block_bytes, self._block_bytes)
         return begin, end - begin
@@ -75,7 +75,7 @@ class CachedRead:
         coming: Mapping[int, Future[Block]],
         finish: Callable[[CachedRead], None],
     ) -> None:
-        """Call `finish` once all blocks are there; the first failure fails the read."""
+        """Call `finish` once all blocks have arrived; the first failure fails the read."""
         self.tries += 1
         self._blocks = dict(found)
         self._missing = len(coming)
@@ -99,14 +99,14 @@ class CachedRead:
             future.add_done_callback(partial(arrived, number))
 
     def is_of_one_content(self) -> bool:
-        """Tell whether all blocks are of the same content of the object."""
+        """Return whether all blocks belong to the same content of the object."""
         return len({block.identity for block in self._blocks.values()}) == 1
 
     def deliver(self, url: str) -> None:
-        """Set the result from the blocks; CorruptError where the object ends before."""
+        """Set the result from the blocks; CorruptError where the object ends before the range."""
         pieces = [self._piece(number) for number in self.numbers]
-        came = sum(len(piece) for piece in pieces)
-        if came != self._length:
+        received = sum(len(piece) for piece in pieces)
+        if received != self._length:
             end = self._start + self._length - 1
             self.fail(
                 CorruptError(
@@ -119,7 +119,7 @@ class CachedRead:
         self.result.set_result(whole)
 
     def fail(self, error: BaseException) -> None:
-        """Set the error, unless there is one."""
+        """Set the error, unless there is a result."""
         with self._lock:
             if not self.result.done():
                 self.result.set_exception(error)
@@ -131,24 +131,24 @@ class CachedRead:
 
 
 BLOCK_BYTES = 256 * 2**10
-_SPAN_BYTES = 8 * 2**20  # neighbouring blocks that are missing travel in one request up to this
-_MOST_OBJECTS = 2**16  # whose identities a process keeps in mind
+_SPAN_BYTES = 8 * 2**20  # adjacent missing blocks share one request up to this size
+_MOST_OBJECTS = 2**16  # whose identities a process remembers
 
 
 class CachedStore:
-    """A store that keeps what it reads in blocks on disk, shared by all processes of the host.
+    """A store that caches its reads as blocks on disk, shared by all processes of the host.
 
-    A block is known by the object's URL and proves which content it is of (etag and size): the
-    first time a process meets blocks of an object it asks the store for these once, and blocks
-    of an older content are fetched anew, so old and new never mix. An object without blocks costs
-    no such request. Blocks outlive the job. Where the disk is full or read-only there is one
-    warning, and reads go straight to the store.
+    A block is named by the object's URL and stores which content it belongs to (etag and size): the
+    first time a process finds blocks of an object it requests these once from the store, and blocks
+    of older content are fetched again, so old and new never mix. An object without blocks needs no
+    such request. Blocks outlive the job. Where the disk is full or read-only there is one warning,
+    and reads go straight to the store.
 
     Args:
-        store: The store behind.
+        store: The store that is cached.
         cache_dir: Folder of the blocks; other stores may share it.
-        limit_bytes: How much all blocks in the folder may take; those of least recent use go.
-        block_bytes: Size of a block. Small objects are one block each, whatever this says.
+        limit_bytes: Limit of all blocks in the folder; the least recently used are evicted.
+        block_bytes: Size of a block; smaller objects are one block each.
     """
 
     def __init__(
@@ -161,39 +161,39 @@ class CachedStore:
         if not 4096 <= block_bytes <= _SPAN_BYTES:
             raise UsageError(f"block_bytes={block_bytes}: a block has 4096 to {_SPAN_BYTES} bytes.")
         self._store = store
-        self._cache_dir = Path(cache_dir).absolute()  # a worker may stand in another folder
+        self._cache_dir = Path(cache_dir).absolute()  # a worker may have another working folder
         self._limit_bytes = limit_bytes
         self._block_bytes = block_bytes
         self._begin()
 
     def _begin(self) -> None:
-        """Start with nothing under way: what a forked child's parent awaits never arrives here."""
+        """Start without pending reads: a forked child never gets its parent's."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._folder = BlockFolder(self._cache_dir, self._limit_bytes)
         self._writer = BlockWriter(self._folder)
         self._identities: dict[str, bytes] = {}
         self._heads: dict[str, Future[ObjectInfo]] = {}
-        self._under_way: dict[tuple[str, int], Future[Block]] = {}
+        self._pending: dict[tuple[str, int], Future[Block]] = {}
 
     @property
     def url(self) -> str:
-        """The URL of the store behind."""
+        """The URL of the cached store."""
         return self._store.url
 
     def __reduce__(self) -> tuple[type[CachedStore], tuple[CacheableStore, Path, int, int]]:
         return CachedStore, (self._store, self._cache_dir, self._limit_bytes, self._block_bytes)
 
     def stats(self) -> CacheStats:
-        """Return what this process read from disk and store, and wrote."""
+        """Return how many bytes this process read from disk and store, and wrote."""
         return self._writer.stats()
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """Yield every object below the folder `prefix`, as the store has it."""
+        """Yield every object below the folder `prefix`; not cached."""
         return self._store.list(prefix)
 
     def head(self, path: str) -> ObjectInfo:
-        """Return what the store knows of an object."""
+        """Return the store's description of an object."""
         info = self._store.head(path)
         self.learn(path, info)
         return info
@@ -212,7 +212,7 @@ class CachedStore:
         return [future.result() for future in futures]
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Begin reading a range; what is on disk is there at once."""
+        """Start reading a range; blocks on disk are read at once."""
         check_range(start, length)
         if self._pid != os.getpid():
             self._begin()
@@ -228,7 +228,7 @@ class CachedStore:
         self._changed(path)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object to the store unless there is one; return whether it was written."""
+        """Write an object to the store unless it exists; return whether it was written."""
         written = self._store.create(path, data)
         self._changed(path)
         return written
@@ -239,19 +239,19 @@ class CachedStore:
         self._changed(path)
 
     def forget(self, path: str, start: int, length: int) -> None:
-        """Remove the blocks of a range, so that its next read asks the store."""
+        """Remove the blocks of a range, so that its next read goes to the store."""
         numbers = CachedRead(path, start, max(length, 1), self._block_bytes).numbers
-        self._let_go(path, numbers)
+        self._forget_pending(path, numbers)
         for number in numbers:
             self._writer.drop(self._name(path, number))
 
     def close(self) -> None:
-        """Write what waits to be written, and close the store behind."""
+        """Write the blocks that wait to be written, and close the cached store."""
         self._writer.settle()
         self._store.close()
 
     def learn(self, path: str, info: ObjectInfo) -> bytes:
-        """Remember which content an object has; returns its identity."""
+        """Remember the content of an object; return its identity."""
         stamp = info.etag or f"{info.modified_s}"
         text = f"{stamp}\0{info.size_bytes}"
         identity = blake2b(text.encode(), 16)
@@ -261,16 +261,16 @@ class CachedStore:
         return identity
 
     def _changed(self, path: str) -> None:
-        """Know nothing of an object any more: its next read asks which content it has."""
+        """Forget the content of an object, so that its next read checks it."""
         self._identities.pop(path, None)
         with self._lock:
-            known = [number for name, number in self._under_way if name == path]
-        self._let_go(path, known)
+            known = [number for name, number in self._pending if name == path]
+        self._forget_pending(path, known)
 
     def _start(self, read: CachedRead, *, fresh: bool) -> None:
-        """Look on the disk, then fetch the rest; `fresh`: fetch all."""
+        """Load blocks from disk, then fetch the rest; `fresh`: fetch all."""
         if fresh:
-            self._let_go(read.path, read.numbers)
+            self._forget_pending(read.path, read.numbers)
         found = {} if fresh else self._load(read)
         if not found or read.path in self._identities:
             self._fetch(read, found)
@@ -306,12 +306,12 @@ class CachedStore:
 
     def _fetch(self, read: CachedRead, found: dict[int, Block]) -> None:
         identity = self._identities.get(read.path)
-        kept = {number: block for number, block in found.items() if block.identity == identity}
-        missing = [number for number in read.numbers if number not in kept]
-        read.gather(kept, self._blocks(read.path, missing), self._finish)
+        current = {number: block for number, block in found.items() if block.identity == identity}
+        missing = [number for number in read.numbers if number not in current]
+        read.gather(current, self._blocks(read.path, missing), self._finish)
 
     def _finish(self, read: CachedRead) -> None:
-        """Hand a read its bytes; where its blocks are of two contents, read all of them anew."""
+        """Finish a read; where its blocks are of two contents, fetch all of them again."""
         if read.is_of_one_content():
             read.deliver(self._store.url)
         elif read.tries < 2:
@@ -325,18 +325,18 @@ class CachedStore:
             )
 
     def _blocks(self, path: str, numbers: Sequence[int]) -> dict[int, Future[Block]]:
-        """Return futures of blocks, each asked of the store unless it is on its way already."""
+        """Return futures of blocks; those that are not pending are requested from the store."""
         with self._lock:
-            fresh = [number for number in numbers if (path, number) not in self._under_way]
+            fresh = [number for number in numbers if (path, number) not in self._pending]
             for number in fresh:
-                self._under_way[path, number] = Future()
-            futures = {number: self._under_way[path, number] for number in numbers}
+                self._pending[path, number] = Future()
+            futures = {number: self._pending[path, number] for number in numbers}
         for run in _runs(fresh, _SPAN_BYTES // self._block_bytes):
             self._request(path, {number: futures[number] for number in run})
         return futures
 
     def _request(self, path: str, futures: dict[int, Future[Block]]) -> None:
-        """Ask the store for neighbouring blocks."""
+        """Request adjacent blocks from the store."""
         start, length = min(futures) * self._block_bytes, len(futures) * self._block_bytes
         try:
             part = self._store.submit_part(path, start, length)
@@ -361,16 +361,16 @@ class CachedStore:
             future.set_result(Block(identity=identity, start=0, data=content))
 
     def _release_block(self, path: str, number: int, future: Future[Block]) -> None:
-        """Let a block go: until it was on the disk, whoever asked for it found it here."""
+        """Stop tracking a block that is written; until then other reads find it here."""
         with self._lock:
-            if self._under_way.get((path, number)) is future:
-                del self._under_way[path, number]
+            if self._pending.get((path, number)) is future:
+                del self._pending[path, number]
 
-    def _let_go(self, path: str, numbers: Sequence[int]) -> None:
-        """Have the next read of these blocks ask the store, though they are on their way."""
+    def _forget_pending(self, path: str, numbers: Sequence[int]) -> None:
+        """Make the next read of these blocks go to the store, though they are pending."""
         with self._lock:
             for number in numbers:
-                self._under_way.pop((path, number), None)
+                self._pending.pop((path, number), None)
 
     def _name(self, path: str, number: int) -> str:
         text = f"{self._store.url}\0{path}\0{self._block_bytes}"
@@ -378,7 +378,7 @@ class CachedStore:
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[builtins.list[int]]:
-    """Yield the runs of neighbours in sorted `numbers`, each of at most `most`."""
+    """Yield runs of consecutive numbers, each of at most `most`."""
     run: builtins.list[int] = []
     for number in numbers:
         if run and (number != run[-1] + 1 or len(run) == most):

@@ -1,7 +1,7 @@
 """Endpoints and credentials, found where each cloud's own tools find them.
 
-The client reads most variables (AWS_*, GOOGLE_*, AZURE_*) itself. Here is what it does not:
-profiles, Google's emulator variable, and that without any credentials requests are anonymous.
+The client reads most variables (AWS_*, GOOGLE_*, AZURE_*) itself. This module adds what it lacks:
+profiles, Google's emulator variable, and anonymous requests where there are no credentials.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NEEDS_BOTO3 = ("role_arn", "sso_session", "sso_start_url", "credential_process"
 
 
 def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
-    """Return the S3 client's settings beyond those that it reads from the environment itself.
+    """Return the S3 client's settings that it does not read from the environment itself.
 
     Args:
-        offered_by_host: Tells whether this host has credentials of its own (an instance role).
+        offered_by_host: Returns whether this host offers credentials (an instance role).
 
     Raises:
         UsageError: AWS_PROFILE names no profile, or one that needs boto3, which is missing.
@@ -37,7 +37,7 @@ def s3_settings(*, offered_by_host: Callable[[], bool]) -> dict[str, Any]:
         "region": env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or profile.get("region"),
     }
     settings: dict[str, Any] = {name: value for name, value in found.items() if value}
-    # Not every server of the protocol has bulk deletion, and we delete one object at a time.
+    # Not every S3 server supports bulk deletion, and we delete one object at a time.
     settings["disable_bulk_delete"] = True
     if any(variable.get() for variable in env.AWS_CREDENTIALS):
         return settings
@@ -75,7 +75,7 @@ def _keys(profile: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_profile() -> dict[str, str]:
-    """Return the chosen profile's entries of both files; the credentials file comes first."""
+    """Return the chosen profile's entries of both files; the credentials file takes precedence."""
     name = env.AWS_PROFILE.get()
     config = _parse(env.AWS_CONFIG_FILE.get() or "~/.aws/config")
     credentials = _parse(env.AWS_SHARED_CREDENTIALS_FILE.get() or "~/.aws/credentials")
@@ -95,7 +95,7 @@ def _read_profile() -> dict[str, str]:
 
 
 def _s3_service(config: configparser.ConfigParser, services: str | None) -> dict[str, str]:
-    """Return the endpoint that a profile's `services` section names for S3 alone."""
+    """Return the S3 endpoint of a profile's `services` section."""
     section = f"services {services}"
     lines = config.get(section, "s3", fallback="").splitlines() if services else []
     for line in lines:
@@ -106,7 +106,7 @@ def _s3_service(config: configparser.ConfigParser, services: str | None) -> dict
 
 
 def _parse(path: str) -> configparser.ConfigParser:
-    # No section is the default of others here, and a "%" in a secret is no reference.
+    # AWS files have no default section, and a "%" in a secret is not interpolation.
     parser = configparser.ConfigParser(default_section="", interpolation=None, strict=False)
     file = Path(path).expanduser()
     try:
@@ -117,7 +117,7 @@ def _parse(path: str) -> configparser.ConfigParser:
         kind = type(error).__name__
     else:
         return parser
-    # Out here and by its kind alone: the parser's message quotes the line, which may be a secret.
+    # Outside the handler and only its type: the parser's message quotes the line, maybe a secret.
     raise UsageError(f"{file} cannot be read as an AWS file ({kind}). Correct it.")
 
 
@@ -141,16 +141,16 @@ def _boto3_provider() -> object:
     )
 
 
-# Where hosts of AWS, Google Cloud and Azure offer credentials of their own.
+# Address where hosts of AWS, Google Cloud and Azure offer credentials.
 _METADATA_ADDRESS = ("169.254.169.254", 80)
 _METADATA_WAIT_S = 0.5
 
 
 def read_settings(location: Location) -> dict[str, Any]:
-    """Return the client's settings for `location`, as the environment and profiles are right now.
+    """Return the client's settings for `location` from the current environment and profiles.
 
     Raises:
-        UsageError: A profile that does not exist, or one that needs a program that is missing.
+        UsageError: A profile does not exist, or needs a package that is missing.
     """
     if location.kind == "s3":
         return s3_settings(offered_by_host=_host_offers_credentials)
@@ -175,7 +175,7 @@ def _google_settings() -> dict[str, Any]:
 
 
 def _azure_settings() -> dict[str, Any]:
-    # As the `az` program calls them; the client knows longer names only.
+    # The `az` program's names; the client knows longer ones only.
     found = {
         "account_name": env.AZURE_STORAGE_ACCOUNT.get(),
         "account_key": env.AZURE_STORAGE_KEY.get(),

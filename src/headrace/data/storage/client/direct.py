@@ -55,7 +55,7 @@ _NO_RETRIES: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(0)}
 
 
 class Connections:
-    """The clients of one location; each has connections of its own.
+    """The obstore clients of one location; each has connections of its own.
 
     Making one takes some 10 ms: the hedge and the writer, which a reading worker hardly ever needs,
     are made at their first use.
@@ -65,11 +65,11 @@ class Connections:
         config: Retries and timeouts.
 
     Attributes:
-        settings: What the clients are made from; compared to tell new credentials from old.
-        reader: For everything but what follows; never retries by itself.
+        settings: The settings of the clients; compared with new ones to detect new credentials.
+        reader: The client for all other requests; never retries by itself.
 
     Raises:
-        UsageError: Settings in the environment or in a profile that cannot be.
+        UsageError: Invalid settings in the environment or in a profile.
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
@@ -81,12 +81,12 @@ class Connections:
 
     @cached_property
     def hedge(self) -> ObjectStore:
-        """For second attempts: opens a fresh connection for each."""
+        """The client for hedged requests: it opens a fresh connection for each."""
         return self._open({**self._client, "pool_max_idle_per_host": "0"}, _NO_RETRIES)
 
     @cached_property
     def writer(self) -> ObjectStore:
-        """For uploads, whose parts it retries by itself within the policy's deadline."""
+        """The client for uploads, whose parts it retries within the policy's deadline."""
         return self._open(self._client, _upload_retries(self._config))
 
     def _open(self, client: ClientConfig, retry: RetryConfig) -> ObjectStore:
@@ -108,14 +108,14 @@ def _open(
         user = f"{unquote(server.username)}:{unquote(server.password or '')}".encode()
         authorization = "Basic " + base64.b64encode(user).decode()
         options["client_options"] = {**client, "default_headers": {"Authorization": authorization}}
-    # Without the path, which is part of each key, and with the query, which may be a signature.
+    # The path is left out: it is part of each key. The query stays: it may be a signature.
     plain = server._replace(netloc=server.netloc.rpartition("@")[2], path="", fragment="")
     return HTTPStore(urlunsplit(plain), **options)
 
 
 def _client_options(config: StorageConfig) -> ClientConfig:
     return {
-        # An endpoint that says http is meant; nothing falls back from https to http.
+        # An http endpoint is intended; nothing falls back from https to http.
         "allow_http": True,
         "connect_timeout": timedelta(seconds=config.connect_timeout_s),
         "read_timeout": timedelta(seconds=config.retry.stall_s),
@@ -138,14 +138,14 @@ def _upload_retries(config: StorageConfig) -> RetryConfig:
 
 
 _T = TypeVar("_T")
-_CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where a connection gives 50
+_CONCURRENT_PARTS = 8  # of one object: some 400 MB/s where one connection reaches 50
 
 
 class DirectClient:
-    """Requests through obstore in this process, which must not fork after.
+    """Requests through obstore in this process, which must not fork afterwards.
 
     Raises:
-        UsageError: The connection's settings cannot be.
+        UsageError: Invalid connection settings.
     """
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
@@ -158,7 +158,7 @@ class DirectClient:
         self._turns = asyncio.Semaphore(config.in_flight)
 
     def read(self, key: str, start: int, length: int, target: str) -> Future[Buffer]:
-        """Read a range; one longer than a part comes in parts, in parallel."""
+        """Read a range; one longer than a part is read in parts, in parallel."""
         if length > self._config.part_bytes:
             return submit(self._read_long(key, start, length, target))
 
@@ -169,7 +169,7 @@ class DirectClient:
         return submit(self._get(target, fetch))
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
-        """Read a range up to the object's end, and what is known of it."""
+        """Read a range up to the object's end, and its description."""
 
         async def fetch(store: ObjectStore) -> Part:
             return await part_of(store, key, start, length)
@@ -177,11 +177,11 @@ class DirectClient:
         return submit(self._get(target, fetch))
 
     def read_whole(self, key: str, target: str) -> Future[Buffer]:
-        """Read an object: its first part, then, where there are more, the others in parallel."""
+        """Read an object: its first part, then the others in parallel."""
         return submit(self._read_whole(key, target))
 
     async def request(self, target: str, make: Callable[[ObjectStore], Awaitable[_T]]) -> _T:
-        """Make a request of the caller's own, on the background loop; retried like all others.
+        """Make a request of the caller's on the background loop, with the usual retries.
 
         Args:
             target: URL and range, for the error.
@@ -190,7 +190,7 @@ class DirectClient:
         return await self._in_turn(target, lambda: make(self._connections.reader))
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
-        """Return what is known of an object."""
+        """Return an object's description."""
 
         async def fetch(store: ObjectStore) -> ObjectInfo:
             return info_of(await obstore.head_async(store, key))
@@ -198,7 +198,7 @@ class DirectClient:
         return submit(self._get(target, fetch))
 
     def list(self, prefix: str, target: str) -> Iterator[builtins.list[ObjectInfo]]:
-        """Yield pages; after a failure the listing goes on behind the last object that came."""
+        """Yield pages; after a failure the listing resumes after the last object received."""
         listing = PagedListing(prefix, resumable=self._location.kind != "http")
 
         async def page() -> builtins.list[ObjectInfo]:
@@ -210,7 +210,7 @@ class DirectClient:
     def put(self, key: str, data: PutData, target: str) -> None:
         """Write an object, in parts where it is longer than one.
 
-        With new credentials, where there are any, it tries again if the data can be had again.
+        With new credentials, where there are any, it is tried again if the data are repeatable.
         """
         try:
             self._put(key, data, target)
@@ -233,7 +233,7 @@ class DirectClient:
                 lambda send: self._retrier.run_without_retry(target, send),
             )
             return
-        # Plain web servers take no parts.
+        # Plain web servers do not accept parts.
         whole = first if second is None else b"".join([first, second, *groups])
 
         async def send() -> None:
@@ -242,11 +242,11 @@ class DirectClient:
         submit(self._in_turn(target, send)).result()
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
-        """Write a small object unless there is one; tell whether it was written."""
+        """Write a small object unless it exists; return whether it was written."""
 
         async def send() -> bool:
             store = self._connections.reader
-            # Plain web servers take no conditions, and some of S3's kind ignore them.
+            # Plain web servers support no conditions, and some S3 servers ignore them.
             with suppress(FileNotFoundError):
                 await obstore.head_async(store, key)
                 return False
@@ -260,7 +260,7 @@ class DirectClient:
         return submit(self._in_turn(target, send))
 
     def delete(self, key: str, target: str) -> Future[None]:
-        """Remove an object; one that does not exist is no error."""
+        """Remove an object; a missing one is no error."""
 
         async def remove() -> None:
             await obstore.delete_async(self._connections.reader, key)
@@ -274,7 +274,7 @@ class DirectClient:
         return submit(work())
 
     def close(self) -> None:
-        """Let go of connections: fresh ones are made when they are needed."""
+        """Drop connections; new ones are made when they are needed."""
         self._connections = Connections(self._location, self._config)
 
     async def _read_long(self, key: str, start: int, length: int, target: str) -> Buffer:
@@ -314,14 +314,14 @@ class DirectClient:
         target: str,
         fetch: Callable[[ObjectStore, int, int], Coroutine[Any, Any, Buffer]],
     ) -> None:
-        """Fill `whole`, which lies at `start` in its object, from its byte `filled` on."""
-        at_once = asyncio.Semaphore(_CONCURRENT_PARTS)
+        """Fill `whole`, which starts at `start` in its object, from its byte `filled` on."""
+        concurrency = asyncio.Semaphore(_CONCURRENT_PARTS)
 
         async def fill(offset: int, size: int) -> None:
             first = start + offset
-            named = f"{target} (bytes {first}-{first + size - 1})"
-            async with at_once:
-                part = await self._get(named, lambda store: fetch(store, first, size))
+            target_range = f"{target} (bytes {first}-{first + size - 1})"
+            async with concurrency:
+                part = await self._get(target_range, lambda store: fetch(store, first, size))
             whole[offset : offset + size] = part
 
         spans = split_span(filled, len(whole), self._config.part_bytes)
@@ -343,14 +343,14 @@ class DirectClient:
             return await self._retrier.run(target, attempt)
 
     def _renew(self) -> None:
-        """Take up new credentials before what cannot be tried again."""
-        # A provider renews them by itself, and making another one may run a program.
+        """Use new credentials before an upload that cannot be retried."""
+        # A provider renews them itself, and making another one may run a program.
         if "credential_provider" not in self._connections.settings:
-            with suppress(UsageError):  # a profile half-written: these may still be good
+            with suppress(UsageError):  # a profile being written: the old ones may still be valid
                 self._reconnect()
 
     def _reconnect(self) -> bool:
-        """Connect anew where the credentials have changed since; tell whether they had."""
+        """Reconnect where the credentials have changed; return whether they had."""
         if read_settings(self._location) == self._connections.settings:
             return False
         self._connections = Connections(self._location, self._config)

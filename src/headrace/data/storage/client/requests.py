@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class _Background:
-    """The loop's thread; made at the first request, and anew in another process."""
+    """The event loop's thread; made at the first request, and again in a forked child."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -37,7 +37,7 @@ class _Background:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End all requests and the thread: at exit the client must not call into a dying Python."""
+        """End all requests and the thread: the client must not call into an exiting Python."""
         if self.pid == os.getpid() and self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join(timeout=5)
@@ -76,14 +76,14 @@ def _after_fork_in_child() -> None:
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
-_PAGE = 1000  # objects that a listing request of S3 and its kin returns at most
+_PAGE = 1000  # most objects that an S3 listing request returns
 
 
 async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part:
-    """Return bytes [start, start + length) of an object, as far as it goes.
+    """Return bytes [start, start + length) of an object, up to its end.
 
     Raises:
-        WrongAnswerError: The answer's length is not what it says.
+        WrongAnswerError: The answer has another length than it claims.
         BaseError: The client's failure.
     """
     end = start + length
@@ -106,14 +106,14 @@ async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part
 
 
 def checked_range(data: Buffer, length: int) -> Buffer:
-    """Return `data`; raises WrongAnswerError where its length is another."""
+    """Return `data`; raises WrongAnswerError where its length differs."""
     if len(data) != length:
         raise WrongAnswerError(f"{length} bytes were asked for and {len(data)} came")
     return data
 
 
 def info_of(meta: ObjectMeta) -> ObjectInfo:
-    """Return the client's description of an object as ours."""
+    """Convert the client's description of an object to ours."""
     return ObjectInfo(
         path=meta["path"],
         size_bytes=meta["size"],
@@ -123,7 +123,7 @@ def info_of(meta: ObjectMeta) -> ObjectInfo:
 
 
 async def all_or_none(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run `work` at once; the first failure ends the rest and is raised."""
+    """Run `work` concurrently; the first failure cancels the rest and is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         await asyncio.gather(*tasks)
@@ -133,11 +133,11 @@ async def all_or_none(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 class PagedListing:
-    """A listing in pages that goes on where a failed request left it.
+    """A listing in pages that resumes after a failed request.
 
     Args:
         prefix: The folder.
-        resumable: Whether the store lists in order, so that it can go on behind a path.
+        resumable: Whether the store lists in order, so that a listing can start after a path.
     """
 
     def __init__(self, prefix: str, *, resumable: bool) -> None:
@@ -170,11 +170,11 @@ RunWithoutRetry = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class _AbandonedError(Exception):
-    """Whoever makes the pieces failed: the parts so far must not become an object."""
+    """The producer of the pieces failed: the parts so far must not become an object."""
 
 
 def part_size(data: PutData, usual: int) -> int:
-    """Return the size of the parts, in bytes: more than `usual` where those would be too many.
+    """Return the part size in bytes: more than `usual` where there would be too many parts.
 
     A stream of unknown length is limited to 9,000 parts of the usual size.
     """
@@ -188,9 +188,9 @@ def part_size(data: PutData, usual: int) -> int:
 
 
 class Upload:
-    """One object on its way: pieces are made in the caller's thread and sent from the loop.
+    """The upload of one object: the caller's thread makes pieces, the event loop sends them.
 
-    Until the last part is confirmed the store shows nothing, or the object that was there before.
+    Until the last part is confirmed the store has no object, or the previous one.
     """
 
     def __init__(self, store: ObjectStore, key: str, part_bytes: int) -> None:
@@ -200,11 +200,11 @@ class Upload:
         self._parts: asyncio.Queue[bytes | _AbandonedError | None] = asyncio.Queue(_WAITING_PARTS)
 
     def run(self, parts: Iterator[bytes], run_without_retry: RunWithoutRetry) -> None:
-        """Send `parts`; returns when the object is there.
+        """Send `parts`; return when the object exists.
 
         Raises:
             StorageError: It could not be written.
-            Exception: What `parts` raised; the object is not written.
+            Exception: Any error of `parts`; the object is not written.
         """
         sending = submit(self._send(run_without_retry))
         try:
@@ -231,7 +231,7 @@ class Upload:
         try:
             await run_without_retry(attempt)
         finally:
-            # Nobody takes parts any more: make room, so that the maker does not wait for ever.
+            # Nobody takes parts any more: make room, so that the producer does not wait for ever.
             self._taken = True
             while not self._parts.empty():
                 self._parts.get_nowait()

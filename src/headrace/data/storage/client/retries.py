@@ -1,8 +1,8 @@
 """Failures of requests as Headrace's errors, the retry policy, and hedged requests.
 
-The client's own messages hold whole URLs (with presigned queries) and the server's answers (with
-key ids and strings to sign), so none of their text is passed on; only words from here and the
-server's status and error code are.
+The client's own messages contain whole URLs (with presigned queries) and the server's answers (with
+key ids and strings to sign), so none of their text is passed on; only texts from this module and
+the server's status and error code are.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class FailureKind(Enum):
 
     @property
     def passing(self) -> bool:
-        """Whether asking again may help."""
+        """Whether a retry may help."""
         return self not in {FailureKind.NOT_FOUND, *DENIALS, FailureKind.REFUSED}
 
 
 DENIALS = frozenset({FailureKind.DENIED, FailureKind.CREDENTIALS})
-"""What other credentials may mend."""
+"""Failures that other credentials may fix."""
 
 
 ERRORS: dict[FailureKind, type[StorageError]] = {
@@ -73,8 +73,8 @@ class RequestFailure:
     """One failed request.
 
     Attributes:
-        fault: Which kind.
-        detail: What happened, in words that are safe to print.
+        fault: Its kind.
+        detail: A description that is safe to print.
     """
 
     fault: FailureKind
@@ -82,11 +82,11 @@ class RequestFailure:
 
 
 NO_FILES_NAME = "an object's key has an empty, '.' or '..' part, or a control character in it"
-"""What the client refuses to list, because no file could have such a name."""
+"""Why the client refuses to list an object: no file could have its name."""
 
 
 class WrongAnswerError(Exception):
-    """An answer that is not what was asked for; its text is safe to print."""
+    """An answer to another request than the one sent; its text is safe to print."""
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -109,7 +109,7 @@ _METADATA_PATHS = (
     "metadata/identity",
 )
 
-# Words in the client's own description of a failed transfer, and what they mean.
+# Words in the client's description of a failed transfer, and their meaning.
 _TRANSFER = (
     ("dns error", FailureKind.UNREACHABLE, "the host name does not resolve"),
     ("ConnectionRefused", FailureKind.UNREACHABLE, "nothing listens at the endpoint"),
@@ -133,19 +133,19 @@ _TRANSFER = (
 
 
 def describe_failure(error: BaseException) -> RequestFailure:
-    """Return what an exception of the client, or of ours, means."""
+    """Return the failure that an exception of the client, or of ours, means."""
     if isinstance(error, WrongAnswerError):
         return RequestFailure(fault=FailureKind.CORRUPT, detail=str(error))
     if isinstance(error, TimeoutError):
         return RequestFailure(fault=FailureKind.TIMED_OUT, detail="no answer in time")
     if isinstance(error, InvalidPathError):
         return RequestFailure(fault=FailureKind.REFUSED, detail=NO_FILES_NAME)
-    told = str(error)
-    text = _URL.sub("", told)  # it holds the object's name, whose words mean nothing
+    message = str(error)
+    text = _URL.sub("", message)  # a URL contains the object's name, which may match
     status = _STATUS.search(text)
     failure = _from_status(int(status[1]), _CODE.search(text)) if status else None
-    # A busy host will offer them again; to all else that it answers there is no other answer.
-    if any(map(_is_metadata_request, _URL.findall(told))) and not (
+    # A busy host will offer them again; any other failure of it is final.
+    if any(map(_is_metadata_request, _URL.findall(message))) and not (
         failure and failure.fault.passing
     ):
         detail = "no credentials were found, and the host offers none"
@@ -161,13 +161,13 @@ def describe_failure(error: BaseException) -> RequestFailure:
 
 
 def _is_metadata_request(url: str) -> bool:
-    """Tell whether a URL is where a host offers credentials, not an object of such a name."""
+    """Return whether a URL is a host's credentials service, not an object of such a name."""
     host, _, path = url.partition("://")[2].partition("/")
     if not path.startswith(_METADATA_PATHS):
         return False
-    named = (env.AWS_METADATA_ENDPOINT.get(), env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get())
-    at = {each.partition("://")[2].partition("/")[0] for each in named if each}
-    return host in _METADATA_HOSTS or host in at
+    endpoints = (env.AWS_METADATA_ENDPOINT.get(), env.AWS_EC2_METADATA_SERVICE_ENDPOINT.get())
+    hosts = {each.partition("://")[2].partition("/")[0] for each in endpoints if each}
+    return host in _METADATA_HOSTS or host in hosts
 
 
 def _from_words(text: str) -> RequestFailure | None:
@@ -210,18 +210,18 @@ def _missing(code: str) -> str:
 
 
 _T = TypeVar("_T")
-# Not Python's global generator: that one is seeded for the user's transforms, and a forked worker
-# would draw the same waits as its brothers.
+# Not Python's global generator: that one is seeded for the user's transforms, and all forked
+# workers would draw the same waits.
 _jitter = random.SystemRandom()
 
 
 class Retrier:
-    """Runs attempts until one succeeds, the failure is final, or the deadline has come.
+    """Repeats a request until it succeeds, the failure is final, or the deadline has passed.
 
     Args:
         policy: Waits and deadlines.
-        on_denied: Called once an operation when credentials are refused; True means that there
-            are new ones to try.
+        on_denied: Called at most once an operation when credentials are refused; True means that
+            there are new ones to try.
     """
 
     def __init__(self, policy: RetryPolicy, on_denied: Callable[[], bool]) -> None:
@@ -230,7 +230,7 @@ class Retrier:
         self._answered = False
 
     async def run_without_retry(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `attempt` returns; it retries inside, so that any failure of it is final.
+        """Return the result of `attempt`, which retries itself, so that any failure is final.
 
         Raises:
             StorageError: The failure, translated.
@@ -245,7 +245,7 @@ class Retrier:
         raise _storage_error(failure, target, 1, time.monotonic() - began)
 
     async def run(self, target: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Return what `attempt` returns.
+        """Return the result of `attempt`.
 
         Args:
             target: URL and range, for the error.
@@ -280,7 +280,7 @@ class Retrier:
             wait_s = self._wait(attempts)
             waited_s = time.monotonic() - began
             if self._is_final(failure, wrong_answers, waited_s + wait_s):
-                # Where the deadline cut this attempt short, the one before tells more.
+                # Where the deadline ended this attempt, the previous failure says more.
                 cut = failure.fault is FailureKind.TIMED_OUT and waited_s >= self._policy.deadline_s
                 raise _storage_error(
                     before if cut and before else failure, target, attempts, waited_s
@@ -301,9 +301,9 @@ class Retrier:
 
 
 class Hedge:
-    """Asks a second time where the first answer is slow; the first to come wins.
+    """Sends a second request where the first one is slow; the first answer wins.
 
-    At most `_SHARE` of all requests are hedged once `_FREE` have been: where everything is slow,
+    At most `_SHARE` of all requests are hedged after the first `_FREE`: where everything is slow,
     twice the load would not make it faster.
     """
 
@@ -320,7 +320,7 @@ class Hedge:
         first: Callable[[], Coroutine[Any, Any, _T]],
         second: Callable[[], Coroutine[Any, Any, _T]],
     ) -> _T:
-        """Return the first good answer; with none, raise what `first` raised."""
+        """Return the first successful answer; without one, raise the error of `first`."""
         self._requests += 1
         tasks = [asyncio.ensure_future(first())]
         try:

@@ -1,7 +1,7 @@
 """The client that sends requests to this process's storage subprocess, and starts it.
 
 One subprocess a process (and set of connection variables), shared by all stores. One that dies is
-replaced; reads that it still owed are sent to the new one.
+replaced, and unanswered reads are sent to the new one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from headrace.data.storage.store import (
 )
 from headrace.data.storage.urls import Location
 
-_SILENCE_S = 30.0  # the helper sends a beat every 5 s
+_SILENCE_S = 30.0  # the subprocess sends a heartbeat every 5 s
 _MOST_TRIES = 2
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
@@ -53,15 +53,15 @@ _PROGRAM = (
 
 @dataclass(slots=True, kw_only=True)
 class PendingRequest:
-    """One request on its way.
+    """A request that is not answered yet.
 
     Attributes:
         opening: Location and settings of its store, as JSON objects.
-        header: What is asked.
-        descriptors: Files that go with it.
-        repeatable: Whether another helper may be asked again; an upload's pieces come only once.
-        answer: What came.
-        tries: How many helpers were asked.
+        header: The request, as a JSON object.
+        descriptors: Files that are sent with it.
+        repeatable: Whether it may be sent to another subprocess; an upload's pieces come only once.
+        answer: The future of the answer.
+        tries: How many subprocesses got it.
     """
 
     opening: dict[str, Any]
@@ -73,22 +73,22 @@ class PendingRequest:
 
 
 def send_request(request: PendingRequest) -> Future[ReceivedFrame]:
-    """Send a request to this process's helper, which is started where there is none."""
+    """Send a request to this process's storage subprocess, started if needed."""
     while not _current().take(request):
         pass
     return request.answer
 
 
 def server_pids() -> list[int]:
-    """Return the helpers of this process that run."""
+    """Return the ids of this process's running storage subprocesses."""
     with _lock:
-        return [helper.pid for helper in _servers.values() if helper.pid is not None]
+        return [server.pid for server in _servers.values() if server.pid is not None]
 
 
 class _ServerProcess:
-    """A helper, and the thread that starts it and receives from it.
+    """A storage subprocess, and the thread that starts it and receives from it.
 
-    The thread starts it because the helper dies with the *thread* that started it.
+    That thread must start it, because it dies with the *thread* that started it.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class _ServerProcess:
         self._thread.start()
 
     def take(self, request: PendingRequest) -> bool:
-        """Send a request; False where this helper is gone."""
+        """Send a request; False where this subprocess has ended."""
         with self._lock:
             if self._gone:
                 return False
@@ -123,18 +123,18 @@ class _ServerProcess:
                 header = {**request.header, "id": number, "store": store}
                 self._channel.send(header, descriptors=request.descriptors)
             except OSError:
-                # The receiving thread notices, and asks another helper.
+                # The receiving thread notices, and sends it to another subprocess.
                 self._channel.shut_down()
         return True
 
     def stop_if_idle(self) -> None:
-        """End the helper if nobody waits for it: the connection variables have changed since."""
+        """End the subprocess unless requests are open: the connection variables have changed."""
         with self._lock:
             if not self._waiting:
                 self._channel.shut_down()
 
     def stop(self) -> None:
-        """End the helper, and wait until it is gone."""
+        """End the subprocess and wait for its end."""
         self._channel.shut_down()
         self._thread.join(timeout=5)
 
@@ -150,7 +150,7 @@ class _ServerProcess:
             self.pid = process.pid
             self._receive()
         except OSError:
-            pass  # told to those who wait, below
+            pass  # reported to open requests below
         finally:
             self._channel.shut_down()
             status = _end(process)
@@ -159,7 +159,7 @@ class _ServerProcess:
 
     def _receive(self) -> None:
         while True:
-            # Silence raises TimeoutError: a helper that is stopped or stuck is as good as dead.
+            # Silence raises TimeoutError: a stopped or stuck subprocess counts as dead.
             frame = self._channel.receive()
             if frame is None:
                 return
@@ -167,13 +167,13 @@ class _ServerProcess:
                 _set_answer(self._waiting.pop(frame.header["id"]), frame)
 
     def _release(self, status: str) -> None:
-        """Ask another helper for what this one still owed, or fail it."""
+        """Send open requests to another subprocess, or fail them."""
         with self._lock:
             self._gone = True
             waiting = list(self._waiting.values())
             self._waiting.clear()
         with _lock:
-            for variables in [key for key, helper in _servers.items() if helper is self]:
+            for variables in [key for key, server in _servers.items() if server is self]:
                 del _servers[variables]
         for request in waiting:
             if request.repeatable and request.tries < _MOST_TRIES and not _exiting.is_set():
@@ -250,16 +250,16 @@ def _fail(request: PendingRequest, error: HeadraceError) -> None:
 def _at_exit() -> None:
     _exiting.set()
     with _lock:
-        helpers = list(_servers.values())
-    for helper in helpers:
-        helper.stop()
+        servers = list(_servers.values())
+    for server in servers:
+        server.stop()
 
 
 def _after_fork_in_child() -> None:
     global _lock  # noqa: PLW0603  (another thread may have held it at the fork)
     _lock = threading.Lock()
-    for helper in _servers.values():
-        helper.abandon()
+    for server in _servers.values():
+        server.abandon()
     _servers.clear()
 
 
@@ -272,10 +272,10 @@ _PIECE_BYTES = 2**20
 
 
 class SubprocessClient:
-    """Requests of one location, carried out by the helper process. This one may fork."""
+    """Requests of one location, made by the storage subprocess; this process may fork."""
 
     def __init__(self, location: Location, config: StorageConfig) -> None:
-        # Keys are whole paths, so stores of one bucket share the helper's connections.
+        # Keys are whole paths, so stores of one bucket share the subprocess's connections.
         at_root = dataclasses.replace(location, prefix="")
         self._opening = {
             "location": dataclasses.asdict(at_root),
@@ -288,7 +288,7 @@ class SubprocessClient:
         return _mapped(self._send_request(header), lambda frame: frame.body)
 
     def read_part(self, key: str, start: int, length: int, target: str) -> Future[Part]:
-        """Read a range up to the object's end, and what is known of it."""
+        """Read a range up to the object's end, and its description."""
         header = {"op": "read_part", "key": key, "target": target, "start": start, "length": length}
         return _mapped(
             self._send_request(header), lambda frame: Part(data=frame.body, info=_infos(frame)[0])
@@ -300,7 +300,7 @@ class SubprocessClient:
         return _mapped(self._send_request(header), lambda frame: frame.body)
 
     def head(self, key: str, target: str) -> Future[ObjectInfo]:
-        """Return what is known of an object."""
+        """Return an object's description."""
         header = {"op": "head", "key": key, "target": target}
         return _mapped(self._send_request(header), lambda frame: _infos(frame)[0])
 
@@ -309,10 +309,10 @@ class SubprocessClient:
         yield _infos(self._send_request({"op": "list", "key": prefix, "target": target}).result())
 
     def put(self, key: str, data: PutData, target: str) -> None:
-        """Write an object, once more if the data can be had again.
+        """Write an object, once more if the data are repeatable.
 
-        That is where the helper dies, or credentials are refused: it looks for new ones whenever
-        it begins.
+        That is where the subprocess dies, or credentials are refused: it looks for new ones
+        whenever it starts.
         """
         for last in (not is_repeatable(data), True):
             finished = self._put(key, data, target, last=last)
@@ -320,7 +320,7 @@ class SubprocessClient:
                 return
 
     def create(self, key: str, data: bytes, target: str) -> Future[bool]:
-        """Write a small object unless there is one; tell whether it was written."""
+        """Write a small object unless it exists; return whether it was written."""
         header = {"op": "create", "key": key, "target": target, "hex": data.hex()}
         return _mapped(self._send_request(header), lambda frame: bool(frame.header["written"]))
 
@@ -330,7 +330,7 @@ class SubprocessClient:
         return _mapped(self._send_request(header), lambda _: None)
 
     def close(self) -> None:
-        """Do nothing: the helper serves this process's other stores, and ends with it."""
+        """Do nothing: the subprocess serves this process's other stores, and ends with it."""
 
     def _send_request(self, header: dict[str, Any]) -> Future[ReceivedFrame]:
         return send_request(PendingRequest(opening=self._opening, header=header))
@@ -352,7 +352,7 @@ class SubprocessClient:
                 os.close(read_end)
             _write(write_end, data, answer)
         finally:
-            # Without the end that `_write` writes last, the helper gives the upload up.
+            # Without the end mark that `_write` writes last, the subprocess abandons the upload.
             os.close(write_end)
         error = answer.exception()
         if error is None:
@@ -363,7 +363,7 @@ class SubprocessClient:
 
 
 def _write(pipe: int, data: PutData, answer: Future[ReceivedFrame]) -> None:
-    """Write `data` to the helper; stops early where the helper already answered (with an error)."""
+    """Write `data` to the subprocess; stop early where it has already answered (an error)."""
     poll = select.poll()
     poll.register(pipe, select.POLLOUT)
     try:
@@ -384,7 +384,7 @@ def _infos(frame: ReceivedFrame) -> builtins.list[ObjectInfo]:
 
 
 def _mapped(source: Future[ReceivedFrame], convert: Callable[[ReceivedFrame], _T]) -> Future[_T]:
-    """Return a future of what `convert` makes of the answer."""
+    """Return a future of the converted answer."""
     result: Future[_T] = Future()
     result.set_running_or_notify_cancel()
 

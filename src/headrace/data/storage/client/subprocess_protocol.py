@@ -1,7 +1,7 @@
-"""Frames between a process and its storage subprocess: a JSON header, then raw bytes. No pickle.
+"""Frames between a process and its storage subprocess: a JSON header, then raw bytes; no pickle.
 
 The layout: header length (4 bytes) and body length (8 bytes), big-endian; header; body. File
-descriptors travel with the lengths.
+descriptors are sent with the lengths.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _SOCKET_BUFFER_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedFrame:
-    """What arrived.
+    """A frame that was received.
 
     Attributes:
         header: Its JSON object.
         body: Its bytes, read-only.
-        descriptors: Files that came with it; the receiver closes them.
+        descriptors: Its files; the receiver closes them.
     """
 
     header: dict[str, Any]
@@ -38,7 +38,7 @@ class ReceivedFrame:
 
 
 class FrameConnection:
-    """One end of a connected pair of sockets. Any thread may send; one receives."""
+    """One end of a connected socket pair. Any thread may send; one receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -51,7 +51,7 @@ class FrameConnection:
         body: bytes | memoryview = b"",
         descriptors: Sequence[int] = (),
     ) -> None:
-        """Send one frame; raises OSError where the other end is gone or takes nothing."""
+        """Send one frame; raises OSError where the other end has closed or does not read."""
         text = json.dumps(header).encode()
         with self._sending:
             lengths = _LENGTHS.pack(len(text), len(body))
@@ -68,7 +68,7 @@ class FrameConnection:
 
         Raises:
             TimeoutError: The socket has a timeout, and nothing came.
-            OSError: The other end broke off within a frame.
+            OSError: The connection ended within a frame.
         """
         lengths, descriptors = self._receive_lengths()
         if not lengths:
@@ -81,11 +81,11 @@ class FrameConnection:
         )
 
     def close(self) -> None:
-        """Close this end; the other one's `receive` returns None."""
+        """Close this end; the other end's `receive` returns None."""
         self._socket.close()
 
     def shut_down(self) -> None:
-        """End the connection for all who hold this end, a thread within `receive` included."""
+        """End the connection for all users of this end, including a thread within `receive`."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -113,7 +113,7 @@ class FrameConnection:
 
 
 def write_piece(descriptor: int, piece: bytes) -> Iterator[None]:
-    """Write one piece to a non-blocking pipe; yields whenever the pipe is full. b"" is the end."""
+    """Write a piece to a non-blocking pipe; yields whenever the pipe is full. b"" marks the end."""
     left = memoryview(_PIECE.pack(len(piece)) + piece)
     while left:
         try:
@@ -123,10 +123,10 @@ def write_piece(descriptor: int, piece: bytes) -> Iterator[None]:
 
 
 def read_pieces(descriptor: int) -> Iterator[bytes]:
-    """Yield the pieces that `write_piece` wrote, to the end.
+    """Yield the pieces that `write_piece` wrote, to the end mark.
 
     Raises:
-        EOFError: The writer went away before the end.
+        EOFError: The writer closed the pipe before the end mark.
     """
     with os.fdopen(descriptor, "rb") as pipe:
         while length := _PIECE.unpack(_exactly(pipe.read(_PIECE.size), _PIECE.size))[0]:

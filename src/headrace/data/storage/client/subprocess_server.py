@@ -1,7 +1,7 @@
 """The storage subprocess: object-store requests for a process that may fork.
 
 It is started with one end of a socket pair and ends when the other end closes or its parent dies.
-Requests run concurrently; each answer carries its request's number.
+Requests run concurrently; each answer has its request's number.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     declare_leaf()
     _Server(FrameConnection(socket.socket(fileno=int(sys.argv[1])))).serve()
-    # At once: uploads in progress must not become objects when the writer is gone.
+    # At once: uploads in progress must not become objects without their writer.
     os._exit(0)
 
 
 class _Server:
-    """Answers requests from one channel."""
+    """Answers the requests of one connection."""
 
     def __init__(self, channel: FrameConnection) -> None:
         self._channel = channel
@@ -54,7 +54,7 @@ class _Server:
         self._outbox: SimpleQueue[tuple[dict[str, Any], Buffer]] = SimpleQueue()
 
     def serve(self) -> None:
-        """Answer until the other end closes."""
+        """Answer requests until the other end closes."""
         threading.Thread(target=self._send_answers, daemon=True).start()
         try:
             while (frame := self._channel.receive()) is not None:
@@ -137,7 +137,7 @@ class _Server:
         self._outbox.put(({"id": number, **header}, body))
 
     def _send_answers(self) -> None:
-        # Not from the event loop: a parent that is slow to read must not hold up the timers there.
+        # Not from the event loop: a parent that reads slowly must not delay its timers.
         while True:
             try:
                 header, body = self._outbox.get(timeout=HEARTBEAT_S)
@@ -163,7 +163,7 @@ def _row(info: ObjectInfo) -> builtins.list[Any]:
 def _named(error: BaseException) -> dict[str, str]:
     if isinstance(error, HeadraceError):
         return {"kind": type(error).__name__, "message": str(error)}
-    # Another error's text may hold anything, secrets included.
+    # Another error's text may contain anything, even secrets.
     return {"kind": "StorageError", "message": f"The helper failed ({type(error).__name__})."}
 
 
