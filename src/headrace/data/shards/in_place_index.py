@@ -1,6 +1,6 @@
-"""Index and manifest of existing tars or loose objects, which stay where they lie.
+"""The index and manifest of existing tars or loose objects, which stay where they are.
 
-Nothing is copied, every byte is read once.
+Nothing is copied; every byte is read once.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def index_tars(
     store: Store,
     target_url: str,
     spool: ShardRecordSpool,
-    tell: ProgressCallback,
+    on_progress: ProgressCallback,
     classes: tuple[str, ...] = (),
 ) -> DatasetDescription:
-    """Read all tars of a store into `spool`, in the order of their paths.
+    """Read all tars of a store into `spool`, sorted by path.
 
     Raises:
-        DatasetError: Some are damaged or hold what is refused; every fault is named.
+        DatasetError: Some are damaged or have refused members; every fault is named.
         StorageError: One cannot be read.
     """
     ignored, state, tars = IgnoredFiles(), listing_hash(), []
@@ -82,22 +82,20 @@ def index_tars(
             state.update(f"{info.path}\0{info.size_bytes}\0{info.etag}\n".encode())
         else:
             ignored.add(info.path)
-    tally = ProgressTally(tell, "reading", of_samples=0)
+    tally = ProgressTally(on_progress, "reading", of_samples=0)
     faults: list[Fault] = []
-    for number, found in enumerate(
+    for number, tar in enumerate(
         map_in_order(
             lambda info: index_tar(store, info.path, info.size_bytes), tars, CONCURRENT_TARS
         )
     ):
-        faults.extend(found.faults)
-        for name in found.ignored:
-            ignored.add(f"{found.path}:{name}")
+        faults.extend(tar.faults)
+        for name in tar.ignored:
+            ignored.add(f"{tar.path}:{name}")
         spool.add(
-            ShardRecord.build(
-                found.rows, number=number, name=found.path, size_bytes=found.size_bytes
-            )
+            ShardRecord.build(tar.rows, number=number, name=tar.path, size_bytes=tar.size_bytes)
         )
-        tally.add(len(found.rows), found.size_bytes, 0)
+        tally.add(len(tar.rows), tar.size_bytes, 0)
     if faults:
         raise DatasetError(
             f"{store.url}: {len(faults)} faults in its tars:\n{list_faults(faults)}\n"
@@ -124,15 +122,15 @@ GROUP_SAMPLES = 8192
 
 
 def index_objects(
-    table: SampleTable, target_url: str, spool: ShardRecordSpool, tell: ProgressCallback
+    table: SampleTable, target_url: str, spool: ShardRecordSpool, on_progress: ProgressCallback
 ) -> DatasetDescription:
     """Read all objects of a table into `spool`.
 
     Raises:
-        StorageError: The store fails. Objects that cannot be read or are empty are noted as bad.
+        StorageError: The store fails. Objects that are unreadable or empty are recorded as bad.
     """
     reader = SourceReader(table.url)
-    tally = ProgressTally(tell, "reading", of_samples=len(table))
+    tally = ProgressTally(on_progress, "reading", of_samples=len(table))
     templates: dict[str, tuple[str, ...]] = {}
     try:
         for number, first in enumerate(range(0, len(table), GROUP_SAMPLES)):
@@ -157,7 +155,7 @@ def index_objects(
 
 
 class _ObjectGroup:
-    """The samples of one record batch."""
+    """The samples of one record batch of loose objects."""
 
     def __init__(self, table: SampleTable, tally: ProgressTally) -> None:
         self.rows = IndexRowBuilder()
@@ -169,13 +167,13 @@ class _ObjectGroup:
         self._columns = [table.images] if table.masks is None else [table.images, table.masks]
 
     def read(self, reader: SourceReader) -> None:
-        """Read all files and note their sizes and checksums."""
+        """Read all files and record their sizes and checksums."""
         stems = texts(self._table.stems)
         samples = samples_of(self._table)
         for row, (sample, contents) in enumerate(reader.read(samples)):
             members = self._members(row, sample, contents)
             if members is not None:
-                self.rows.add(stems[row], members)  # the very stem: it gives the path back
+                self.rows.add(stems[row], members)  # the stem itself: the path is derived from it
 
     def _members(
         self, row: int, sample: SourceSample, contents: Sequence[Future[bytes]]
@@ -228,49 +226,52 @@ def index_in_place(
     max_bad: int = 0,
     progress: ProgressCallback | None = None,
 ) -> PackReport:
-    """Make a dataset of what lies at `url` by writing an index and a manifest.
+    """Make a dataset of the files at `url` by writing an index and a manifest.
 
-    WebDataset tars stay shards as they are. A loose object becomes a shard of its own: class
-    folders and pairs are told as in packing.
+    WebDataset tars become the shards. Each loose object becomes a shard of its own; class folders
+    and pairs are recognised as in packing.
 
     Args:
         url: The folder.
-        destination: Where index and manifest go, if not into the folder itself (which may be
-            someone else's, and read-only).
+        destination: Folder of index and manifest, if not the folder itself (which may be someone
+            else's, and read-only).
         source: How to read loose objects.
-        max_bad: How many unreadable or empty objects may be left out.
-        progress: Called as it goes on.
+        max_bad: Number of unreadable or empty objects that may be left out.
+        progress: Called with the progress.
 
     Raises:
-        DatasetError: Nothing to index, a dataset is there already, or faults of tars: all named.
+        DatasetError: Nothing to index, a dataset exists already, or tars have faults: all are
+            named.
         TooManyBadSamplesError: More unreadable objects than `max_bad`; all are named.
-        StorageError: It cannot be read or written.
+        StorageError: A folder cannot be read or written.
     """
-    tell = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     options = source or SourceOptions()
     store, target = open_store(url), open_store(destination or url)
     if store.url.lower().endswith(TABLE_SUFFIXES):
         raise UsageError(f"{store.url} is a table. Pack it: `headrace data pack`.")
     holds_tars = _holds_tars(store)
     _refuse_used(target)
-    listed = report_listing(tell)
+    on_listed = report_listing(on_progress)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         spool = ShardRecordSpool(Path(folder))
         if options.image_glob is None and holds_tars:
             if options.split is not None:
                 raise UsageError(f"{store.url} holds tars: give the split's own URL, not --split.")
-            about = index_tars(store, target.url, spool, tell, options.classes)
+            description = index_tars(store, target.url, spool, on_progress, options.classes)
         else:
-            about = index_objects(list_source(url, options, listed), target.url, spool, tell)
+            description = index_objects(
+                list_source(url, options, on_listed), target.url, spool, on_progress
+            )
         summary = summarise(spool.parts())
         check_bad_files(summary.bad, max_bad, store.url, complete=True)
-        tell(PackProgress(stage="indexing"))
-        manifest = assemble(target, summary, spool.parts, about)
+        on_progress(PackProgress(stage="indexing"))
+        manifest = assemble(target, summary, spool.parts, description)
     return PackReport(url=target.url, manifest=manifest)
 
 
 def _refuse_used(target: Store) -> None:
-    """Refuse a folder that holds a dataset, or cannot be written: before hours of reading."""
+    """Refuse a folder that holds a dataset, or is not writable, before hours of reading."""
     for name in (MANIFEST_NAME, f"{PACKING_FOLDER}/plan.json"):
         try:
             target.head(name)
@@ -289,7 +290,7 @@ def _refuse_used(target: Store) -> None:
 
 
 def _holds_tars(store: Store) -> bool:
-    """Tell by the first tar or image; raises DatasetError where there is nothing at all."""
+    """Return whether the first tar or image is a tar; raises DatasetError for an empty store."""
     found = store.list()
     first = next(found, None)
     if first is None:

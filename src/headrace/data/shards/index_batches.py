@@ -1,9 +1,9 @@
 """Record batches of an index, mapped or read by range, and the local copy of a remote index.
 
-Copies of indexes are named by fingerprint, those of manifests by their own checksum too (the same
+Copies of indexes are named by fingerprint, those of manifests also by their own checksum (the same
 members may have been packed with other options), so one folder serves all datasets and jobs, and
-nothing in it can be stale. One process copies, holding a lock that the kernel drops when it dies;
-the others, and this one meanwhile, read by range until the file appears.
+nothing in it can be outdated. One process copies, holding a lock that the kernel releases when it
+dies; meanwhile all processes read by range until the file appears.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from headrace.data.storage import Buffer, Store
 from headrace.data.storage.byte_ranges import RangeStream
 
 _CHUNK_BYTES = 2**20
-_UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks make room
+_UNUSED_S = 14 * 24 * 3600.0  # indexes that no job opened for two weeks are removed
 
 
 class IndexCopy:
-    """The local copy of one dataset's index and manifest, there or not yet.
+    """The local copy of one dataset's index and manifest, which may not exist yet.
 
     Args:
-        folder: Where copies lie; None where no folder can be written, so that none ever appears.
-        fingerprint: The dataset's.
+        folder: Folder of the copies; None where none is writable, so that there never is a copy.
+        fingerprint: The dataset's fingerprint.
     """
 
     def __init__(self, folder: Path | None, fingerprint: str) -> None:
@@ -49,27 +49,27 @@ class IndexCopy:
         self._thread: threading.Thread | None = None
 
     def index(self) -> Path | None:
-        """Return the index's file, or None while it is not there."""
+        """Return the index's file, or None while there is none."""
         return self._existing(".arrow")
 
     def manifest(self, crc32c: int) -> bytes | None:
-        """Return the bytes of the manifest with this checksum, or None where it is not there."""
+        """Return the bytes of the manifest with this checksum, or None."""
         path = self._existing(_manifest_suffix(crc32c))
         data = path.read_bytes() if path else b""
         return data if google_crc32c.value(data) == crc32c else None
 
     def store_manifest(self, manifest: bytes) -> None:
-        """Keep the manifest, so that workers need not fetch it; a full disk is no error."""
+        """Store the manifest, so that workers need not fetch it; ignores a full disk."""
         crc32c = google_crc32c.value(manifest)
         if self._folder is not None and self.manifest(crc32c) is None:
             with suppress(OSError):
                 write_atomically(self._file(_manifest_suffix(crc32c)), [manifest], durable=False)
 
     def fetch(self, store: Store, manifest: DatasetManifest) -> None:
-        """Copy the index now, unless another process is at it; a full disk is no error.
+        """Copy the index now, unless another process does; ignores a full disk.
 
         Raises:
-            CorruptError: What arrives is not what the manifest says.
+            CorruptError: The copy differs from the manifest's checksum.
         """
         if self._folder is None or self.index() is not None:
             return
@@ -77,11 +77,11 @@ class IndexCopy:
             self._locked_fetch(store, manifest)
         except StorageError:
             raise
-        except OSError:  # no room, or read-only: reading by range goes on
+        except OSError:  # full or read-only: batches are still read by range
             return
 
     def fetch_in_background(self, store: Store, manifest: DatasetManifest) -> None:
-        """Copy the index while this process goes on; whatever fails, it reads by range."""
+        """Copy the index in a thread; after a failure this process reads by range."""
         if self._folder is not None and self.index() is None:
             self._thread = threading.Thread(
                 target=self._quiet_fetch,
@@ -92,18 +92,18 @@ class IndexCopy:
             self._thread.start()
 
     def discard(self) -> None:
-        """Remove an index that turned out to be damaged; a later job copies it anew."""
+        """Remove a damaged copy; a later job copies the index again."""
         if self._folder is not None:
             with suppress(OSError):
                 self._file(".arrow").unlink()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until this process copies no longer, `timeout_s` seconds at most."""
+        """Wait until this process no longer copies, `timeout_s` seconds at most."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def _quiet_fetch(self, store: Store, manifest: DatasetManifest) -> None:
-        # The reader by range meets the same fault where it matters, and raises it there.
+        # Reading by range meets the same fault where it matters, and raises it there.
         with suppress(StorageError):
             self.fetch(store, manifest)
 
@@ -119,7 +119,7 @@ class IndexCopy:
                     write_atomically(self._file(".arrow"), _verified_chunks(store, manifest))
                 with suppress(OSError):
                     self._file(".lock").unlink()
-            finally:  # to close it is not enough: a child forked meanwhile has it
+            finally:  # closing is not enough: a child forked meanwhile has the descriptor, too
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
     def _remove_unused(self) -> None:
@@ -150,10 +150,10 @@ def _manifest_suffix(crc32c: int) -> str:
 
 
 def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder for copies, made where needed; None where none can be written.
+    """Return the folder for copies, created if needed; None where none is writable.
 
-    `cache_dir`, else HEADRACE_CACHE_DIR, else a folder of this user's own below the system's
-    temporary folder.
+    `cache_dir`, else HEADRACE_CACHE_DIR, else this user's own folder below the system's temporary
+    folder.
     """
     chosen = cache_dir or env.CACHE_DIR.get()
     folder = (
@@ -166,7 +166,7 @@ def index_copies_dir(cache_dir: str | os.PathLike[str] | None) -> Path | None:
         status = folder.lstat()
     except OSError:
         return None
-    # In a temporary folder someone else may have made one of this name, to serve us their index.
+    # In a shared temporary folder another user may have created it, to serve a false index.
     shared = not chosen and (status.st_uid != os.getuid() or status.st_mode & 0o022)
     if shared or not stat.S_ISDIR(status.st_mode) or not os.access(folder, os.W_OK):
         return None
@@ -190,11 +190,11 @@ def _verified_chunks(store: Store, manifest: DatasetManifest) -> Iterator[bytes]
 
 
 class RecordBatches(Protocol):
-    """Record batches by number."""
+    """The record batches of an index by number."""
 
     @property
     def mapped(self) -> bool:
-        """Whether batches are views of one shared mapping, so that keeping them costs nothing."""
+        """Whether batches are views of one shared mapping, so that keeping them costs no memory."""
         ...
 
     def rows(self, number: int) -> IndexRows:
@@ -202,21 +202,21 @@ class RecordBatches(Protocol):
         ...
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Begin reading some batches that will be asked for."""
+        """Start reading some batches that will be needed."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for a local copy that is on its way; return whether all is local."""
+        """Wait for a local copy in progress; return whether all is local."""
         ...
 
 
 class InMemoryBatches:
-    """All of an index in memory, mapped or not.
+    """A complete index in memory, mapped or not.
 
     Args:
         index: The file's bytes.
-        manifest: The dataset's.
-        where: The index's place, for messages.
+        manifest: The dataset's manifest.
+        where: The index's location, for messages.
 
     Raises:
         DatasetError: The index belongs to another dataset, or is damaged.
@@ -268,19 +268,19 @@ class InMemoryBatches:
         return rows
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Do nothing: all is there."""
+        """Do nothing: all batches are in memory."""
 
     def wait(self, timeout_s: float) -> bool:  # noqa: ARG002  (the protocol's)
-        """Return at once: all is there."""
+        """Return at once: all batches are in memory."""
         return True
 
 
 class RangedBatches:
-    """Batches fetched by range, each checked against the manifest, until a local copy appears.
+    """Batches fetched by range, each checked against the manifest, until a local copy exists.
 
     Args:
-        store: Where the index lies.
-        manifest: The dataset's.
+        store: The store of the index.
+        manifest: The dataset's manifest.
         copy: The local copy that may appear.
     """
 
@@ -289,33 +289,33 @@ class RangedBatches:
         self._manifest = manifest
         self._copy = copy
         self._kinds = kinds_of(manifest)
-        self._whole: InMemoryBatches | None = None
-        self._coming: dict[int, Future[Buffer]] = {}
+        self._local_batches: InMemoryBatches | None = None
+        self._pending: dict[int, Future[Buffer]] = {}
 
     @property
     def mapped(self) -> bool:
-        """Whether the local copy has appeared."""
+        """Whether the local copy exists."""
         return self._local() is not None
 
     def rows(self, number: int) -> IndexRows:
-        """Return the rows of one record batch; raises DatasetError where they are another's."""
+        """Return the rows of one record batch; raises DatasetError where their hash differs."""
         whole = self._local()
         if whole is not None:
-            self._coming.clear()
+            self._pending.clear()
             return whole.rows(number)
-        # Taken out first: a read that failed is asked for again the next time.
-        future = self._coming.pop(number, None) or self._submit(number)
+        # Removed first: after a failure the next call reads again.
+        future = self._pending.pop(number, None) or self._submit(number)
         return self._checked(number, future.result())
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Begin fetching the batches that are not on their way."""
+        """Start fetching the batches that are not being fetched."""
         if self._local() is None:
             for number in numbers:
-                if number not in self._coming:
-                    self._coming[number] = self._submit(number)
+                if number not in self._pending:
+                    self._pending[number] = self._submit(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for this process's copying to end; return whether the copy is there."""
+        """Wait until this process no longer copies; return whether the copy exists."""
         self._copy.wait(timeout_s)
         return self.mapped
 
@@ -336,14 +336,14 @@ class RangedBatches:
         return rows
 
     def _local(self) -> InMemoryBatches | None:
-        if self._whole is None:
+        if self._local_batches is None:
             path = self._copy.index()
             if path is not None:
                 try:
-                    self._whole = InMemoryBatches.map(path, self._manifest, str(path))
-                except DatasetError:  # damaged: the index itself is still where it was
+                    self._local_batches = InMemoryBatches.map(path, self._manifest, str(path))
+                except DatasetError:  # the copy is damaged, the index itself is not
                     self._copy.discard()
-        return self._whole
+        return self._local_batches
 
 
 def kinds_of(manifest: DatasetManifest) -> Kinds:
@@ -352,7 +352,7 @@ def kinds_of(manifest: DatasetManifest) -> Kinds:
 
 
 def _check_fingerprint(index: memoryview, manifest: DatasetManifest, where: str) -> None:
-    """Raise DatasetError unless the index is of this dataset: its schema says whose it is."""
+    """Raise DatasetError unless the index's schema has the manifest's fingerprint."""
     head = bytes(index[: manifest.shards[0].index_start]) if manifest.shards else bytes(index)
     if manifest.fingerprint.encode() in head:
         return

@@ -1,15 +1,15 @@
-"""Columns of the index, and the rows of one record batch, read without pyarrow.
+"""The columns of an index, and the rows of one record batch, read without pyarrow.
 
     key                                  the sample's name
     <extension>.offset, .size, .crc32c   a member in a shard ("range")
     <extension>.template, .size, .crc32c a loose object; template + key give its path ("object")
-    <extension>.value                    a whole number held by the index itself ("value")
+    <extension>.value                    an integer stored in the index itself ("value")
 
-A sample without a member of some extension holds that column's `absent` in the member's first
+A sample without a member of some extension has that column's `absent` in the member's first
 column. A record batch is an encapsulated message of Arrow's IPC format (columnar format,
-"Serialization and Interprocess Communication"): a marker, the length of a flatbuffer that says
-where each column's bytes lie, the flatbuffer, and the bytes. Reading these few fields by hand
-spares every worker the 25 MB that pyarrow takes; writing is left to pyarrow.
+"Serialization and Interprocess Communication"): a marker, the length of a flatbuffer with the
+place of each column's bytes, the flatbuffer, and the bytes. Parsing these few fields by hand saves
+every worker the 25 MB that pyarrow takes; writing uses pyarrow.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class IndexColumn:
     """One column of one member.
 
     Attributes:
-        name: What follows the extension and a dot.
+        name: Its name after the extension and a dot.
         type: Its Arrow type, by name.
         code: The same type for `array` and `memoryview.cast`.
-        absent: The value where the sample has no such member.
+        absent: Its value where the sample has no such member.
     """
 
     name: str
@@ -63,7 +63,7 @@ Kinds = Mapping[str, MemberKind]
 """Extension -> kind, in the order of the columns."""
 
 FINGERPRINT = b"headrace.fingerprint"
-"""The key in the schema's metadata that the dataset's fingerprint is kept under."""
+"""The key of the dataset's fingerprint in the schema's metadata."""
 
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3  # the union MessageHeader's third member
@@ -77,7 +77,7 @@ class IndexRows:
     """The rows of one record batch; its columns are views of the message.
 
     Attributes:
-        count: How many rows.
+        count: Number of rows.
         key_ends: int32[count + 1]: row r's key is text[key_ends[r]:key_ends[r + 1]], in UTF-8.
         text: The keys, one after another.
         columns: For each extension in the order of the index, the values of its columns.
@@ -90,7 +90,7 @@ class IndexRows:
 
     @classmethod
     def parse(cls, message: memoryview, kinds: Kinds) -> Self:
-        """Read a message whose columns are those of `kinds`, in this order.
+        """Parse a message whose columns are those of `kinds`, in this order.
 
         Raises:
             ValueError: It is damaged, or has other columns.
@@ -109,23 +109,25 @@ class IndexRows:
             raise ValueError("a damaged Arrow message: its keys do not follow one another")
         values = [
             _cast(body, span, code, count)
-            for span, code in zip(spans[4::2], codes, strict=True)  # [3::2] would say what is null
+            for span, code in zip(
+                spans[4::2], codes, strict=True
+            )  # [3::2] are the validity bitmaps
         ]
         return cls(count=count, key_ends=ends, text=text, columns=_by_extension(values, kinds))
 
     def digest(self, kinds: Kinds) -> str:
         """Return a hash of the rows, 32 hexadecimal digits.
 
-        It depends on values alone: neither on Arrow's framing nor on columns of extensions that no
+        It depends on values alone, neither on Arrow's framing nor on columns of extensions that no
         row has, so that a shard's digest is known before the other shards are.
         """
         state = sha256()
         first, last = self.key_ends[0], self.key_ends[self.count]
         state.update((np.asarray(self.key_ends) - first).astype("<i4").tobytes())
         state.update(self.text[first:last])
-        held = dict(zip(kinds, self.columns, strict=True))
+        by_extension = dict(zip(kinds, self.columns, strict=True))
         for extension, kind in sorted(kinds.items()):
-            columns = [np.asarray(values) for values in held[extension]]
+            columns = [np.asarray(values) for values in by_extension[extension]]
             if (columns[0] == COLUMNS[kind][0].absent).all():
                 continue
             state.update(f"{extension}.{kind}".encode())
@@ -142,7 +144,7 @@ def _by_extension(
 
 
 def _layout(message: memoryview) -> tuple[int, list[tuple[int, int]], memoryview]:
-    """Return the number of rows, (offset, length) of each buffer, and the body they lie in."""
+    """Return the number of rows, (offset, length) of each buffer, and the body with the buffers."""
     marker, metadata_bytes = struct.unpack_from("<II", message)
     if marker != _CONTINUATION:
         raise ValueError("not an Arrow message")
@@ -174,7 +176,7 @@ def _indirect(metadata: memoryview, position: int) -> int:
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Return where a table's field lies in the flatbuffer, 0 where it has its default."""
+    """Return the position of a table's field in the flatbuffer, 0 where it has its default."""
     vtable = table - struct.unpack_from("<i", metadata, table)[0]
     if vtable < 0:
         raise ValueError("a damaged Arrow message: a table without a description")

@@ -1,4 +1,4 @@
-"""Index rows collected while packing, and index.arrow: an uncompressed Arrow IPC file."""
+"""The rows of an index as they are collected, and index.arrow: an uncompressed Arrow IPC file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def schema_of(kinds: Kinds) -> pa.Schema:
 
 
 class IndexRowBuilder:
-    """Collects the rows of one record batch; extensions may appear as they come."""
+    """Collects the rows of one record batch; extensions may appear at any row."""
 
     def __init__(self) -> None:
         self._keys: list[str] = []
@@ -46,7 +46,7 @@ class IndexRowBuilder:
 
     @property
     def num_members(self) -> int:
-        """How many members the rows have in all."""
+        """The number of members of all rows."""
         return sum(
             len(columns[0]) - columns[0].count(COLUMNS[self._kinds[extension]][0].absent)
             for extension, columns in self._columns.items()
@@ -69,7 +69,7 @@ class IndexRowBuilder:
                 column.append(value)
 
     def items(self) -> Iterator[tuple[str, dict[str, tuple[int, ...]]]]:
-        """Yield each sample's key and, for each member it has, the values of its columns."""
+        """Yield each sample's key and, for each of its members, the values of its columns."""
         absent = {name: COLUMNS[kind][0].absent for name, kind in self._kinds.items()}
         for row, key in enumerate(self._keys):
             yield (
@@ -82,7 +82,7 @@ class IndexRowBuilder:
             )
 
     def kinds(self) -> dict[str, MemberKind]:
-        """Return the extensions that appeared, sorted, with their kinds."""
+        """Return the extensions that occurred, sorted, with their kinds."""
         return dict(sorted(self._kinds.items()))
 
     def batch(self) -> pa.RecordBatch:
@@ -96,7 +96,7 @@ class IndexRowBuilder:
 
 
 def align_columns(batch: pa.RecordBatch, kinds: Kinds) -> pa.RecordBatch:
-    """Return the batch with columns for all of `kinds`, absent where it had none."""
+    """Return the batch with columns for all of `kinds`, filled with `absent` where it had none."""
     schema = schema_of(kinds)
     have = set(batch.schema.names)
     arrays: list[pa.Array[Any]] = [batch.column("key")]
@@ -135,12 +135,12 @@ _CHUNK_BYTES = 2**22
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenIndex:
-    """What was written.
+    """The index file that was written.
 
     Attributes:
         spans: Start and length of each batch's message.
         size_bytes: The file's size.
-        crc32c: Its checksum.
+        crc32c: The file's checksum.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -154,13 +154,13 @@ def write_index(
     """Write an index.
 
     Args:
-        path: A local file, made new.
+        path: A new local file.
         batches: One a shard, in order; extensions that a batch lacks are filled in.
         kinds: The extensions of all batches.
-        fingerprint: Kept in the file, so that it can be told from another dataset's.
+        fingerprint: Stored in the file, to distinguish it from another dataset's.
     """
     schema = schema_of(kinds).with_metadata({FINGERPRINT: fingerprint.encode()})
-    # Batches are read by the place of their message alone, with no footer at hand.
+    # Batches are read by the position of their message, without the file's footer.
     position = _MAGIC_BYTES + len(schema.serialize())
     spans = []
     with (

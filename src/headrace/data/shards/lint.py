@@ -25,7 +25,7 @@ _CONCURRENT_OBJECTS = 16
 
 
 def lint_objects(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
-    """Return what is wrong with the objects of a dataset; reads all of them."""
+    """Return the faults of a dataset's objects; reads all of them."""
     faults: list[Fault] = []
     for found, read_bytes in map_in_order(
         lambda sample: _check_sample(store, index, sample),
@@ -70,7 +70,7 @@ _Place = tuple[int, ...]  # offset, size in bytes, CRC-32C
 
 
 def lint_tars(store: Store, index: ShardIndex, tally: ProgressTally) -> list[Fault]:
-    """Return what is wrong with the shards of a dataset; reads all of them."""
+    """Return the faults of a dataset's shards; reads all of them."""
     faults = _extra_tars(store, index)
     numbers = range(len(index.manifest.shards))
     for found in map_in_order(lambda n: _check_tar(store, index, n), numbers, CONCURRENT_TARS):
@@ -101,23 +101,24 @@ def _unreadable_tar(name: str, kind: Literal["missing", "unreadable"], message: 
 
 
 def _differences(index: ShardIndex, number: int, found: TarIndex) -> list[Fault]:
-    """Compare a tar's members with the index's, name by name."""
-    there = {
+    """Compare a tar's members with the index's, by name."""
+    found_members = {
         f"{key}.{extension}": place
         for key, members in found.rows.items()
         for extension, place in members.items()
     }
-    wanted = _indexed_members(index, number)
+    indexed = _indexed_members(index, number)
     faults = [
         fault
-        for name, place in wanted.items()
-        if name in there and (fault := _member_difference(found.path, name, place, there[name]))
+        for name, place in indexed.items()
+        if name in found_members
+        and (fault := _member_difference(found.path, name, place, found_members[name]))
     ]
     faults += _summary_fault(
-        "missing", found.path, "are not there", [n for n in wanted if n not in there]
+        "missing", found.path, "are not there", [n for n in indexed if n not in found_members]
     )
     faults += _summary_fault(
-        "extra", found.path, "are not in the index", [n for n in there if n not in wanted]
+        "extra", found.path, "are not in the index", [n for n in found_members if n not in indexed]
     )
     return faults
 
@@ -133,16 +134,16 @@ def _indexed_members(index: ShardIndex, number: int) -> dict[str, _Place]:
     }
 
 
-def _member_difference(path: str, name: str, wanted: _Place, there: _Place) -> Fault | None:
-    if wanted == there:
+def _member_difference(path: str, name: str, indexed: _Place, found: _Place) -> Fault | None:
+    if indexed == found:
         return None
-    offset, size_bytes, _ = there
+    offset, size_bytes, _ = found
     where = f"{name} (bytes {offset}-{offset + size_bytes - 1})"
-    if wanted[1] != size_bytes:
-        return Fault("size", path, f"{where}: {size_bytes} bytes, the index says {wanted[1]}.")
-    if wanted[2] != there[2]:
+    if indexed[1] != size_bytes:
+        return Fault("size", path, f"{where}: {size_bytes} bytes, the index says {indexed[1]}.")
+    if indexed[2] != found[2]:
         return Fault("checksum", path, f"{where}: checksum differs from the index.")
-    return Fault("index", path, f"{where}: the index says it begins at byte {wanted[0]}.")
+    return Fault("index", path, f"{where}: the index says it begins at byte {indexed[0]}.")
 
 
 def _summary_fault(
@@ -154,7 +155,7 @@ def _summary_fault(
 
 
 def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
-    if parse_url(store.url).kind == "http":  # which cannot be listed
+    if parse_url(store.url).kind == "http":  # it cannot be listed
         return []
     known = {shard.name for shard in index.manifest.shards}
     return [
@@ -166,15 +167,15 @@ def _extra_tars(store: Store, index: ShardIndex) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintReport:
-    """What was checked, and what is wrong.
+    """The result of a check.
 
     Attributes:
         url: The dataset.
         num_shards: Shards checked; for loose objects, samples.
-        num_samples: Samples that the index names.
+        num_samples: Samples in the index.
         num_members: Their files.
         read_bytes: Bytes read.
-        faults: Everything wrong, in the order of the shards.
+        faults: All faults, in the order of the shards.
     """
 
     url: str
@@ -190,7 +191,7 @@ def lint(url: str, *, progress: ProgressCallback | None = None) -> LintReport:
 
     Raises:
         DatasetError: There is no dataset.
-        StorageError: The store fails; an object that is missing or refused is a fault instead.
+        StorageError: The store fails; an object that is missing or denied is a fault instead.
     """
     store = open_store(url)
     data = read_manifest_bytes(store)

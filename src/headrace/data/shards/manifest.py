@@ -1,6 +1,6 @@
-"""manifest.json: the description of a dataset.
+"""The manifest of a dataset, manifest.json.
 
-It is written last, so that a dataset exists whole or not at all.
+It is written last, so that a dataset exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.arrow"
 FORMAT = "headrace-dataset"
 VERSION = 1
-DECODED = "decoded"  # an option of packing: every member was decoded once
+DECODED = "decoded"  # an option: packing decoded every member once
 
 Layout = Literal["tar", "objects"]
 
@@ -33,7 +33,7 @@ class ShardEntry:
         size_bytes: The shard's size; for a group the sum of its objects' sizes.
         num_samples: Rows of the batch.
         digest: A hash of the rows.
-        index_start: Where the batch's message begins in index.arrow.
+        index_start: Offset of the batch's message in index.arrow.
         index_bytes: The message's length.
     """
 
@@ -51,8 +51,8 @@ class MemberExtension:
 
     Attributes:
         name: "jpg", "cls", "mask.png".
-        kind: How the index holds it; see columns.
-        templates: For loose objects: patterns whose wildcards the key fills, giving the path.
+        kind: How the index stores it; see `index_rows`.
+        templates: For loose objects: patterns of paths, whose wildcards the key fills.
     """
 
     name: str
@@ -62,16 +62,16 @@ class MemberExtension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """What a dataset was made of.
+    """The source that a dataset was made of.
 
     Attributes:
         kind: "class folders", "images", "pairs", "table", "tars".
-        url: Where it lay.
+        url: Its URL.
         num_files: Its files.
         size_bytes: Their size; 0 where it was not known beforehand.
         num_ignored: Files that belong to no sample, such as a README.
         ignored: The first few of them.
-        listing: A hash of paths, sizes and entity tags as they were listed, or of the table.
+        listing: A hash of paths, sizes and entity tags when they were listed, or of the table.
     """
 
     kind: str
@@ -85,11 +85,11 @@ class DatasetSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """A dataset.
+    """The description of a dataset.
 
     Attributes:
         fingerprint: A hash of names, sizes and checksums of all members.
-        layout: Whether members lie in tars or are objects of their own.
+        layout: Whether members are in tars or are objects of their own.
         num_samples: Its samples.
         num_members: Their files.
         size_bytes: Bytes of all shards or loose objects.
@@ -99,8 +99,8 @@ class DatasetManifest:
         index_bytes: The size of index.arrow.
         index_crc32c: Its CRC-32C.
         source: What it was made of.
-        options: How it was packed; nothing that leaves the bytes the same.
-        num_recoded: How many files were changed while packing.
+        options: The packing options that affect the bytes.
+        num_recoded: Files that were changed while packing.
         bad: Files that were left out.
         shards: The index's record batches, in order.
     """
@@ -123,7 +123,7 @@ class DatasetManifest:
 
     @property
     def decoded(self) -> bool:
-        """Whether every file was decoded when packed: then its checksum vouches for it."""
+        """Whether packing decoded every file: then a matching checksum means that it decodes."""
         return bool(self.options.get(DECODED))
 
     def to_json(self) -> bytes:
@@ -139,20 +139,20 @@ class DatasetManifest:
 
     @classmethod
     def from_json(cls, data: bytes | memoryview, url: str, *, checked: bool = False) -> Self:
-        """Read a manifest.
+        """Parse a manifest.
 
         Args:
             data: The file's bytes.
             url: The dataset, for messages.
-            checked: Another process has read these very bytes and found them whole.
+            checked: Another process has parsed and checked these same bytes.
 
         Raises:
             DatasetError: It is damaged, or of a newer version; the message names `url`.
         """
         where = f"{url}/{MANIFEST_NAME}"
         try:
-            content = json.loads(bytes(data))
-            kind, version = content.pop("format"), content.pop("version")
+            entries = json.loads(bytes(data))
+            kind, version = entries.pop("format"), entries.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise DatasetError(f"{where} is no dataset's manifest ({error!r}).") from None
         if kind != FORMAT or version != VERSION:
@@ -161,7 +161,7 @@ class DatasetManifest:
                 f"{VERSION}. Install a newer Headrace, or pack the dataset again."
             )
         try:
-            manifest = cls(**_typed(content))
+            manifest = cls(**_typed(entries))
             if not checked:
                 _check_manifest(manifest)
         except (TypeError, KeyError, ValueError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""Members of samples: their names, patterns of their paths, their byte ranges and checksums.
+"""The members of samples: their names, patterns of their paths, their byte ranges and checksums.
 
 In a pattern `*` stands for one or more characters within one path component, `**` for one or more
-of any. What the wildcards match, joined by "/", is the stem: the part that an image and its mask
-share.
+of any. The text that the wildcards match, joined by "/", is the stem: the part that an image and
+its mask share.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from headrace.core.errors import CorruptError, UsageError
 # path component, so that "a/x.mask.png" is the member "mask.png" of the sample "a/x".
 _KEY_AND_EXTENSION = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)", re.DOTALL)
 
-# tariterators.py, tar_file_iterator: such members describe the tar, they are no samples.
+# tariterators.py, tar_file_iterator: such members describe the tar and are no samples.
 _META = re.compile(r"__[^/]*__($|/)")
 
 # Formats that run code when they are decoded.
 _REFUSED_EXTENSIONS = frozenset({"pkl", "pth", "pyd"})
 
-# What would end a key early, break a line of a listing, or not encode as UTF-8.
+# Characters that end a key early, break a line of a listing, or do not encode as UTF-8.
 _ESCAPED = re.compile("[%\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -58,8 +58,8 @@ def refusal(name: str) -> str | None:
 def key_of(stem: str) -> str:
     """Return the key for a file's path without its extension.
 
-    Dots of the last component would begin the extension, and two leading underscores mark what
-    WebDataset skips, so they are written as %2E and %5F; "%" itself as %25. Different stems give
+    Dots of the last component would begin the extension, and WebDataset skips names with two
+    leading underscores, so they are written as %2E and %5F; "%" itself as %25. Different stems give
     different keys.
     """
     folder, slash, last = stem.rpartition("/")
@@ -69,9 +69,9 @@ def key_of(stem: str) -> str:
 
 
 def extension_of(path: str) -> str:
-    """Return what follows the last dot of a file's name, lower case, "jpg" for "jpeg"; "" if none.
+    """Return a file's extension, lower case, "jpg" for "jpeg"; "" if it has none.
 
-    Samples of one dataset should share their extensions however their files spell them.
+    Samples of one dataset should share their extensions whatever their files' spelling.
     """
     stem, dot, extension = path.rpartition("/")[2].rpartition(".")
     if not (dot and stem):
@@ -88,7 +88,7 @@ def stem_of(path: str) -> str:
 
 
 def path_of_url(url: str) -> str:
-    """Return the path within a URL's bucket or server, without a query; a plain path as it is."""
+    """Return the path within a URL's bucket or server, without a query; paths are unchanged."""
     path = urlsplit(url).path if "://" in url else url
     return path.lstrip("/").removeprefix("./")
 
@@ -102,13 +102,13 @@ _WILDCARD = re.compile(r"(\*+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPattern:
-    """One pattern.
+    """A pattern of paths.
 
     Attributes:
-        pattern: As written.
+        pattern: The text of the pattern.
         literals: The text around the wildcards, one more than there are wildcards.
         wildcards: "*" or "**", in order; "**" at most once.
-        regex: What a whole path must match; one group a wildcard.
+        regex: Matches whole paths; one group a wildcard.
     """
 
     pattern: str
@@ -118,7 +118,7 @@ class PathPattern:
 
     @classmethod
     def parse(cls, pattern: str) -> Self:
-        """Read a pattern; raises UsageError where it has no wildcard, or "**" twice."""
+        """Parse a pattern; raises UsageError where it has no wildcard, or "**" twice."""
         pieces = _WILDCARD.split(pattern.removeprefix("./"))
         literals, wildcards = tuple(pieces[::2]), tuple(pieces[1::2])
         if not wildcards or any(len(wildcard) > 2 for wildcard in wildcards):
@@ -139,7 +139,7 @@ class PathPattern:
 
     @property
     def folder(self) -> str:
-        """The deepest folder that all matches lie in, without a slash at its end; "" for all."""
+        """The deepest folder that contains all matches, without a slash at its end; "" for all."""
         return self.literals[0].rpartition("/")[0]
 
     def match(self, path: str) -> str | None:
@@ -167,12 +167,12 @@ class Member(NamedTuple):
     """One file of a sample.
 
     Attributes:
-        extension: What follows the key: "jpg", "cls", or in parts, "mask.png".
-        path: The object that holds it: a shard, or a loose object. "" where `data` holds it.
+        extension: The name after the key: "jpg", "cls", or of several parts, "mask.png".
+        path: The object that contains it: a shard, or a loose object. "" where `data` is set.
         offset: Its first byte in that object.
         size_bytes: Its length.
         crc32c: CRC-32C (Castagnoli) of its bytes.
-        data: The bytes themselves, where the index holds them (the class of a loose object).
+        data: The bytes themselves, where the index stores them (the class of a loose object).
     """
 
     extension: str
@@ -184,7 +184,7 @@ class Member(NamedTuple):
 
 
 class SampleLocation(NamedTuple):
-    """Where one sample lies.
+    """The place of one sample.
 
     Attributes:
         sample: Its number, 0 to num_samples - 1, in the order of the index.
@@ -202,12 +202,12 @@ class SampleLocation(NamedTuple):
 
 
 def checksum(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC-32C of some bytes: 0xE3069283 for b"123456789" (RFC 3720, B.4)."""
-    return int(google_crc32c.value(as_bytes(data)))  # the C library takes nothing but bytes
+    """Return the CRC-32C of bytes: 0xE3069283 for b"123456789" (RFC 3720, B.4)."""
+    return int(google_crc32c.value(as_bytes(data)))  # the C library accepts only bytes
 
 
 def as_bytes(data: bytes | bytearray | memoryview) -> bytes:
-    """Return data as bytes, without copying where it is a view of all of some bytes."""
+    """Return data as bytes, without a copy where it is a view of a whole bytes object."""
     if isinstance(data, memoryview) and type(data.obj) is bytes and data.nbytes == len(data.obj):
         return data.obj
     return data if isinstance(data, bytes) else bytes(data)
@@ -219,11 +219,11 @@ def verify(location: SampleLocation, member: Member, data: bytes | memoryview, u
     Args:
         location: The sample.
         member: One of its members.
-        data: What was read for it.
+        data: The bytes that were read for it.
         url: The folder that `member.path` is relative to, for the message.
 
     Raises:
-        CorruptError: Another length or checksum; the message names shard, sample and bytes.
+        CorruptError: Length or checksum differ; the message names shard, sample and bytes.
     """
     if len(data) == member.size_bytes and checksum(data) == member.crc32c:
         return

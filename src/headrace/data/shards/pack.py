@@ -1,4 +1,4 @@
-"""Packing of a source into shards, an index and a manifest."""
+"""The packing of a source into shards, an index and a manifest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from headrace.data.shards.sources.source_kinds import list_source
 from headrace.data.shards.task_pool import TaskPool, map_in_order
 from headrace.data.storage import Store, open_store
 
-# Past the budget packing goes on, so that all bad files are listed at once; but not for ever.
+# Beyond max_bad packing goes on, to list many bad files at once, but not without end.
 _BEYOND_BUDGET = 1000
 _CONCURRENT_RECORDS = 8
 _AFTER_BAD = (
@@ -58,11 +58,11 @@ _AFTER_BAD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackReport:
-    """What was packed.
+    """The result of a packing.
 
     Attributes:
         url: The dataset.
-        manifest: What it is.
+        manifest: Its manifest.
         already: This packing had been finished before; nothing was done.
     """
 
@@ -80,54 +80,54 @@ def pack(
     check: CheckFunction | None = None,
     progress: ProgressCallback | None = None,
 ) -> PackReport:
-    """Pack a source; a packing that was interrupted goes on where it stopped.
+    """Pack a source; an interrupted packing resumes where it stopped.
 
-    The same source and options give the same bytes, however many workers pack.
+    The same source and options give the same bytes, for any number of workers.
 
     Args:
-        source: A folder of class folders, pairs or images, or a table; see sources.detect.
+        source: A folder of class folders, pairs or images, or a table; see `sources.source_kinds`.
         destination: A folder that is empty, or holds this same packing.
-        options: How to pack.
+        options: The packing options.
         recode: Changes members; must pickle.
-        check: Decodes each member as it is and raises BadSampleError where it cannot; must
-            pickle. The manifest says that it was there, and readers may then rely on whole files.
-        progress: Called as it goes on.
+        check: Decodes each unchanged member and raises BadSampleError where it cannot; must pickle.
+            The manifest records that it ran, and readers may then rely on decodable files.
+        progress: Called with the progress.
 
     Raises:
-        DatasetError: Nothing to pack, something that does not fit, or a destination in use.
+        DatasetError: Nothing to pack, a source that does not fit, or a destination in use.
         TooManyBadSamplesError: More unreadable files than `options.max_bad`; all are named.
-        StorageError: Source or destination fails. What is finished is kept.
+        StorageError: Source or destination fails. Finished shards are kept.
     """
-    tell = progress or (lambda _: None)
+    on_progress = progress or (lambda _: None)
     store = open_store(destination)
     refuse_overlap(open_store(source).url, store.url)
-    table = list_source(source, options.source, report_listing(tell))
-    described = options.described() | ({DECODED: True} if check is not None else {})
-    manifest = finished_manifest(store, described, table.source.listing)
+    table = list_source(source, options.source, report_listing(on_progress))
+    options_entry = options.described() | ({DECODED: True} if check is not None else {})
+    manifest = finished_manifest(store, options_entry, table.source.listing)
     if manifest is not None:
         remove_state(store)
         return PackReport(url=store.url, manifest=manifest, already=True)
     if not options.keep_order:
         table = table.take(shuffled_rows(len(table), options.seed))
-    plan = _plan(store, table, packing_key(table.source.listing, described), recode)
+    plan = _plan(store, table, packing_key(table.source.listing, options_entry), recode)
     files = 1 if table.masks is None else 2
     packed = plan.scale.packed_bytes(table.known_bytes())
     bounds = shard_bounds(tar_bytes(packed, files), options.shard_bytes)
     job = ShardPacker(
         source_url=table.url, destination_url=destination, recode=recode, check=check, key=plan.key
     )
-    complete = _pack_shards(store, table, bounds, job, options, tell)
-    tell(PackProgress(stage="indexing"))
+    complete = _pack_shards(store, table, bounds, job, options, on_progress)
+    on_progress(PackProgress(stage="indexing"))
     finished = _finished(store, len(bounds) - 1, complete=complete)
     summary = summarise(refuse_foreign_records(_parts(store, finished), plan.key, store.url))
     try:
         check_bad_files(summary.bad, options.max_bad, table.url, complete=complete)
     except TooManyBadSamplesError as error:
         raise _forget_bad_shards(error, store, finished) from None
-    about = DatasetDescription(
-        layout="tar", source=table.source, classes=table.classes, options=described
+    description = DatasetDescription(
+        layout="tar", source=table.source, classes=table.classes, options=options_entry
     )
-    manifest = assemble(store, summary, lambda: _parts(store, finished), about)
+    manifest = assemble(store, summary, lambda: _parts(store, finished), description)
     remove_state(store)
     return PackReport(url=store.url, manifest=manifest)
 
@@ -146,13 +146,13 @@ def _pack_shards(
     bounds: NDArray[np.int64],
     job: ShardPacker,
     options: PackOptions,
-    tell: ProgressCallback,
+    on_progress: ProgressCallback,
 ) -> bool:
-    """Pack what is not there yet; return whether all is now, or so much is bad that it stopped."""
+    """Pack missing shards; return True once all exist, False where too many files were bad."""
     done = finished_shards(store, len(bounds) - 1)
     tasks = [number for number in range(len(bounds) - 1) if number not in done]
     resumed = sum(int(bounds[number + 1] - bounds[number]) for number in done)
-    tally = ProgressTally(tell, "packing", of_samples=len(table), resumed=resumed)
+    tally = ProgressTally(on_progress, "packing", of_samples=len(table), resumed=resumed)
     tally.add(0, 0, 0)
     with TaskPool(job, min(options.workers, max(len(tasks), 1))) as pool:
         try:
@@ -190,8 +190,8 @@ def _explained(error: StorageError, url: str) -> StorageError:
 def _forget_bad_shards(
     error: TooManyBadSamplesError, store: Store, finished: Sequence[int]
 ) -> TooManyBadSamplesError:
-    """Remove the records of shards that lack files; return the error with what to do about it."""
-    forget_shards(store, [part.number for part in _parts(store, finished) if part.bad])
+    """Remove the records of shards with bad files; return the error with advice."""
+    forget_shards(store, [record.number for record in _parts(store, finished) if record.bad])
     return TooManyBadSamplesError(f"{error} {_AFTER_BAD}")
 
 

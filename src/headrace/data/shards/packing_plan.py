@@ -1,7 +1,7 @@
 """The plan of a packing: bounds of shards, sizes of samples, and its state in the destination.
 
-.packing/plan.json which source and options, and how the samples were cut .packing/000000.arrow the
-record of a finished shard, written after the shard
+.packing/plan.json      source and options, and how the samples were cut
+.packing/000000.arrow   the record of a finished shard, written after the shard
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headrace.data.storage import Store
 from headrace.data.storage.urls import parse_url
 
 # Weyl increment and mixing constants of SplitMix64 (Steele, Lea, Flood: "Fast splittable
-# pseudorandom number generators", OOPSLA 2014), written out because NumPy does not promise that
-# its own permutations stay the same between versions.
+# pseudorandom number generators", OOPSLA 2014), implemented here because NumPy does not promise
+# that its own permutations stay the same between versions.
 _INCREMENT = 0x9E3779B97F4A7C15
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -62,23 +62,23 @@ def shuffled_rows(num_samples: int, seed: int) -> NDArray[np.int64]:
 
 
 def tar_bytes(file_bytes: NDArray[np.int64], files_per_sample: int) -> NDArray[np.int64]:
-    """Return how many bytes of a tar samples take: content, headers, and half a block of padding.
+    """Return samples' sizes in a tar: content, headers, and on average half a block of padding.
 
     Args:
         file_bytes: int64[n], the bytes of each sample's files.
-        files_per_sample: How many files each has.
+        files_per_sample: Number of files of each sample.
     """
     return file_bytes + files_per_sample * (BLOCK_BYTES + BLOCK_BYTES // 2)
 
 
 def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[np.int64]:
-    """Return where shards begin: int64[shards + 1], from 0 to the number of samples.
+    """Return the first sample of each shard: int64[shards + 1], from 0 to the number of samples.
 
-    There are as many shards as `shard_bytes` asks for, rounded up; all of about one size, so that
+    There are as many shards as `shard_bytes` requires, rounded up, all of similar size, so that
     none is a small rest; none is empty.
 
     Args:
-        sample_bytes: int64[n], n > 0, what each sample will take.
+        sample_bytes: int64[n], n > 0, the size of each sample in a shard.
         shard_bytes: The size that no shard should exceed by more than one sample.
     """
     ends = np.cumsum(sample_bytes)
@@ -92,7 +92,7 @@ def shard_bounds(sample_bytes: NDArray[np.int64], shard_bytes: int) -> NDArray[n
 
 
 def spread_rows(num_samples: int, count: int) -> NDArray[np.int64]:
-    """Return up to `count` rows spread evenly over all of them, the same every time."""
+    """Return up to `count` rows spread evenly over all rows, always the same ones."""
     count = min(count, num_samples)
     return (np.arange(count, dtype=np.int64) * num_samples) // max(count, 1)
 
@@ -102,7 +102,7 @@ _SAMPLES_MEASURED = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeScale:
-    """What the sizes of a source turn into.
+    """The ratio of packed sizes to the source's sizes.
 
     Attributes:
         ratio: Packed bytes for each byte of the source.
@@ -113,15 +113,15 @@ class SizeScale:
     mean_bytes: int = 0
 
     def packed_bytes(self, known_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64[n], what samples of these sizes (-1: unknown) will have."""
+        """Return int64[n], the packed sizes of samples of these sizes (-1: unknown)."""
         source = np.where(known_bytes < 0, self.mean_bytes, known_bytes)
         return (source * self.ratio).astype(np.int64)
 
 
 def measure_scale(table: SampleTable, recode: RecodeFunction | None) -> SizeScale:
-    """Read and recode a few samples, the same ones every time.
+    """Measure the scale on a few samples, always the same ones.
 
-    Nothing is read where nothing would be learnt: all sizes known, and no recoding.
+    Nothing is read where all sizes are known and there is no recoding.
     """
     known = table.known_bytes()
     if recode is None and bool((known >= 0).all()):
@@ -145,12 +145,12 @@ def _sum_sizes(
         for file, content in zip(sample.files, contents, strict=True):
             try:
                 data = wait_for_result(content)
-                kept, _ = recode_file(file, data, recode, None)
+                packed, _ = recode_file(file, data, recode, None)
             except CredentialsError:
                 raise
             except (BadSampleError, *UNREADABLE):
-                continue  # packing meets it again, and names it
-            before, after = before + len(data), after + len(kept)
+                continue  # packing meets it again, and reports it
+            before, after = before + len(data), after + len(packed)
         count += 1
     return before, after, count
 
@@ -160,12 +160,12 @@ _PLAN_NAME = f"{PACKING_FOLDER}/plan.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackingPlan:
-    """What a packing is keyed by.
+    """The plan of a packing, stored in its destination.
 
     Attributes:
-        key: A hash of the source's listing and of the options that decide the bytes.
-        source_url: For messages.
-        scale: Measured once, so that going on cuts the samples as before.
+        key: A hash of the source's listing and of the options that affect the bytes.
+        source_url: The source, for messages.
+        scale: Measured once, so that a resumed packing cuts the samples in the same way.
     """
 
     key: str
@@ -181,7 +181,7 @@ def packing_key(listing: str, described: Mapping[str, Any]) -> str:
 def finished_manifest(
     store: Store, described: Mapping[str, Any], listing: str
 ) -> DatasetManifest | None:
-    """Return the manifest where this very packing was finished before, None where none was.
+    """Return the manifest where this same packing was finished before, or None.
 
     Raises:
         DatasetError: The destination holds another dataset.
@@ -230,33 +230,33 @@ def resume_plan(store: Store, key: str) -> PackingPlan | None:
 
 
 def claim_destination(store: Store, plan: PackingPlan) -> PackingPlan:
-    """Claim the destination; return the plan to go by, which another one's claim may have set.
+    """Claim the destination; return the plan to use, which may be a concurrent claim's.
 
     Raises:
-        DatasetError: A packing of something else, begun at the same moment, has claimed it.
+        DatasetError: A different packing, started at the same time, has claimed it.
     """
     scale = {"ratio": plan.scale.ratio, "mean_bytes": plan.scale.mean_bytes}
     content = {"key": plan.key, "source_url": plan.source_url, "scale": scale}
     store.create(_PLAN_NAME, json.dumps(content).encode())
-    # Read back, whatever the answer was: it may have been lost, or the server has no conditions.
+    # Read back in any case: the answer may be lost, or the server may ignore conditions.
     return resume_plan(store, plan.key) or plan
 
 
 def refuse_foreign_records(
-    parts: Iterable[ShardRecord], key: str, url: str
+    records: Iterable[ShardRecord], key: str, url: str
 ) -> Iterator[ShardRecord]:
-    """Yield parts; raises DatasetError at one that another packing wrote.
+    """Yield records; raises DatasetError at one that another packing wrote.
 
-    That happens where two began at once and the store let both claim the destination.
+    That happens where two packings started at once and the store let both claim the destination.
     """
-    for part in parts:
-        if part.key not in {key, ""}:  # "": of a version that did not write it
+    for record in records:
+        if record.key not in {key, ""}:  # "": of a version that did not write it
             raise DatasetError(
-                f"{url}: {record_name(part.number)} is of another packing to the same place. "
+                f"{url}: {record_name(record.number)} is of another packing to the same place. "
                 "Delete "
                 "what is there and pack again, each source to a destination of its own."
             )
-        yield part
+        yield record
 
 
 def finished_shards(store: Store, count: int) -> set[int]:
@@ -266,24 +266,24 @@ def finished_shards(store: Store, count: int) -> set[int]:
 
 
 def forget_shards(store: Store, numbers: Iterable[int]) -> None:
-    """Remove the records of some shards, so that the next packing makes them anew."""
+    """Remove the records of some shards, so that the next packing makes these again."""
     for number in numbers:
         store.delete(record_name(number))
 
 
 def remove_state(store: Store) -> None:
-    """Remove the records: the manifest now says it all. The plan goes last."""
+    """Remove the packing state, which the manifest replaces. The plan goes last."""
     for info in store.list(PACKING_FOLDER):
         if info.path != _PLAN_NAME:
             store.delete(info.path)
     store.delete(_PLAN_NAME)
     location = parse_url(store.url)
-    if location.kind == "local":  # only there are folders things of their own
+    if location.kind == "local":  # only there can folders be empty
         _tidy(Path(location.prefix))
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what a killed packing left half-written, and the folder of the records."""
+    """Remove unfinished files of a killed packing, and the records' folder."""
     for place in (folder, folder / PACKING_FOLDER):
         remove_abandoned_files(place)
     with suppress(OSError):
@@ -291,7 +291,7 @@ def _tidy(folder: Path) -> None:
 
 
 def refuse_overlap(source_url: str, destination_url: str) -> None:
-    """Raise UsageError where the destination lies in the source: shards are no source."""
+    """Raise UsageError where the destination is inside the source."""
     if f"{destination_url}/".startswith(f"{source_url.rstrip('/')}/"):
         raise UsageError(
             f"The destination {destination_url} lies within the source {source_url}. Choose a "

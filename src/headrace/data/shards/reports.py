@@ -14,17 +14,17 @@ FaultKind = Literal[
 ]  # fmt: skip
 """Kinds of faults:
 
-cut         an object ends before what it promises
+cut         an object is shorter than it claims
 header      a tar header is damaged
 trailing    bytes after a tar's end
 name        a member's name is refused
 type        a link, device or other member that is no file
 duplicate   one key holds two files of one extension, or two samples share a key
-order       a sample's members do not lie together
+order       a sample's members are not adjacent
 size        an object or member has another size than the index says
 checksum    a member's bytes differ from the index
-missing     the index names what the dataset does not hold
-extra       the dataset holds what the index does not name
+missing     the index names a member that the dataset lacks
+extra       the dataset has a member that the index lacks
 index       the index does not fit the manifest
 manifest    the manifest does not fit itself
 unreadable  an object exists but cannot be read
@@ -33,12 +33,12 @@ unreadable  an object exists but cannot be read
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault.
+    """A fault of a dataset.
 
     Attributes:
-        kind: Which sort; see FaultKind.
+        kind: The kind of fault.
         where: The object's path below the dataset's URL.
-        message: What is wrong, with the member's name and bytes where there are any.
+        message: The fault, with the member's name and bytes where there are any.
     """
 
     kind: FaultKind
@@ -51,11 +51,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadFile:
-    """A file that is no sample.
+    """A file that cannot become a sample.
 
     Attributes:
         file: Its path below the source's URL, or its URL.
-        reason: What is wrong with it, one sentence or more.
+        reason: Why not, one sentence or more.
     """
 
     file: str
@@ -63,7 +63,7 @@ class BadFile:
 
 
 def list_faults(faults: Sequence[Fault], limit: int = 20) -> str:
-    """Return faults as lines for an error's message: the first `limit`, and how many more."""
+    """Return faults as lines of an error message: the first `limit`, and the number of others."""
     lines = [f"  {fault}" for fault in faults[:limit]]
     if len(faults) > limit:
         lines.append(f"  and {len(faults) - limit} more")
@@ -72,14 +72,14 @@ def list_faults(faults: Sequence[Fault], limit: int = 20) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackProgress:
-    """How far a packing is.
+    """The progress of packing, indexing or checking.
 
     Attributes:
         stage: "listing", "packing", "reading", "checking", "indexing".
         samples: Samples done.
         of_samples: Samples in all; 0 while they are being listed.
-        read_bytes: Bytes read in this process's run.
-        resumed: Samples that an earlier run had done.
+        read_bytes: Bytes read in this run.
+        resumed: Samples that an earlier run had finished.
         bad: Samples left out in this run.
     """
 
@@ -94,20 +94,20 @@ class PackProgress:
 ProgressCallback = Callable[[PackProgress], None]
 
 
-def report_listing(tell: ProgressCallback) -> Callable[[int], None]:
-    """Say that listing begins; return what is called with the files listed so far."""
-    tell(PackProgress(stage="listing"))
-    return lambda count: tell(PackProgress(stage="listing", samples=count))
+def report_listing(on_progress: ProgressCallback) -> Callable[[int], None]:
+    """Report that listing begins; return the callback for the number of files listed."""
+    on_progress(PackProgress(stage="listing"))
+    return lambda count: on_progress(PackProgress(stage="listing", samples=count))
 
 
 class ProgressTally:
-    """Adds up what is reported and tells it on.
+    """Sums up counts and reports the progress.
 
     Args:
-        tell: Who is told.
-        stage: What is going on.
+        on_progress: The progress callback.
+        stage: The stage; see `PackProgress`.
         of_samples: Samples in all.
-        resumed: Of these, done before.
+        resumed: Samples done before.
 
     Attributes:
         bad: Samples left out so far.
@@ -115,10 +115,10 @@ class ProgressTally:
     """
 
     def __init__(
-        self, tell: ProgressCallback, stage: str, of_samples: int, resumed: int = 0
+        self, on_progress: ProgressCallback, stage: str, of_samples: int, resumed: int = 0
     ) -> None:
         self.bad = 0
-        self._tell = tell
+        self._on_progress = on_progress
         self._stage = stage
         self._of_samples = of_samples
         self._resumed = resumed
@@ -126,11 +126,11 @@ class ProgressTally:
         self.read_bytes = 0
 
     def add(self, samples: int, read_bytes: int, bad: int) -> None:
-        """Note some more samples, bytes read, and samples left out."""
+        """Add samples, bytes read, and samples left out."""
         self._samples += samples
         self.read_bytes += read_bytes
         self.bad += bad
-        self._tell(
+        self._on_progress(
             PackProgress(
                 stage=self._stage,
                 samples=self._samples,
@@ -146,13 +146,13 @@ _SHOWN = 100
 
 
 def check_bad_files(bad: Sequence[BadFile], max_bad: int, url: str, *, complete: bool) -> None:
-    """Raise TooManyBadSamplesError, naming the files, where more are bad than may be.
+    """Raise TooManyBadSamplesError, naming the files, where more are bad than allowed.
 
     Args:
-        bad: What was left out.
-        max_bad: How many may be.
+        bad: The files left out.
+        max_bad: Number of files that may be left out.
         url: The source.
-        complete: Whether all of the source was looked at.
+        complete: Whether all of the source was read.
     """
     if complete and len(bad) <= max_bad:
         return

@@ -41,10 +41,10 @@ from headrace.data.storage.urls import parse_url
 
 
 class ShardRows:
-    """Rows of one shard.
+    """The rows of one shard.
 
     Args:
-        rows: The rows; their memory stays in use as long as the view does.
+        rows: The rows; their memory stays in use as long as this object.
         extensions: The dataset's kinds of members.
         globs: For each extension, its templates.
         path: The shard's path; "" for loose objects.
@@ -73,14 +73,14 @@ class ShardRows:
 
     def find(self, key: str) -> int | None:
         """Return the row with this key, or None."""
-        wanted = key.encode()
+        encoded = key.encode()
         text = self._keys.tobytes()
-        start = text.find(wanted)
+        start = text.find(encoded)
         while start >= 0:
             row = _row_at_offset(self._key_ends, start)
-            if row is not None and self._key_ends[row + 1] == start + len(wanted):
+            if row is not None and self._key_ends[row + 1] == start + len(encoded):
                 return row
-            start = text.find(wanted, start + 1)
+            start = text.find(encoded, start + 1)
         return None
 
     def members(self, row: int, key: str) -> tuple[Member, ...]:
@@ -118,23 +118,23 @@ def _row_at_offset(ends: memoryview[int], start: int) -> int | None:
     return row if row + 1 < len(ends) and ends[row] == start else None
 
 
-_MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves stay in the mapping
+_MAPPED_VIEWS = 4096  # each about 3 kB: the batches themselves are in the mapping
 _FETCHED_VIEWS = 256  # each holds its batch, about 80 kB
-_SMALL_INDEX_BYTES = 8 * 2**20  # fetched at once: less time than two round trips
+_SMALL_INDEX_BYTES = 8 * 2**20  # fetched first: less time than two round trips
 
 
 class ShardIndex:
     """The index of one dataset. Pickles small: another process maps the same local file.
 
-    Safe to use from several threads. See `open_index`.
+    Thread-safe. See `open_index`.
 
     Attributes:
         url: The dataset's folder.
-        data_url: The folder that paths are relative to: the dataset's own, unless it was indexed
-            in place from elsewhere.
-        manifest: What the dataset is.
+        data_url: The folder that paths are relative to: the dataset's own, unless another folder
+            was indexed in place.
+        manifest: The dataset's manifest.
         fingerprint: A hash of all its members' names, sizes and checksums.
-        num_samples: How many samples it has.
+        num_samples: Number of samples.
         shard_sizes: int64[shards], samples of each shard; None where every sample is a shard of
             its own (loose objects).
     """
@@ -171,7 +171,7 @@ class ShardIndex:
         return self.num_samples
 
     def locate(self, sample: int) -> SampleLocation:
-        """Return where a sample lies; about 5 us once its shard's rows were touched.
+        """Return the place of a sample; about 5 us once its shard's rows were used.
 
         Raises:
             UsageError: There is no such sample.
@@ -197,7 +197,7 @@ class ShardIndex:
         """Return the number of the first sample with this key; reads the whole index.
 
         Raises:
-            DatasetError: There is none.
+            DatasetError: There is no such sample.
         """
         ahead = 64
         for number in range(len(self.manifest.shards)):
@@ -212,7 +212,7 @@ class ShardIndex:
         )
 
     def prefetch(self, samples: Iterable[int]) -> None:
-        """Begin reading the rows of some samples, where the index is remote and not yet local."""
+        """Start reading the rows of some samples, where the index is remote and not yet copied."""
         if not self._blocks.mapped:
             numbers = {self._block_of(int(sample)) for sample in samples}
             self._blocks.prefetch(number for number in numbers if number not in self._views)
@@ -251,24 +251,24 @@ def open_index(
 ) -> ShardIndex:
     """Open the index of a dataset.
 
-    A local index is mapped. A small remote one is copied first; of a large one only the batches
-    in use are read, by range, while a thread copies it whole. Copies are named by fingerprint and
-    shared by all jobs of the host.
+    A local index is mapped. A small remote one is copied first; of a large one only the needed
+    batches are read, by range, while a thread copies it. Copies are named by fingerprint and shared
+    by all jobs of the host.
 
     Args:
         url: The dataset's folder.
-        cache_dir: Where the copy of a remote index lies; HEADRACE_CACHE_DIR, or a folder below
-            the system's temporary one, where None.
-        config: How to reach a remote store.
+        cache_dir: Folder for the copy of a remote index; None: HEADRACE_CACHE_DIR, or a folder
+            below the system's temporary one.
+        config: The settings of a remote store.
 
     Raises:
-        DatasetError: No dataset is there, it is damaged, or its index belongs to another.
+        DatasetError: There is no dataset, it is damaged, or its index belongs to another.
         StorageError: It cannot be read.
     """
     store = open_store(url, config=config)
     data = read_manifest_bytes(store)
     manifest = DatasetManifest.from_json(data, store.url)
-    # Workers may stand in another folder when they open it again.
+    # Workers may have another working folder when they open it again.
     url = store.url if _local_folder(url) is not None else url
     cache_dir = None if cache_dir is None else Path(cache_dir).absolute()
     return _open(store, url, manifest, data, cache_dir, config)
@@ -322,7 +322,7 @@ def _reopen(
     fingerprint: str,
     manifest_crc32c: int,
 ) -> ShardIndex:
-    """Open the index that another process has open, from the very bytes that it has checked."""
+    """Open the index that another process has open, from the same checked manifest bytes."""
     store = open_store(url, config=config)
     data = None
     if _local_folder(url) is None:
@@ -346,13 +346,13 @@ def read_member(store: Store, index: ShardIndex, location: SampleLocation, membe
     """Return a member's bytes.
 
     Args:
-        store: Opened at `index.data_url`.
-        index: The dataset's.
+        store: A store at `index.data_url`.
+        index: The dataset's index.
         location: The sample.
         member: One of its members.
 
     Raises:
-        CorruptError: They are not what was indexed.
+        CorruptError: They differ from the index's checksum.
         StorageError: They cannot be read.
     """
     if member.data is not None:
@@ -363,7 +363,7 @@ def read_member(store: Store, index: ShardIndex, location: SampleLocation, membe
 
 
 def find_member(index: ShardIndex, name: str) -> tuple[SampleLocation, str]:
-    """Return the sample that a key, or a key with a member's extension, names; the extension.
+    """Return the sample named by a key, or by a key and an extension, and that extension.
 
     Raises:
         DatasetError: There is no such sample or member.

@@ -1,4 +1,4 @@
-"""Options of packing, the reader of source files, and the packer of one shard."""
+"""The options of packing, the reader of source files, and the packer of one shard."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from headrace.data.shards.task_pool import ReportCallback, wait_for_result
 from headrace.data.storage import Store, open_store, safe_url, split_url
 
 RecodeFunction = Callable[[str, bytes], bytes]
-"""Takes a member's extension ("jpg", "mask.png") and content, returns the content to keep."""
+"""Takes a member's extension ("jpg", "mask.png") and content, returns the content to store."""
 
 CheckFunction = Callable[[str, bytes], object]
-"""Takes a member's extension and content; raises BadSampleError where it cannot be used."""
+"""Takes a member's extension and content; raises BadSampleError where it is unusable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackOptions:
-    """How to pack.
+    """The options of packing.
 
     Attributes:
-        shard_bytes: The size that shards come close to.
-        workers: How many processes pack.
-        seed: What shuffles samples over shards.
+        shard_bytes: The approximate size of shards.
+        workers: Number of processes.
+        seed: Seed of the order of samples.
         keep_order: Keep the order of the source (paths sorted; rows of a table) instead.
-        max_bad: How many unreadable files may be left out.
-        recoding: What the recode callable does, for the manifest; empty without one.
+        max_bad: Number of unreadable files that may be left out.
+        recoding: Description of the recode callable for the manifest; empty without one.
         source: How to read the source.
     """
 
@@ -64,7 +64,7 @@ class PackOptions:
             raise UsageError(f"--max-bad {self.max_bad}: 0 or more files may be left out.")
 
     def described(self) -> dict[str, Any]:
-        """Return what decides the bytes, as the manifest keeps it."""
+        """Return the options that affect the bytes, as the manifest stores them."""
         source = {key: value for key, value in asdict(self.source).items() if value}
         described = {
             "shard_bytes": self.shard_bytes,
@@ -73,7 +73,7 @@ class PackOptions:
             **({"recoding": self.recoding} if self.recoding else {}),
             **({"source": source} if source else {}),
         }
-        # As JSON gives it back, so that it can be compared with a manifest's.
+        # After a round trip through JSON, so that it compares equal to a manifest's.
         return dict(json.loads(json.dumps(described)))
 
 
@@ -83,17 +83,17 @@ _AHEAD_SAMPLES = 64
 _STORES = 256  # open at once, for tables whose URLs lie in many folders
 
 UNREADABLE = (NotFoundError, DeniedError, CorruptError)
-"""What tells of the file; other errors tell of the store, and end the work.
+"""Errors of a file; other errors are the store's, and end the work.
 
-So does CredentialsError, which whoever catches these lets pass first.
+CredentialsError is the store's, though a DeniedError: catch it first.
 """
 
 
 class SourceReader:
-    """Files of one source.
+    """A reader of one source's files.
 
     Args:
-        url: What relative paths lie below.
+        url: The URL that relative paths are below.
     """
 
     def __init__(self, url: str) -> None:
@@ -102,13 +102,13 @@ class SourceReader:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="headrace-read")
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Cancel pending reads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def read(
         self, samples: Iterable[SourceSample]
     ) -> Iterator[tuple[SourceSample, list[Future[bytes]]]]:
-        """Yield samples in order, each with its files' contents on their way."""
+        """Yield samples in order, each with the futures of its files' contents."""
         ahead: deque[tuple[SourceSample, list[Future[bytes]]]] = deque()
         ahead_bytes = 0
         for sample in samples:
@@ -141,11 +141,11 @@ PACKING_FOLDER = ".packing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """One shard to pack.
+    """A shard to pack.
 
     Attributes:
         number: Its number.
-        samples: What goes into it, in order.
+        samples: Its samples, in order.
     """
 
     number: int
@@ -157,11 +157,11 @@ class ShardPacker:
     """Packs shards.
 
     Attributes:
-        source_url: What the samples' relative paths lie below.
-        destination_url: Where shards go.
-        recode: Changes a member's content; None to keep it.
-        check: Raises BadSampleError for a member that cannot be used; None to look at none.
-        key: The packing's; see PackingPlan.
+        source_url: The URL that the samples' relative paths are below.
+        destination_url: The folder of the shards.
+        recode: Changes a member's content; None for no change.
+        check: Raises BadSampleError for an unusable member; None for no check.
+        key: The packing's key; see `PackingPlan`.
     """
 
     source_url: str
@@ -171,11 +171,11 @@ class ShardPacker:
     key: str
 
     def name(self, task: ShardTask) -> str:
-        """Return the shard's place."""
+        """Return the shard's URL."""
         return f"{self.destination_url}/{shard_name(task.number)}"
 
     def run(self, task: ShardTask, report: ReportCallback) -> tuple[BadFile, ...]:
-        """Write the shard, then the record that vouches for it; return what was left out.
+        """Write the shard, then its record; return the files left out.
 
         Raises:
             StorageError: The source or the destination fails.
@@ -190,7 +190,7 @@ class ShardPacker:
             reader.close()
         if len(writer.rows) == 0:
             store.delete(shard_name(task.number))
-        part = ShardRecord.build(
+        record = ShardRecord.build(
             writer.rows,
             number=task.number,
             name=shard_name(task.number),
@@ -199,8 +199,8 @@ class ShardPacker:
             bad=tuple(content.bad),
             key=self.key,
         )
-        store.put(record_name(task.number), part.to_bytes())
-        return part.bad
+        store.put(record_name(task.number), record.to_bytes())
+        return record.bad
 
 
 def shard_name(number: int) -> str:
@@ -216,10 +216,10 @@ def record_name(number: int) -> str:
 def recode_file(
     file: SourceFile, data: bytes, recode: RecodeFunction | None, check: CheckFunction | None
 ) -> tuple[bytes, bool]:
-    """Check and recode one file; return what to keep, and whether it was changed.
+    """Check and recode one file; return the content to store, and whether it was changed.
 
     Raises:
-        BadSampleError: It cannot be used.
+        BadSampleError: It is unusable.
     """
     if not file.extension:
         raise BadSampleError("Its name has no extension, which would say what it holds.")
@@ -227,16 +227,16 @@ def recode_file(
     if reason is not None:
         raise BadSampleError(f"Its name is refused: {reason}.")
     role = f"mask.{file.extension}" if file.is_mask else file.extension
-    kept = data if recode is None else recode(role, data)
-    changed = kept != data
-    if check is not None and not changed:  # what recode changed, it has decoded
+    content = data if recode is None else recode(role, data)
+    changed = content != data
+    if check is not None and not changed:  # recode has decoded what it changed
         check(role, data)
-    check_size(kept)
-    return kept, changed
+    check_size(content)
+    return content, changed
 
 
 class _ShardContent:
-    """The members of samples, bad ones left out and noted."""
+    """The members of samples; bad files are left out and recorded."""
 
     def __init__(
         self,
@@ -269,14 +269,14 @@ class _ShardContent:
             try:
                 data = wait_for_result(content)
                 read_bytes += len(data)
-                kept, changed = recode_file(file, data, self._recode, self._check)
+                stored, changed = recode_file(file, data, self._recode, self._check)
             except CredentialsError:
                 raise
             except (BadSampleError, *UNREADABLE) as error:
                 self.bad.append(BadFile(file=safe_url(file.path), reason=str(error)))
                 bad = True
                 continue
-            members.append((file.extension, kept))
+            members.append((file.extension, stored))
             recoded += changed
         self._report(1, read_bytes, int(bad))
         if bad:

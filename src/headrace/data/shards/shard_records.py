@@ -1,7 +1,7 @@
-"""Records of finished shards, and the index and manifest assembled from them.
+"""The records of finished shards, and the index and manifest assembled from them.
 
-A record is written beside the shards, after its shard; so a record that is there vouches for its
-shard, and a packing that was killed goes on behind the last one.
+A record is written beside the shards, after its shard; so an existing record means that its shard
+is complete, and a packing that was killed resumes after the last one.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _KEY = b"headrace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecord:
-    """One shard, or one group of loose objects.
+    """The record of one shard, or of one group of loose objects.
 
     Attributes:
         number: Its place in the order of the dataset.
         name: The shard's path; "" for loose objects.
         size_bytes: The shard's size; for loose objects the sum of theirs.
-        num_members: How many files it holds.
-        recoded: How many of them were changed while packing.
-        bad: What was left out.
-        key: Of the packing that wrote it; "" where no other one could have.
-        digest: A hash of the rows; see Rows.digest.
-        kinds: The extensions in it.
+        num_members: Number of its files.
+        recoded: Number of files that were changed while packing.
+        bad: Files left out.
+        key: The key of the packing that wrote it; "" where no other one could have.
+        digest: A hash of the rows; see `IndexRows.digest`.
+        kinds: Its extensions.
         batch: The rows.
     """
 
@@ -76,7 +76,7 @@ class ShardRecord:
         bad: tuple[BadFile, ...] = (),
         key: str = "",
     ) -> Self:
-        """Return the part made of collected rows."""
+        """Return the record of collected rows."""
         kinds, batch = rows.kinds(), rows.batch()
         return cls(
             number=number,
@@ -92,7 +92,7 @@ class ShardRecord:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the part as an Arrow IPC stream."""
+        """Return the record as an Arrow IPC stream."""
         about = {
             "number": self.number,
             "name": self.name,
@@ -112,42 +112,42 @@ class ShardRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, where: str) -> Self:
-        """Read a part back; raises DatasetError, naming `where`, if it is none."""
+        """Read a record; raises DatasetError, naming `where`, if it is damaged."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
                 about: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
                 batch = reader.read_next_batch()
             bad = tuple(BadFile(**bad) for bad in about.pop("bad"))
-            part = cls(bad=bad, batch=batch, **about)
+            record = cls(bad=bad, batch=batch, **about)
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, StopIteration) as error:
             raise DatasetError(
                 f"{where} is no record of a finished shard ({error}). Delete the destination and "
                 "pack again."
             ) from None
-        if digest_of(part.batch, part.kinds) != part.digest:
+        if digest_of(record.batch, record.kinds) != record.digest:
             raise DatasetError(f"{where} is damaged. Delete it and run the same command again.")
-        return part
+        return record
 
 
 class ShardRecordSpool:
-    """Parts in order.
+    """Shard records in order, in a temporary folder.
 
     Args:
-        folder: A folder of its own.
+        folder: A folder for its files alone.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
 
-    def add(self, part: ShardRecord) -> None:
-        """Keep a part behind the ones before it."""
+    def add(self, record: ShardRecord) -> None:
+        """Append a record."""
         with local_disk_errors(self._folder):
-            self._file(self._count).write_bytes(part.to_bytes())
+            self._file(self._count).write_bytes(record.to_bytes())
         self._count += 1
 
     def parts(self) -> Iterator[ShardRecord]:
-        """Yield all parts."""
+        """Yield all records."""
         for number in range(self._count):
             file = self._file(number)
             yield ShardRecord.from_bytes(file.read_bytes(), str(file))
@@ -172,18 +172,18 @@ def local_disk_errors(path: Path) -> Iterator[None]:
 
 
 ShardRecords = Callable[[], Iterator[ShardRecord]]
-"""Yields all parts in order; called twice, so that their rows need not stay in memory."""
+"""Yields all records in order; called twice, so that their rows need not stay in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSummary:
-    """What all parts come to, without their rows.
+    """The sums over all records, without their rows.
 
     Attributes:
-        entries: One for each part that has samples; places in the index are not known yet.
-        kinds: The extensions of all parts, sorted.
+        entries: One for each record with samples; their places in the index are not set yet.
+        kinds: The extensions of all records, sorted.
         num_members: Files in all.
-        num_recoded: Of these, changed while packing.
+        num_recoded: Files that were changed while packing.
         bad: Files left out.
     """
 
@@ -196,14 +196,14 @@ class PackSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetDescription:
-    """What the manifest says beside the parts.
+    """The parts of a manifest that do not come from shard records.
 
     Attributes:
         layout: Tars or loose objects.
-        source: What the dataset was made of.
+        source: The source of the dataset.
         classes: Class names by number.
-        options: How it was packed.
-        data_url: Where shards lie, if not beside the index.
+        options: The packing options.
+        data_url: Folder of the shards, if not the index's.
         templates: For loose objects: extension -> patterns of paths.
     """
 
@@ -215,25 +215,25 @@ class DatasetDescription:
     templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def summarise(parts: Iterable[ShardRecord]) -> PackSummary:
-    """Return what parts come to."""
+def summarise(records: Iterable[ShardRecord]) -> PackSummary:
+    """Return the sums over records."""
     entries: list[ShardEntry] = []
     kinds: dict[str, MemberKind] = {}
     bad: list[BadFile] = []
     num_members = num_recoded = 0
-    for part in parts:
-        bad.extend(part.bad)
-        if part.batch.num_rows == 0:
+    for record in records:
+        bad.extend(record.bad)
+        if record.batch.num_rows == 0:
             continue
-        kinds.update(part.kinds)
-        num_members += part.num_members
-        num_recoded += part.recoded
+        kinds.update(record.kinds)
+        num_members += record.num_members
+        num_recoded += record.recoded
         entries.append(
             ShardEntry(
-                name=part.name,
-                size_bytes=part.size_bytes,
-                num_samples=part.batch.num_rows,
-                digest=part.digest,
+                name=record.name,
+                size_bytes=record.size_bytes,
+                num_samples=record.batch.num_rows,
+                digest=record.digest,
                 index_start=0,
                 index_bytes=0,
             )
@@ -248,7 +248,7 @@ def summarise(parts: Iterable[ShardRecord]) -> PackSummary:
 
 
 def assemble(
-    store: Store, summary: PackSummary, parts: ShardRecords, about: DatasetDescription
+    store: Store, summary: PackSummary, records: ShardRecords, description: DatasetDescription
 ) -> DatasetManifest:
     """Write the index, then the manifest, which makes the dataset exist.
 
@@ -258,29 +258,30 @@ def assemble(
     """
     if not summary.entries:
         raise DatasetError(
-            f"{about.source.url}: no sample is left, all {len(summary.bad)} were left out as bad."
+            f"{description.source.url}: no sample is left, all {len(summary.bad)} were left out "
+            "as bad."
         )
-    fingerprint = fingerprint_of(about.layout, summary.entries)
+    fingerprint = fingerprint_of(description.layout, summary.entries)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         path = Path(folder) / INDEX_NAME
-        index = _write(path, summary, parts, fingerprint)
+        index = _write(path, summary, records, fingerprint)
         store.put(INDEX_NAME, path)
     manifest = DatasetManifest(
         fingerprint=fingerprint,
-        layout=about.layout,
+        layout=description.layout,
         num_samples=sum(entry.num_samples for entry in summary.entries),
         num_members=summary.num_members,
         size_bytes=sum(entry.size_bytes for entry in summary.entries),
         extensions=tuple(
-            MemberExtension(name=name, kind=kind, templates=about.templates.get(name, ()))
+            MemberExtension(name=name, kind=kind, templates=description.templates.get(name, ()))
             for name, kind in summary.kinds.items()
         ),
-        classes=about.classes,
-        data_url=about.data_url,
+        classes=description.classes,
+        data_url=description.data_url,
         index_bytes=index.size_bytes,
         index_crc32c=index.crc32c,
-        source=about.source,
-        options=about.options,
+        source=description.source,
+        options=description.options,
         num_recoded=summary.num_recoded,
         bad=summary.bad,
         shards=tuple(
@@ -292,7 +293,9 @@ def assemble(
     return manifest
 
 
-def _write(path: Path, summary: PackSummary, parts: ShardRecords, fingerprint: str) -> WrittenIndex:
-    batches = (part.batch for part in parts() if part.batch.num_rows)
+def _write(
+    path: Path, summary: PackSummary, records: ShardRecords, fingerprint: str
+) -> WrittenIndex:
+    batches = (record.batch for record in records() if record.batch.num_rows)
     with local_disk_errors(path):
         return write_index(path, batches, summary.kinds, fingerprint)

@@ -1,11 +1,12 @@
 """Tar files: headers, a reader that names every fault, a streaming writer, and their samples.
 
-POSIX ustar and pax, plus GNU's long names for reading. Members that lie side by side and share a
-key are a sample, as WebDataset reads. Nothing is extracted. Python's tarfile would end quietly at a
-tar that is cut at a header, and skip over damage elsewhere.
+POSIX ustar and pax, plus GNU's long names for reading. Adjacent members with one key are a sample,
+as in WebDataset. Nothing is extracted. Python's tarfile would stop silently at a tar that was cut
+at a header, and skip damage elsewhere.
 
 Source: IEEE Std 1003.1-2017, pax, "ustar Interchange Format" and "pax Header Block"; GNU tar
-manual, "Basic Tar Format".
+    manual,
+"Basic Tar Format".
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ OTHER_TYPES = {
     b"1": "a hard link", b"2": "a symbolic link", b"3": "a character device",
     b"4": "a block device", b"6": "a named pipe", b"S": "a sparse file",
 }  # fmt: skip
-"""Types that are refused, in words."""
+"""Types that are refused, by name."""
 
 
 class TarHeaderError(ValueError):
-    """512 bytes are no tar header."""
+    """A block of 512 bytes is not a valid tar header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarHeader:
-    """One header.
+    """A tar header.
 
     Attributes:
-        name: The member's path as the header spells it.
-        size_bytes: How many bytes follow, before padding.
+        name: The member's path as written in the header.
+        size_bytes: Length of the content, without padding.
         kind: The type flag.
     """
 
@@ -63,22 +64,22 @@ class TarHeader:
 
 
 def padding(size_bytes: int) -> int:
-    """Return how many zero bytes fill the last block of a member."""
+    """Return the number of zero bytes that fill the last block of a member."""
     return -size_bytes % BLOCK_BYTES
 
 
 def write_header(name: str, size_bytes: int) -> bytes:
     """Return the header blocks of a regular file: the same bytes for the same arguments.
 
-    Owner and time are zero and the mode is 0644, so that nothing but content tells shards apart.
-    A name that ustar cannot hold (over 100 bytes with no place to split it, or beyond ASCII), or
-    a size of 8 GiB or more, gets a pax header before it.
+    Owner and time are zero and the mode is 0644, so that shards depend on content alone. A name
+    that ustar cannot store (over 100 bytes with no place to split it, or beyond ASCII), or a size
+    of 8 GiB or more, gets a pax header before it.
     """
     parts = _split_for_ustar(name)
     records = {}
     if parts is None:
         records["path"] = name
-        # For readers without pax: something readable, which nothing else uses.
+        # For readers without pax: a readable name.
         parts = "", name.encode("ascii", "replace").decode()[-100:]
     if size_bytes >= _OCTAL_LIMIT:
         records["size"] = str(size_bytes)
@@ -90,7 +91,7 @@ def write_header(name: str, size_bytes: int) -> bytes:
 
 
 def read_header(block: bytes) -> TarHeader:
-    """Read one header.
+    """Parse one header.
 
     Raises:
         TarHeaderError: The checksum or a number is wrong.
@@ -138,7 +139,7 @@ def _header(prefix: str, name: str, size_bytes: int, kind: bytes) -> bytes:
 
 
 def _split_for_ustar(name: str) -> tuple[str, str] | None:
-    """Return prefix (up to 155 bytes) and name (up to 100), or None where ustar cannot hold it."""
+    """Return prefix (up to 155 bytes) and name (up to 100), or None where ustar has no room."""
     if not name.isascii() or not name:
         return None
     if len(name) <= 100:
@@ -202,12 +203,13 @@ class TarMember:
 
 
 class TarReader:
-    """Walks one tar.
+    """Iterates over the members of one tar.
 
     Args:
         stream: The tar's bytes.
         path: The tar's path, for faults.
-        faults: Where faults are added. Damage ends the walk; a refused member does not.
+        faults: A list to which faults are added. Damage ends the iteration; a refused member does
+            not.
     """
 
     def __init__(self, stream: RangeStream, path: str, faults: list[Fault]) -> None:
@@ -379,13 +381,13 @@ def check_size(data: bytes) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class TarIndex:
-    """What a walk over one tar found.
+    """The result of reading one tar.
 
     Attributes:
         path: The tar.
         size_bytes: Its size.
         rows: Its samples.
-        faults: What is wrong with it.
+        faults: Its faults.
         ignored: Members that belong to no sample.
     """
 
@@ -397,10 +399,10 @@ class TarIndex:
 
 
 def index_tar(store: Store, path: str, size_bytes: int) -> TarIndex:
-    """Read a tar from front to back and return its samples.
+    """Read a whole tar and return its samples and faults.
 
     Raises:
-        StorageError: It cannot be read. What is wrong with its content becomes faults.
+        StorageError: It cannot be read. Faults of its content are returned.
     """
     found = TarIndex(path=path, size_bytes=size_bytes)
     grouper = _Grouper(found)

@@ -1,7 +1,7 @@
 """Threads with results in order, and a pool of spawned processes for packing tasks.
 
 Processes are spawned, not forked, because object-store clients do not survive a fork; they end with
-the process that started them, whatever killed it.
+the process that started them, even if it is killed.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ def map_in_order(
 
     Args:
         work: Called in threads.
-        items: Taken as they are needed: there may be millions.
-        at_once: Threads; twice as many items are begun ahead of use.
+        items: Iterated as needed: there may be millions.
+        at_once: Number of threads; twice as many items are started ahead of use.
     """
-    coming: deque[Future[_Result]] = deque()
+    pending: deque[Future[_Result]] = deque()
     threads = ThreadPoolExecutor(at_once, thread_name_prefix="headrace-shards")
     try:
         for item in items:
-            coming.append(threads.submit(work, item))
-            if len(coming) >= 2 * at_once:
-                yield wait_for_result(coming.popleft())
-        while coming:
-            yield wait_for_result(coming.popleft())
+            pending.append(threads.submit(work, item))
+            if len(pending) >= 2 * at_once:
+                yield wait_for_result(pending.popleft())
+        while pending:
+            yield wait_for_result(pending.popleft())
     finally:
-        # Not waited for: where the consumer was interrupted, the store may take long to answer.
+        # No wait: where the consumer was interrupted, the store may take long to answer.
         threads.shutdown(wait=False, cancel_futures=True)
 
 
 def wait_for_result(future: Future[_Result]) -> _Result:
-    """Return a future's result; unlike `future.result()`, ctrl-C always ends the wait.
+    """Return a future's result; unlike with `future.result()`, ctrl-C always ends the wait.
 
-    A signal that arrives as the main thread begins to wait for a lock is noticed when the wait
-    ends, so it ends every second.
+    A signal that arrives just as the main thread begins to wait for a lock is noticed only when the
+    wait ends, so each wait lasts a second at most.
     """
     while not future.done():
         futures.wait([future], timeout=1.0)
@@ -75,14 +75,14 @@ ReportCallback = Callable[[int, int, int], None]
 
 
 class PoolJob(Protocol[Task_contra, Result_co]):
-    """What workers do; travels to them once, pickled."""
+    """The work of a pool; sent to each worker once, pickled."""
 
     def run(self, task: Task_contra, report: ReportCallback) -> Result_co:
         """Do one task."""
         ...
 
     def name(self, task: Task_contra) -> str:
-        """Return what a task is about, for messages."""
+        """Return the subject of a task, for messages."""
         ...
 
 
@@ -90,8 +90,8 @@ class TaskPool(Generic[Task, Result]):
     """Processes that run the tasks of one job. A context manager: leaving it ends them.
 
     Args:
-        job: What they do.
-        workers: How many.
+        job: The work.
+        workers: Number of processes.
     """
 
     def __init__(self, job: PoolJob[Task, Result], workers: int) -> None:
@@ -115,7 +115,7 @@ class TaskPool(Generic[Task, Result]):
         """Yield results as tasks finish, in no order.
 
         Raises:
-            HeadraceError: What a task raised, or a worker died.
+            HeadraceError: A task raised it, or a worker died.
         """
         waiting = iter(tasks)
         for task in waiting:
@@ -123,7 +123,7 @@ class TaskPool(Generic[Task, Result]):
             if len(self._workers) == self._count:
                 break
         while self._busy:
-            # Not for ever: ctrl-C just before a wait is noticed only when it ends.
+            # With a timeout: ctrl-C just before a wait is noticed only when it ends.
             for connection in wait(list(self._busy), timeout=1.0):
                 assert isinstance(connection, Connection)
                 kind, content = self._receive(connection)
@@ -148,7 +148,7 @@ class TaskPool(Generic[Task, Result]):
 
     def _send(self, connection: Connection, task: Task) -> None:
         self._busy[connection] = task
-        with suppress(BrokenPipeError):  # it died while idle; receiving tells how
+        with suppress(BrokenPipeError):  # it died while idle; receiving reports it
             connection.send(task)
 
     def _receive(self, connection: Connection) -> tuple[str, Any]:
@@ -174,7 +174,9 @@ class TaskPool(Generic[Task, Result]):
 
 def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) -> None:
     die_with_parent(parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches the parent too, which ends us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # ctrl-C reaches the parent, too, which ends the workers
     declare_leaf()
     reporter = _ProgressReporter(connection)
     while True:
@@ -187,7 +189,7 @@ def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) 
         except HeadraceError as error:
             connection.send(("error", error))
             return
-        except Exception:  # noqa: BLE001  (a worker's boundary: the traceback must reach the caller)
+        except Exception:  # noqa: BLE001  (the traceback must reach the caller)
             text = f"{job.name(task)}: a worker failed unexpectedly.\n{traceback.format_exc()}"
             connection.send(("error", DatasetError(text)))
             return
@@ -196,7 +198,7 @@ def _serve(connection: Connection, job: PoolJob[Task, Result], parent_pid: int) 
 
 
 class _ProgressReporter:
-    """Sums what is done and tells the parent now and then."""
+    """Sums counts and sends them to the parent every 0.2 s at most."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -41,8 +41,7 @@ def plan_spans(ranges: Sequence[Span], *, coalesce_bytes: int, most_bytes: int) 
 def cut_ranges(
     ranges: Sequence[Span], spans: Sequence[Span], buffers: Sequence[memoryview]
 ) -> list[memoryview]:
-    """Cut the ranges out of the answers to `spans`: a view of one answer, or a copy over
-    several."""
+    """Cut the ranges out of the answers to `spans`: views, or copies where they span several."""
     starts = [start for start, _ in spans]
     return [_cut(span, starts, buffers) for span in ranges]
 

@@ -1,4 +1,4 @@
-"""Trees of images whose first folder is the class (root/class/.../x.jpg), or of images alone."""
+"""Sources of images whose first folder is the class (root/class/.../x.jpg), or of images alone."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from headrace.data.storage import Store
 
 
 def list_class_folders(
-    store: Store, listed: ListedCallback, known_classes: Sequence[str] = ()
+    store: Store, on_listed: ListedCallback, known_classes: Sequence[str] = ()
 ) -> SampleTable:
-    """List a tree of class folders; images that lie in no folder make a dataset without classes.
+    """List a tree of class folders; images outside of folders make a dataset without classes.
 
     Args:
-        store: The tree.
-        listed: Told how many files there are so far.
+        store: The tree's store.
+        on_listed: Called with the number of files listed so far.
         known_classes: Class names by number; empty to number the folders in sorted order.
 
     Raises:
@@ -40,7 +40,7 @@ def list_class_folders(
             files with one key.
     """
     listing = _Listing()
-    for info in list_files(store, listed):
+    for info in list_files(store, on_listed):
         listing.add(info.path, info.size_bytes, info.etag)
     listing.check(store.url)
     if not known_classes:
@@ -76,24 +76,24 @@ _PARTS = {"annotations", "gt", "images", "imgs", "labels", "masks", "segmentatio
 
 
 def _refuse_wrong_level(names: Sequence[str], url: str) -> None:
-    """Raise DatasetError where folders that would be classes are splits, or images and masks."""
+    """Raise DatasetError where would-be class folders are splits, or images and masks."""
     lower = {name.lower() for name in names}
-    told = f"{url}: the folders {', '.join(sorted(names))} would become classes"
+    problem = f"{url}: the folders {', '.join(sorted(names))} would become classes"
     anyway = "If they are classes, name them in a file and give it with --classes-from."
     if len(lower) > 1 and lower <= _SPLITS:
         raise DatasetError(
-            f"{told}, but they look like splits. Pack each by itself, to a folder of its own: "
+            f"{problem}, but they look like splits. Pack each by itself, to a folder of its own: "
             f"`--split {min(names)}`. {anyway}"
         )
     if len(lower) > 1 and lower <= _PARTS:
         raise DatasetError(
-            f"{told}, but they look like images and their masks or labels. Give --image-glob and "
-            f"--mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
+            f"{problem}, but they look like images and their masks or labels. Give --image-glob "
+            f"and --mask-glob, such as '{min(names)}/**/*.jpg'. {anyway}"
         )
 
 
 class _Listing:
-    """The tree as it is being listed."""
+    """The files of the tree, as they are listed."""
 
     def __init__(self) -> None:
         self.stems = StringColumn()
@@ -101,7 +101,7 @@ class _Listing:
         self.sizes: array[int] = array("q")
         self.templates: dict[str, int] = {}
         self.template_ids: array[int] = array("H")
-        self.classes: list[str] = []  # in the order met; each listed folder is met once
+        self.classes: list[str] = []  # in the order of the listing
         self.ignored = IgnoredFiles()
         self.hash = listing_hash()
         self._class_ids: array[int] = array("i")

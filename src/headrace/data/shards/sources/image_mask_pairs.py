@@ -1,4 +1,4 @@
-"""Images and masks in two trees, matched by what the wildcards of two patterns stand for."""
+"""Sources of images and masks in two trees, matched by the wildcards of two patterns."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def cityscapes_globs(split: str | None) -> tuple[str, str]:
 
 
 def list_pairs(
-    store: Store, listed: ListedCallback, image_glob: str, mask_glob: str
+    store: Store, on_listed: ListedCallback, image_glob: str, mask_glob: str
 ) -> SampleTable:
     """List images with their masks.
 
     Args:
-        store: What the patterns are relative to.
-        listed: Told how many files there are so far.
+        store: The store that the patterns are relative to.
+        on_listed: Called with the number of files listed so far.
         image_glob: Such as "images/*.jpg".
-        mask_glob: Such as "masks/*.png": as many wildcards, standing for the same.
+        mask_glob: Such as "masks/*.png": with the same wildcards, which match the same texts.
 
     Raises:
-        UsageError: A pattern is none, or the two differ in their wildcards.
+        UsageError: An invalid pattern, or the two differ in their wildcards.
         DatasetError: No file, or images without masks or the other way round: which, how many.
     """
     images, masks = _PatternMatches(image_glob), _PatternMatches(mask_glob)
@@ -55,7 +55,7 @@ def list_pairs(
         )
     ignored, state = IgnoredFiles(), listing_hash()
     for folder in _folders(images.glob.folder, masks.glob.folder):
-        for info in list_files(store, listed, folder):
+        for info in list_files(store, on_listed, folder):
             hits = [side.add(info.path, info.size_bytes) for side in (images, masks)]
             if not any(hits):
                 ignored.add(info.path)
@@ -89,7 +89,7 @@ class _File:
 class _PatternMatches:
     """The files that match one pattern, by stem.
 
-    A pattern that ends in ".*" takes any extension, which then is no part of the stem.
+    A pattern that ends in ".*" accepts any extension, which is then not part of the stem.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -102,7 +102,7 @@ class _PatternMatches:
         self.size_bytes = 0
 
     def add(self, path: str, size_bytes: int) -> bool:
-        """Take a path that matches; return whether it does."""
+        """Add a path if it matches; return whether it does."""
         trunk, extension = path, ""
         if self.any_extension:
             trunk, dot, last = path.rpartition(".")
@@ -166,7 +166,7 @@ def _mismatches(what: str, side: _PatternMatches, stems: list[str]) -> list[str]
 
 
 def _folders(image_folder: str, mask_folder: str) -> list[str]:
-    """Return what to list so that every match is met once."""
+    """Return the folders to list so that every match is listed once."""
     first, second = sorted((image_folder, mask_folder))
     if first in {"", second} or second.startswith(f"{first}/"):
         return [first]

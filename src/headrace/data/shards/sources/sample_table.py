@@ -24,61 +24,61 @@ _TELL_EVERY = 1000
 
 
 class StringColumn:
-    """Strings appended one by one; held as Arrow from every 65,536 on."""
+    """Strings appended one by one, stored as Arrow in chunks of 65,536."""
 
     def __init__(self) -> None:
         self._tail: list[str] = []
         self._chunks: list[pa.LargeStringArray] = []
 
     def append(self, text: str) -> None:
-        """Add one."""
+        """Append a string."""
         self._tail.append(text)
         if len(self._tail) == _CHUNK:
             self._flush()
 
     def array(self) -> pa.LargeStringArray:
-        """Return all of them."""
+        """Return all strings."""
         self._flush()
         return pa.concat_arrays(self._chunks)
 
     def _flush(self) -> None:
-        # Names that are not UTF-8 cannot be told apart from others once they are written.
+        # Names that are not UTF-8 would become ambiguous once they are written.
         self._chunks.append(large_strings(self._tail))
         self._tail = []
 
 
 class IgnoredFiles:
-    """Files that belong to no sample: counted, the first few named."""
+    """Files that belong to no sample: their count and the first few names."""
 
     def __init__(self) -> None:
         self.count = 0
         self.examples: list[str] = []
 
     def add(self, path: str) -> None:
-        """Note one."""
+        """Add a file."""
         self.count += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(path)
 
 
 ListedCallback = Callable[[int], None]
-"""Called with the number of files listed so far, now and then."""
+"""Called with the number of files listed so far, every 1000 files."""
 
 
-def list_files(store: Store, listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
+def list_files(store: Store, on_listed: ListedCallback, folder: str = "") -> Iterator[ObjectInfo]:
     """Yield a source's files.
 
     Args:
         store: The source.
-        listed: Told how many there are so far.
-        folder: Only what lies below it.
+        on_listed: Called with the number of files so far.
+        folder: List only the files below it.
 
     Raises:
-        DatasetError: A name is not UTF-8, which neither a tar nor an index can hold safely.
+        DatasetError: A name is not UTF-8, which neither tars nor indexes can store safely.
     """
     for count, info in enumerate(store.list(folder), start=1):
         if count % _TELL_EVERY == 0:
-            listed(count)
+            on_listed(count)
         try:
             info.path.encode()
         except UnicodeEncodeError:
@@ -94,7 +94,7 @@ def int_column(values: list[int]) -> NDArray[np.int64]:
 
 
 IMAGE_EXTENSIONS = frozenset({"jpg", "png"})
-"""What counts as an image in a folder; "jpeg" is spelled "jpg" (names.extension_of)."""
+"""Extensions of images; "jpeg" is spelled "jpg" (see `members.extension_of`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class SourceFile:
     """One file of a sample.
 
     Attributes:
-        extension: What the member will be called.
+        extension: The member's future extension.
         path: Its path below the source's URL, or a URL of its own.
         size_bytes: Its size, -1 where it is not known before it is read.
         is_mask: A mask, whose values are labels: it is never smoothed.
@@ -136,8 +136,8 @@ class FileColumn:
     Attributes:
         paths: large_string[n].
         sizes: int64[n], -1 where unknown.
-        templates: Patterns that give the paths from the keys; empty where there are none.
-        template_ids: uint16[n], which of them.
+        templates: Patterns that give the paths from the keys; may be empty.
+        template_ids: uint16[n], the number of each path's pattern.
     """
 
     paths: pa.LargeStringArray
@@ -161,14 +161,14 @@ class SampleTable:
     """All samples of a source.
 
     Attributes:
-        url: What relative paths lie below.
-        stems: large_string[n]: what the keys are made of, unique.
+        url: The URL that relative paths are below.
+        stems: large_string[n]: the stems of the keys, unique.
         images: The image of each sample.
         masks: Its mask; None where there are none.
         labels: int32[n], class numbers; None where there are none.
-        classes: Names of the classes by number; empty where the labels came as numbers.
+        classes: Names of the classes by number; empty where the labels are numbers.
         notes: large_string[n], JSON objects; None where there are none.
-        source: What the manifest says of all this.
+        source: The source's description for the manifest.
     """
 
     url: str
@@ -209,7 +209,7 @@ class SampleTable:
 
 
 def samples_of(table: SampleTable) -> list[SourceSample]:
-    """Return the rows of a (small) table one by one, with the names their members will have."""
+    """Return the rows of a (small) table one by one, with their members' names."""
     samples = []
     images = _files(table.images, is_mask=False)
     masks: Sequence[SourceFile | None] = (
@@ -220,7 +220,7 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
     for row, stem in enumerate(texts(table.stems)):
         image, mask = images[row], masks[row]
         if mask is not None and mask.extension == image.extension:
-            # Both are PNG, say. The mask keeps the plain name, so that it has one everywhere.
+            # Both are PNG, say. The mask keeps the plain name: its name is always the same.
             image = replace(image, extension=f"image.{image.extension}")
         values = []
         if labels is not None:
@@ -238,7 +238,7 @@ def samples_of(table: SampleTable) -> list[SourceSample]:
 
 
 def texts(strings: pa.LargeStringArray) -> list[str]:
-    """Return an array without nulls as strings."""
+    """Return an array without nulls as a list of strings."""
     return [str(text) for text in strings.to_pylist()]
 
 
@@ -255,7 +255,7 @@ def _files(column: FileColumn, *, is_mask: bool) -> list[SourceFile]:
 
 
 def listing_hash() -> Any:
-    """Return the hash that fingerprints are made with."""
+    """Return a new hash for listings."""
     return hashlib.sha256()
 
 
@@ -287,11 +287,11 @@ def number_classes(
 
     Args:
         names: The classes that occur.
-        known: The classes that there are, by number; empty to take what occurs, sorted.
+        known: All classes, by number; empty to take those that occur, sorted.
         url: The source, for the message.
 
     Raises:
-        DatasetError: A class occurs that is not among those known.
+        DatasetError: A class occurs that is not known.
     """
     classes = tuple(known) or tuple(sorted(set(names)))
     numbers = {name: number for number, name in enumerate(classes)}

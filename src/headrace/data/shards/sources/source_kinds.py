@@ -1,4 +1,4 @@
-"""Kinds of sources: their options, the choice among them, and class names from a file."""
+"""The kinds of sources: their options, the choice among them, and class names from a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SourceOptions:
         split: One split of several: a folder of class folders, or of Cityscapes' trees.
         image_glob: For pairs: which files are images.
         mask_glob: For pairs: which files are masks.
-        classes: Class names by number; empty to number what occurs in sorted order.
+        classes: Class names by number; empty to number those that occur, sorted.
     """
 
     split: str | None = None
@@ -45,17 +45,17 @@ class SourceOptions:
 
 
 def list_source(
-    url: str, options: SourceOptions, listed: ListedCallback = lambda _: None
+    url: str, options: SourceOptions, on_listed: ListedCallback = lambda _: None
 ) -> SampleTable:
     """List the samples at `url`: a table, pairs, Cityscapes' trees, class folders or images.
 
     Args:
         url: The source.
         options: How to read it.
-        listed: Told how many files there are so far.
+        on_listed: Called with the number of files listed so far.
 
     Raises:
-        DatasetError: There is nothing to pack, or something does not fit; see each kind.
+        DatasetError: There is nothing to pack, or the source does not fit; see each kind.
         UsageError: The options do not fit the source.
         StorageError: It cannot be listed.
     """
@@ -69,18 +69,18 @@ def list_source(
     store = open_store(url)
     if options.image_glob is not None and options.mask_glob is not None:
         _refuse_classes(options.classes)
-        return list_pairs(store, listed, options.image_glob, options.mask_glob)
+        return list_pairs(store, on_listed, options.image_glob, options.mask_glob)
     if all(has_objects(store, folder) for folder in CITYSCAPES_FOLDERS):
         _refuse_classes(options.classes)
-        return list_pairs(store, listed, *cityscapes_globs(options.split))
+        return list_pairs(store, on_listed, *cityscapes_globs(options.split))
     if options.split is not None:
         url = join_url(url, options.split)
         store = open_store(url)
-    return list_class_folders(store, listed, options.classes)
+    return list_class_folders(store, on_listed, options.classes)
 
 
 def has_objects(store: Store, folder: str) -> bool:
-    """Return whether a store holds anything below a folder."""
+    """Return whether a store has objects below a folder."""
     return next(store.list(folder), None) is not None
 
 
@@ -93,7 +93,7 @@ def read_classes(url: str) -> tuple[str, ...]:
     """Return the class names of a dataset, or of a text file (.txt) with one name a line.
 
     Raises:
-        DatasetError: There are none, or one stands there twice.
+        DatasetError: There are none, or one occurs twice.
     """
     where = safe_url(url)
     if where.endswith(".txt"):

@@ -1,4 +1,4 @@
-"""Tables of URLs and labels: CSV, JSON lines or Parquet, one row a sample."""
+"""Sources that are tables of URLs and labels: CSV, JSON lines or Parquet, one row a sample."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
     """List the rows of a table in their own order.
 
     Columns, by name: one of url, image, path, file, file_name (required); mask; one of label,
-    class, cls (class numbers, or names, which are numbered in sorted order); key (what samples
-    are called; their paths without extension otherwise). All other columns go together into a
-    member "json". Paths that are no URLs are relative to the table.
+    class, cls (class numbers, or names, which are numbered in sorted order); key (the samples'
+    names; by default their paths without extension). All other columns are combined in a member
+    "json". Paths that are no URLs are relative to the table.
 
     Raises:
         DatasetError: No such column, an empty cell, an unknown class, two rows with one key, a path
@@ -81,7 +81,7 @@ def list_table(url: str, known_classes: Sequence[str] = ()) -> SampleTable:
 
 
 class _Columns:
-    """Which column of a table is what."""
+    """The columns of a table by their role."""
 
     def __init__(self, content: pa.Table, where: str) -> None:
         self.where = where
@@ -181,7 +181,7 @@ def _stems(columns: _Columns, paths: pa.LargeStringArray) -> pa.LargeStringArray
     else:
         name = columns.image
         stems = large_strings([stem_of(path_of_url(path)) for path in texts(paths)])
-    # What no shard may hold must not be written either: lint and other readers would refuse it.
+    # Names that lint and other readers refuse must not be written.
     wrong = [row for row, stem in enumerate(texts(stems)) if refusal(f"{key_of(stem)}.x")]
     columns.refuse_rows(
         np.array(wrong, dtype=np.intp), name, "would name a sample with '..' or a leading '/'",
