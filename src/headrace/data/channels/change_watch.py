@@ -1,8 +1,8 @@
-"""The sidecar that looks whether mounted channels change while a job runs.
+"""The sidecar that checks whether mounted channels change while a job runs.
 
-`python -m headrace.data.channels.change_watch --parent PID` ends with whoever started it. It reads
-a request, one line, and lists the channels. On "end" it lists them again, and says on stderr what
-has changed; where its input ends it goes at once.
+`python -m headrace.data.channels.change_watch --parent PID` ends with its parent. It reads a
+request, one line, and lists the channels. On "end" it lists them again, and reports changes on
+stderr; where its input ends it exits at once.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _READ = "some of them as they were before, or as they are now"
 
 
 def main() -> None:
-    """List, wait, and list again."""
+    """List the channels, wait for the job's end, list them again and report changes."""
     become_sidecar(int(sys.argv[2]))
     request = ChannelsRequest.from_json(sys.stdin.readline())
     config = StorageConfig()
     before: dict[str, ChannelListing | HeadraceError] = {}
-    for wanted in request.channels:
+    for channel in request.channels:
         try:
-            before[wanted.name] = list_channel(wanted, config)
+            before[channel.name] = list_channel(channel, config)
         except HeadraceError as error:
-            before[wanted.name] = error
+            before[channel.name] = error
     if sys.stdin.readline().strip() == END:
-        for wanted in request.channels:
-            listing = before[wanted.name]
+        for channel in request.channels:
+            listing = before[channel.name]
             if isinstance(listing, ChannelListing):
-                warn_of_changes(wanted, listing, config, read=_READ)
+                warn_of_changes(channel, listing, config, read=_READ)
             else:
-                warn_of_unknown_changes(wanted.name, listing)
-    os._exit(0)  # threads of the client may still want the interpreter
+                warn_of_unknown_changes(channel.name, listing)
+    os._exit(0)  # at once: threads of the client may still use the interpreter
 
 
 if __name__ == "__main__":

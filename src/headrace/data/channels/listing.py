@@ -19,13 +19,13 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelListing:
-    """The objects of a channel that this host gets.
+    """The objects of a channel for this host.
 
     Attributes:
-        base: The URL that their paths are below; may hold secrets.
-        url: The channel's URL as it may be told.
-        objects: By path, in the order of their keys.
-        folders: Every folder that they lie in, parents first.
+        base: The URL that their paths are below; may contain secrets.
+        url: The channel's URL without secrets.
+        objects: The objects, in the order of their keys.
+        folders: All their folders, parents first.
     """
 
     base: str
@@ -35,11 +35,11 @@ class ChannelListing:
 
     @property
     def size_bytes(self) -> int:
-        """Of all objects."""
+        """The size of all objects."""
         return sum(info.size_bytes for info in self.objects)
 
     def identity(self) -> str:
-        """Return what two listings share where they are of the same objects, unchanged."""
+        """Return a hash that two listings share if their objects are the same, unchanged."""
         state = sha256()
         state.update(json.dumps([safe_url(self.base), self.folders]).encode())
         for info in self.objects:
@@ -47,7 +47,7 @@ class ChannelListing:
         return str(state.hexdigest()[:32])
 
     def changes_since(self, earlier: ChannelListing) -> list[str]:
-        """Return the paths of objects that an earlier listing had, and that are others now."""
+        """Return the paths of an earlier listing's objects that were changed or removed."""
         now = {info.path: (version_of(info), info.size_bytes) for info in self.objects}
         return [
             info.path
@@ -57,40 +57,40 @@ class ChannelListing:
 
 
 def version_of(info: ObjectInfo) -> str:
-    """Return what changes when an object does: its ETag, or where there is none its time."""
+    """Return an object's ETag, or where there is none its modification time."""
     return info.etag or f"@{info.modified_s}"
 
 
-def list_channel(wanted: ChannelRequest, config: StorageConfig) -> ChannelListing:
-    """Return what a channel has for this host.
+def list_channel(channel: ChannelRequest, config: StorageConfig) -> ChannelListing:
+    """List a channel for this host.
 
     Args:
-        wanted: The channel, and which share of it.
-        config: How requests are made.
+        channel: The channel, and which share of it.
+        config: The settings of requests.
 
     Raises:
-        UsageError: There is nothing, or something that cannot lie in a folder.
-        StorageError: It cannot be read.
+        UsageError: There are no objects, or one cannot be a file in a folder.
+        StorageError: It cannot be listed.
     """
-    base, found = _list_objects(wanted, config)
-    named = f"--channel {wanted.name}={safe_url(wanted.url)}"
+    base, found = _list_objects(channel, config)
+    named = f"--channel {channel.name}={safe_url(channel.url)}"
     if not found:
         raise UsageError(f"{named}: there is no object there, nor any below it. Check the URL.")
     files, folders = _files_and_folders(named, found)
-    share = files[wanted.number :: wanted.of]
+    share = files[channel.number :: channel.of]
     if not share:
         raise UsageError(
-            f"{named}: {len(files)} objects cannot be shared by {wanted.of} hosts, each of which "
+            f"{named}: {len(files)} objects cannot be shared by {channel.of} hosts, each of which "
             "wants one. Use fewer hosts, or FullyReplicated."
         )
     return ChannelListing(
-        base=base, url=safe_url(wanted.url), objects=tuple(share), folders=tuple(folders)
+        base=base, url=safe_url(channel.url), objects=tuple(share), folders=tuple(folders)
     )
 
 
-def _list_objects(wanted: ChannelRequest, config: StorageConfig) -> tuple[str, list[ObjectInfo]]:
-    """Return the URL below which objects lie, and them: of a folder, or one by its name."""
-    url = wanted.url
+def _list_objects(channel: ChannelRequest, config: StorageConfig) -> tuple[str, list[ObjectInfo]]:
+    """Return (base URL, objects) of a folder, or of a single object."""
+    url = channel.url
     location = parse_url(url)
     if location.kind == "memory":
         raise UsageError(
@@ -103,10 +103,10 @@ def _list_objects(wanted: ChannelRequest, config: StorageConfig) -> tuple[str, l
     except StorageError as error:
         if NO_FILES_NAME in str(error):
             raise UsageError(
-                f"--channel {wanted.name}={safe_url(url)}: {NO_FILES_NAME}. Rename the object, or "
+                f"--channel {channel.name}={safe_url(url)}: {NO_FILES_NAME}. Rename the object, or "
                 "name a folder beside it."
             ) from None
-        if location.kind != "http":  # a plain web server lists nothing
+        if location.kind != "http":  # a plain web server has no listing
             raise
         found, unlisted = [], error
     if found or not location.prefix:
@@ -137,7 +137,7 @@ def _files_and_folders(
             needed.setdefault("/".join(parts[:end]), info.path)
     files: dict[str, ObjectInfo] = {}
     for info in found:
-        # What consoles write to show a folder: an empty object, its key the folder's.
+        # Consoles write an empty object with the folder's key to show a folder.
         if info.size_bytes == 0 and (info.path in needed or info.path in files):
             continue
         inner = needed.get(info.path)
@@ -150,18 +150,20 @@ def _files_and_folders(
     return list(files.values()), sorted(needed)
 
 
-def check_unchanged(url: str, listed: ObjectInfo, came: ObjectInfo) -> None:
-    """Raise StorageError where what came is another object than the one that was listed."""
-    if listed.size_bytes == came.size_bytes:
-        if listed.etag and came.etag:
-            is_same = listed.etag == came.etag
+def check_unchanged(url: str, listed: ObjectInfo, fetched: ObjectInfo) -> None:
+    """Raise StorageError where a fetched object differs from the listed one."""
+    if listed.size_bytes == fetched.size_bytes:
+        if listed.etag and fetched.etag:
+            is_same = listed.etag == fetched.etag
         else:
-            is_same = int(listed.modified_s) == int(came.modified_s)  # headers tell whole seconds
+            is_same = int(listed.modified_s) == int(
+                fetched.modified_s
+            )  # headers have whole seconds
         if is_same:
             return
     raise StorageError(
         f"{url}: it was replaced after the channel was listed ({_described(listed)} became "
-        f"{_described(came)}). Start again once nobody writes there."
+        f"{_described(fetched)}). Start again once nobody writes there."
     )
 
 
@@ -170,38 +172,38 @@ def _described(info: ObjectInfo) -> str:
 
 
 def first_names(paths: Sequence[str]) -> str:
-    """Return up to five paths, and how many more there are."""
+    """Return up to five paths, and the number of others."""
     more = len(paths) - _MOST_NAMED
     return ", ".join(paths[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def warn_of_changes(
-    wanted: ChannelRequest, before: ChannelListing, config: StorageConfig, *, read: str
+    channel: ChannelRequest, before: ChannelListing, config: StorageConfig, *, read: str
 ) -> None:
-    """List a channel once more and warn of objects that are others now.
+    """List a channel again and warn of objects that have changed.
 
     Args:
-        wanted: The channel.
-        before: What it had when the job began.
-        config: How requests are made.
-        read: What the job has read of such objects, as a message ends.
+        channel: The channel.
+        before: Its listing when the job began.
+        config: The settings of requests.
+        read: What the job has read of changed objects, as the end of the message.
     """
     try:
-        changed = list_channel(wanted, config).changes_since(before)
+        changed = list_channel(channel, config).changes_since(before)
     except HeadraceError as error:
-        warn_of_unknown_changes(wanted.name, error)
+        warn_of_unknown_changes(channel.name, error)
         return
     if changed:
         these = "object was" if len(changed) == 1 else "objects were"
         write_status(
-            f"headrace: warning: channel {wanted.name}: {len(changed):,} {these} replaced or "
+            f"headrace: warning: channel {channel.name}: {len(changed):,} {these} replaced or "
             f"removed at {before.url} while the job ran, which has read {read}: "
             f"{first_names(changed)}\n"
         )
 
 
 def warn_of_unknown_changes(channel: str, error: HeadraceError) -> None:
-    """Warn that nothing is known of such objects."""
+    """Warn that it is unknown whether a channel changed."""
     write_status(
         f"headrace: channel {channel}: whether it changed meanwhile is not known: {error}\n"
     )

@@ -1,4 +1,4 @@
-"""Messages between the launcher and the sidecars of channels: requests and answers as JSON."""
+"""The messages between the launcher and the sidecars of channels: requests and answers as JSON."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from headrace.core import errors
 from headrace.core.errors import HeadraceError, StorageError
 
 END = "end"
-"""What the copying process is told when the job has ended."""
+"""The command to a sidecar when the job has ended."""
 SERVE = "serve"
-"""What the process of pipes is told when their folder is there."""
+"""The command to the sidecar of pipes when their folder exists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRequest:
-    """A channel that is to lie on this host.
+    """A channel that is needed on this host.
 
     Attributes:
-        name: What it is called.
-        url: Where its objects are; never printed as it is.
-        folder: The folder of the cache in which its copy lies; of a channel in pipes, theirs.
-        number: Which share of them this host gets, from 0 on.
-        of: How many shares there are.
+        name: The channel's name.
+        url: The URL of its objects; may contain secrets.
+        folder: The cache folder of its copy; for a channel in pipes, the pipes' folder.
+        number: The share of its objects for this host, from 0 on.
+        of: The number of shares.
     """
 
     name: str
@@ -37,11 +37,11 @@ class ChannelRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelsRequest:
-    """Channels, and how much they may take.
+    """Channels, and the space for them.
 
     Attributes:
-        channels: All of them.
-        limit_bytes: How much each cache may hold; None: what the disk does.
+        channels: The channels.
+        limit_bytes: Limit of each cache; None for the disk's.
     """
 
     channels: tuple[ChannelRequest, ...]
@@ -53,20 +53,20 @@ class ChannelsRequest:
 
     @classmethod
     def from_json(cls, text: str) -> ChannelsRequest:
-        """Return the request that `to_json` told."""
-        told: dict[str, Any] = json.loads(text)
-        channels = tuple(ChannelRequest(**each) for each in told["channels"])
-        return cls(**{**told, "channels": channels})
+        """Return the request that `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        channels = tuple(ChannelRequest(**each) for each in fields["channels"])
+        return cls(**{**fields, "channels": channels})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelsAnswer:
-    """What came of a request.
+    """The answer to a request.
 
     Attributes:
-        folders: Where each channel lies, by its name; nothing of pipes.
-        kind: The error's class where it failed; None: it did not.
-        message: What the error says.
+        folders: The folder of each channel, by name; empty for pipes.
+        kind: The class name of the error; None if there was none.
+        message: The error's message.
     """
 
     folders: Mapping[str, str]
@@ -79,16 +79,16 @@ class ChannelsAnswer:
 
     @classmethod
     def from_json(cls, text: str) -> ChannelsAnswer:
-        """Return the answer that `to_json` told."""
+        """Return the answer that `to_json` wrote."""
         return cls(**json.loads(text))
 
     @classmethod
     def of(cls, error: HeadraceError) -> ChannelsAnswer:
-        """Return the answer that tells an error."""
+        """Return the answer for an error."""
         return cls(folders={}, kind=type(error).__name__, message=str(error))
 
     def error(self) -> HeadraceError | None:
-        """Return the error that it tells; None: it did not fail."""
+        """Return the error; None if there was none."""
         if self.kind is None:
             return None
         kind = getattr(errors, self.kind, StorageError)

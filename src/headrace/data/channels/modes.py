@@ -20,37 +20,37 @@ from headrace.data.storage.urls import safe_url
 
 
 class ChannelCopies:
-    """Such channels.
+    """Channels that are copied to this host.
 
     Args:
-        request: Which ones; nothing is copied before `make`.
+        request: The channels; nothing is copied before `make`.
     """
 
     def __init__(self, request: ChannelsRequest) -> None:
         self._sidecar = ChannelSidecar("headrace.data.channels.copy.process", request)
 
     def make(self) -> Mapping[str, Path]:
-        """Copy the channels and return where each one lies; see `ChannelSidecar.start_and_wait`.
+        """Copy the channels and return their folders; see `ChannelSidecar.start_and_wait`.
 
-        It takes as long as that does; each request has a deadline.
+        There is no deadline for the whole copy; each request has one.
         """
         answer = self._sidecar.start_and_wait()
         return {name: Path(folder) for name, folder in answer.folders.items()}
 
     def failure(self) -> str | None:
-        """Return nothing: what was copied is there."""
+        """Return None: copies are complete before the script starts."""
         return None
 
     def end(self, exit_code: int) -> None:
-        """Let the channels go; where the job was not stopped, tell what has changed meanwhile."""
+        """Release the copies; unless the job was stopped, report what has changed meanwhile."""
         self._sidecar.end_with_change_check(exit_code)
 
 
 class ChannelChangeWatch:
-    """Such channels; nobody waits for the first look.
+    """The watch for changes of mounted channels; nobody waits for its first listing.
 
     Args:
-        request: Which ones.
+        request: The channels.
     """
 
     def __init__(self, request: ChannelsRequest) -> None:
@@ -58,23 +58,23 @@ class ChannelChangeWatch:
         self._sidecar.start()
 
     def failure(self) -> str | None:
-        """Return nothing: a change is told, and the script has what it has."""
+        """Return None: a change is reported, but is no failure."""
         return None
 
     def end(self, exit_code: int) -> None:
-        """Where the job was not stopped, tell what has changed meanwhile."""
+        """Unless the job was stopped, report what has changed meanwhile."""
         self._sidecar.end_with_change_check(exit_code)
 
 
-_SHARE_OF_DISK = 0.5  # of what is free, for what was read
+_SHARE_OF_DISK = 0.5  # of the free disk, for the cache of all that was read
 
 
 class ChannelMounts:
     """The mounts of one host.
 
     Args:
-        folder: Where they lie; made.
-        limit_bytes: How much of what was read each of them keeps; None: half of the free disk.
+        folder: Folder of the mounts, created if needed.
+        limit_bytes: Limit of each mount's cache; None: half of the free disk.
     """
 
     def __init__(self, folder: Path, limit_bytes: int | None) -> None:
@@ -83,7 +83,7 @@ class ChannelMounts:
         self._mounts: list[Mount] = []
 
     def show(self, spec: ChannelSpec) -> Path | None:
-        """Show a channel as a folder and return that; None: it cannot be here, which is told.
+        """Mount a channel and return its folder; None where that is impossible, which is reported.
 
         Raises:
             UsageError: There is nothing below its URL.
@@ -106,15 +106,15 @@ class ChannelMounts:
         return mount.folder
 
     def mount_bucket(self, bucket: str) -> Path:
-        """Show a whole bucket of Cloud Storage as a folder and return that; raises NoMountError."""
+        """Mount a whole bucket of Cloud Storage and return its folder; raises NoMountError."""
         return self._show(f"gs://{bucket}", bucket, reads_ahead=False).folder
 
     def failure(self) -> str | None:
-        """Return nothing: a read that fails is an error in the script itself."""
+        """Return None: a read that fails is an error in the script itself."""
         return None
 
     def end(self, exit_code: int) -> None:
-        """Take all of them away, whoever still uses them."""
+        """Unmount all of them, even if still in use."""
         del exit_code
         for mount in self._mounts:
             mount.close()
@@ -149,13 +149,13 @@ _WRITER_KILLED = (
 
 
 class ChannelPipes:
-    """Such channels of one host.
+    """Channels that are streamed through pipes on this host.
 
-    Where one fails while the script runs, this process gets SIGTERM, and passes it on: the script
-    may be waiting for a pipe that nobody writes to any more.
+    Where one fails while the script runs, this process gets SIGTERM and forwards it: the script may
+    be waiting for a pipe that nobody writes to any more.
 
     Args:
-        request: Which ones, and in which folder their pipes are to lie.
+        request: The channels, and the folder of their pipes.
     """
 
     def __init__(self, request: ChannelsRequest) -> None:
@@ -164,27 +164,27 @@ class ChannelPipes:
         self._is_over = threading.Event()
 
     def look(self) -> None:
-        """Look what there is, and whether it may be read; see `ChannelSidecar.start_and_wait`."""
+        """List and check the channels; see `ChannelSidecar.start_and_wait`."""
         self._sidecar.start_and_wait()
 
     def serve(self) -> None:
-        """Have the pipes be made, as their folder is there by now; raises LaunchError."""
+        """Have the pipes made, once their folder exists; raises LaunchError."""
         self._sidecar.send(SERVE)
         self._sidecar.answer()
         threading.Thread(target=self._watch, name="headrace-pipes", daemon=True).start()
 
     def failure(self) -> str | None:
-        """Return why a pipe could not be written to its end; None: none was so."""
+        """Return why a pipe could not be written to its end, or None."""
         return self._failure
 
     def end(self, exit_code: int) -> None:
-        """Take the writer away; who still reads sees the end of the pipe."""
+        """End the writer; readers see the end of the pipe."""
         del exit_code
         self._is_over.set()
         self._sidecar.end(_PIPES_END_S)
 
     def _watch(self) -> None:
-        # Signals are for the thread that waits for the script: see `signals_blocked`.
+        # Signals must reach the thread that waits for the script: see `signals_blocked`.
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         news = self._sidecar.news()
         if not self._is_over.is_set():

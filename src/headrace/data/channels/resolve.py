@@ -31,18 +31,18 @@ from headrace.data.storage import open_store
 from headrace.platforms.training_job import Channel, TrainingJob
 
 MAX_ENTRIES = 10_000
-"""How many of a folder are asked about: on a network disk each is a request."""
+"""Most entries of a folder that are checked: on a network disk each costs a request."""
 
 
 def first_unreadable(folder: Path, most: int = MAX_ENTRIES) -> Path | None:
-    """Return the first of a folder's files and folders that this user may not read; None: none.
+    """Return the first of a folder's files and folders that is unreadable for this user, or None.
 
-    Links are followed, but for those to folders, into which nobody looks. One that leads nowhere
-    is as the script will find it: its data may not need it.
+    Links are followed, but folders behind links are not searched. A dangling link is accepted: the
+    data may not need it.
 
     Args:
-        folder: It may be read itself.
-        most: How many entries are asked about, at any depth.
+        folder: A readable folder.
+        most: Most entries that are checked, at any depth.
     """
     for number, entry in enumerate(_entries(folder)):
         if number >= most:
@@ -64,7 +64,7 @@ def _is_readable(entry: os.DirEntry[str]) -> bool:
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield what is in a folder before what is in the folders in it."""
+    """Yield a folder's own entries before those of its subfolders."""
     left = [str(folder)]
     while left:
         try:
@@ -81,7 +81,7 @@ _STOPPED_CODE = 128 + signal.SIGTERM
 
 
 def script_channels(options: ChannelOptions) -> tuple[Channel, ...]:
-    """Return the channels as scripts are told of them; raises UsageError."""
+    """Return the channels as scripts see them; raises UsageError."""
     specs = read_channels(options.channels, options.input_modes)
     return tuple(specs[name].script_channel() for name in sorted(specs))
 
@@ -91,9 +91,9 @@ class ResolvedChannels:
     """The channels of a host.
 
     Attributes:
-        places: Where each one lies: a path, or, of one in pipes, where it is read from.
-        held: What holds those that came from elsewhere.
-        piped: Those in pipes; None: there are none.
+        places: The path of each channel; for a channel in pipes, the URL that it is read from.
+        held: The copies, mounts and pipes, which stay active until the job ends.
+        piped: The channels in pipes, or None.
     """
 
     places: Mapping[str, str]
@@ -102,11 +102,11 @@ class ResolvedChannels:
 
 
 def preflight_channels(options: ChannelOptions, *, is_same_machine: bool) -> None:
-    """Look once for channels that each of several hosts is going to look for; raises UsageError.
+    """Check channels once for all emulated hosts; raises UsageError.
 
     Args:
-        options: Where the data are.
-        is_same_machine: Those are emulated on this one.
+        options: The job's channel options.
+        is_same_machine: All hosts are emulated on this one.
     """
     if not is_same_machine:  # they may have other files and other credentials
         return
@@ -114,7 +114,7 @@ def preflight_channels(options: ChannelOptions, *, is_same_machine: bool) -> Non
     for spec in specs:
         if spec.is_local:
             _local_path(spec)
-    with suppress(StorageError, LaunchError):  # each of them tells by itself
+    with suppress(StorageError, LaunchError):  # each host reports these itself
         channel_sizes(
             {spec.name: spec.uri for spec in specs if not spec.is_local}, first_alone=True
         )
@@ -123,32 +123,32 @@ def preflight_channels(options: ChannelOptions, *, is_same_machine: bool) -> Non
 def resolve_channels(
     options: ChannelOptions, job: TrainingJob, host: str, folder: Path, pipes: Path
 ) -> ResolvedChannels:
-    """Bring the channels of a host to it.
+    """Make the channels of a host available on it.
 
     Args:
-        options: Where the data are.
+        options: The job's channel options.
         job: Which hosts get which channels.
-        host: This one.
-        folder: Where what belongs to this host lies.
-        pipes: Where pipes are to lie, once there is such a folder.
+        host: This host.
+        folder: Folder of this host's own files.
+        pipes: The future folder of pipes.
 
     Raises:
-        UsageError: A channel has nothing, or nothing that may be read.
-        StorageError: One cannot be copied.
-        LaunchError: A share of one cannot be made.
+        UsageError: A channel is empty or unreadable.
+        StorageError: A channel cannot be copied.
+        LaunchError: A share of a channel cannot be made.
     """
-    bringing = _Resolver(options, folder, pipes)
+    resolver = _Resolver(options, folder, pipes)
     try:
         for channel in job.channels_of(host):
-            bringing.take(channel.name, *_share(job, channel, host))
-        return bringing.done()
+            resolver.take(channel.name, *_share(job, channel, host))
+        return resolver.done()
     except BaseException:
-        bringing.give_up()
+        resolver.give_up()
         raise
 
 
 class _Resolver:
-    """The channels of a host on their way to it."""
+    """Resolves channels one by one; copies are made at the end."""
 
     def __init__(self, options: ChannelOptions, folder: Path, pipes: Path) -> None:
         self._options = options
@@ -164,7 +164,7 @@ class _Resolver:
         self._streamed: list[ChannelRequest] = []
 
     def take(self, name: str, number: int, of: int) -> None:
-        """Take a channel, of whose `of` shares this host gets one; what is copied comes later."""
+        """Resolve a channel of which this host gets share `number` of `of`; copies come later."""
         spec = self._specs[name]
         path = _local_path(spec) if spec.is_local else None
         if spec.is_piped:
@@ -184,7 +184,7 @@ class _Resolver:
         self._places[name] = str(path)
 
     def done(self) -> ResolvedChannels:
-        """Copy what is copied, and return all channels."""
+        """Copy the channels that are copied, and return all channels."""
         piped = None
         if self._mounted:
             self._held.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
@@ -200,13 +200,13 @@ class _Resolver:
         return ResolvedChannels(places=self._places, held=tuple(self._held), piped=piped)
 
     def give_up(self) -> None:
-        """Let go of what has come."""
+        """Release what was resolved, after a failure."""
         for each in self._held:
             each.end(_STOPPED_CODE)
 
 
 def _share(job: TrainingJob, channel: Channel, host: str) -> tuple[int, int]:
-    """Return which share of a channel a host gets, and how many there are."""
+    """Return which share of a channel a host gets, and the number of shares."""
     if channel.distribution == "FullyReplicated":
         return 0, 1
     hosts = [each for each in job.hosts if channel.is_for(job.group_of(each).name)]
@@ -227,20 +227,20 @@ def _cache_folder(options: ChannelOptions, spec: ChannelSpec) -> Path:
 
 def _local_path(spec: ChannelSpec) -> Path:
     path = spec.path
-    said = f"--channel {spec.name}={spec.uri}"
+    label = f"--channel {spec.name}={spec.uri}"
     if not path.exists():
-        raise UsageError(f"{said}: there is no {path}. Name a folder, a file, or a URL.")
-    may_be = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
-    unreadable = path if not may_be else first_unreadable(path) if path.is_dir() else None
+        raise UsageError(f"{label}: there is no {path}. Name a folder, a file, or a URL.")
+    is_readable = os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
+    unreadable = path if not is_readable else first_unreadable(path) if path.is_dir() else None
     if unreadable is not None:
-        raise UsageError(f"{said}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
+        raise UsageError(f"{label}: {unreadable} may not be read. Run `chmod -R +rX {path}`.")
     if path.is_dir() and not any(path.iterdir()):
-        raise UsageError(f"{said}: the folder {path} is empty. Name one that holds data.")
+        raise UsageError(f"{label}: the folder {path} is empty. Name one that holds data.")
     return path
 
 
 def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: int) -> Path:
-    """Make a folder of links to every file whose number in the order of their paths is ours."""
+    """Make a folder of links to this host's share of the files, in the order of their paths."""
     files = [info.path for info in open_store(str(path)).list()] if path.is_dir() else [path.name]
     ours = files[number::of]
     if not ours:
@@ -250,7 +250,7 @@ def _linked_share(spec: ChannelSpec, path: Path, share: Path, number: int, of: i
         )
     root = path if path.is_dir() else path.parent
     try:
-        shutil.rmtree(share, ignore_errors=True)  # of an earlier attempt
+        shutil.rmtree(share, ignore_errors=True)  # left by an earlier attempt
         for file in ours:
             link = share / file
             link.parent.mkdir(parents=True, exist_ok=True)

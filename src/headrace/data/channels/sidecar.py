@@ -1,4 +1,4 @@
-"""Common parts of the sidecars of channels: their start, their answers, and progress on stderr."""
+"""The common parts of channel sidecars: their start, their answers, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.data.storage import declare_leaf
 
 
 def become_sidecar(parent_pid: int) -> None:
-    """Have this process end with whoever started it, and by nothing else."""
+    """Make this process end with its parent, and ignore the terminal's signals."""
     ignore_group_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(parent_pid)
@@ -23,54 +23,54 @@ def become_sidecar(parent_pid: int) -> None:
 
 
 def write_answer(answer: ChannelsAnswer) -> None:
-    """Tell whoever started this process."""
+    """Send an answer to the parent."""
     sys.stdout.write(f"{answer.to_json()}\n")
     sys.stdout.flush()
 
 
-_SILENT_S = 2.0  # nothing is shown of a copy that takes no longer
+_SILENT_S = 2.0  # shorter copies show no progress
 _LINE_EVERY_S = 5.0
 _REFRESH_EVERY_S = 0.2
 
 
 class CopyCounts:
-    """Counts what a copy has; any thread may count.
+    """The counts of a copy; thread-safe.
 
     Attributes:
-        objects: How many are there.
-        size_bytes: How long these are, and the parts of others.
-        fetched: How many of the objects came from the store.
-        fetched_bytes: How many bytes did.
+        objects: Number of objects that are complete.
+        size_bytes: Their bytes, and those of finished parts.
+        fetched: Number of objects that came from the store.
+        fetched_bytes: Number of bytes that came from the store.
     """
 
     def __init__(self) -> None:
-        self._counting = threading.Lock()
+        self._lock = threading.Lock()
         self.objects = 0
         self.size_bytes = 0
         self.fetched = 0
         self.fetched_bytes = 0
 
     def add(self, *, objects: int = 0, size_bytes: int = 0) -> None:
-        """Count what has come from the store."""
-        with self._counting:
+        """Count objects and bytes from the store."""
+        with self._lock:
             self.fetched += objects
             self.fetched_bytes += size_bytes
         self.keep(objects=objects, size_bytes=size_bytes)
 
     def keep(self, *, objects: int = 0, size_bytes: int = 0) -> None:
-        """Count what was here before."""
-        with self._counting:
+        """Count objects and bytes that were here before."""
+        with self._lock:
             self.objects += objects
             self.size_bytes += size_bytes
 
 
 class CopyProgress(CopyCounts):
-    """Shows how far a channel's copy is.
+    """Shows the progress of a channel's copy.
 
     Args:
-        name: The channel's.
-        objects: How many it will have.
-        size_bytes: How long they are together.
+        name: The channel's name.
+        objects: Number of its objects.
+        size_bytes: Their total size.
     """
 
     def __init__(self, name: str, objects: int, size_bytes: int) -> None:
@@ -84,7 +84,7 @@ class CopyProgress(CopyCounts):
         self._line_shown = False
 
     def show(self) -> None:
-        """Show how far the copy is, where it is time to."""
+        """Show the progress, every 5 s, or every 0.2 s on a terminal."""
         now = time.monotonic()
         if now < self._next_s:
             return
@@ -101,8 +101,8 @@ class CopyProgress(CopyCounts):
             self._last(f"{text}: here already\n")
             return
         rate = format_bytes(self.fetched_bytes / max(elapsed_s, 1e-3))
-        kept = self._of_objects - self.fetched
-        before = f"; {kept:,} were here already" if kept else ""
+        reused = self._of_objects - self.fetched
+        before = f"; {reused:,} were here already" if reused else ""
         self._last(f"{text}: copied in {format_seconds(elapsed_s)} ({rate}/s{before})\n")
 
     def _line(self, now: float) -> str:
@@ -129,7 +129,7 @@ class CopyProgress(CopyCounts):
 
 
 def write_status(text: str) -> None:
-    """Write text to stderr; where nobody reads that any more, go on."""
+    """Write text to stderr, ignoring errors."""
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

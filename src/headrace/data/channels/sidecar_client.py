@@ -1,4 +1,4 @@
-"""The launcher's end of a channel sidecar, and the sidecars that run until the job ends."""
+"""The launcher's end of a channel sidecar, and the registry of running sidecars."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _SIDECAR_PIDS: set[int] = set()
 
 
 class ActiveChannels(Protocol):
-    """Channels that are there until they are let go."""
+    """Channels that are available until they are ended."""
 
     def failure(self) -> str | None:
-        """Return why the script did not get all of them; None: nothing is known of that."""
+        """Return why the script did not get all their data; None if no failure is known."""
 
     def end(self, exit_code: int) -> None:
-        """Let them go.
+        """End them.
 
         Args:
-            exit_code: How the script ended.
+            exit_code: The script's exit code.
         """
 
 
 def sidecar_pids() -> set[int]:
-    """Return this process's children that hold channels until it ends."""
+    """Return the children of this process that serve channels until it ends."""
     return set(_SIDECAR_PIDS)
 
 
 def add_sidecars(*pids: int) -> None:
-    """Note children that do."""
+    """Register sidecars."""
     _SIDECAR_PIDS.update(pids)
 
 
 def remove_sidecars(*pids: int) -> None:
-    """Forget children that did."""
+    """Unregister sidecars."""
     _SIDECAR_PIDS.difference_update(pids)
 
 
@@ -50,11 +50,11 @@ _LISTING_S = 120.0
 
 
 class ChannelSidecar:
-    """Such a process. Whatever ends this one ends it.
+    """A sidecar process; it ends with this one.
 
     Args:
-        module: What it runs.
-        request: What it is asked for.
+        module: The module that it runs.
+        request: Its request.
     """
 
     def __init__(self, module: str, request: ChannelsRequest) -> None:
@@ -63,8 +63,8 @@ class ChannelSidecar:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it, and ask."""
-        # A session of its own: ctrl-C comes to us, and it is to live while the script saves.
+        """Start it, and send the request."""
+        # A session of its own: ctrl-C must not end it while the script saves.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", self._module, "--parent", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -74,12 +74,12 @@ class ChannelSidecar:
         self.send(self._request.to_json())
 
     def start_and_wait(self) -> ChannelsAnswer:
-        """Start it and return its answer, however long that takes.
+        """Start it and return its answer; there is no deadline.
 
         Raises:
-            UsageError: A channel that cannot be.
-            StorageError: One that cannot be read, or the disk cannot take.
-            LaunchError: The process has failed.
+            UsageError: An invalid channel.
+            StorageError: A channel cannot be read, or stored on the disk.
+            LaunchError: The sidecar failed.
         """
         self.start()
         assert self._process is not None
@@ -94,14 +94,14 @@ class ChannelSidecar:
             sys.exit(130)
 
     def send(self, line: str) -> None:
-        """Tell it something; where it is gone, nobody hears."""
+        """Send it a line; ignored where it has ended."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.write(f"{line}\n")
                 self._process.stdin.flush()
 
     def answer(self) -> ChannelsAnswer:
-        """Wait for its answer to what it was told; raises what that says, or LaunchError."""
+        """Wait for its answer; raises the answer's error, or LaunchError where it has ended."""
         answer = self.news()
         if answer is None:
             assert self._process is not None
@@ -115,14 +115,14 @@ class ChannelSidecar:
         return answer
 
     def news(self) -> ChannelsAnswer | None:
-        """Wait until it says something, and return that; None: it is gone."""
+        """Wait for its next line; None where it has ended."""
         assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return ChannelsAnswer.from_json(line) if line else None
 
     def end_with_change_check(self, exit_code: int) -> None:
-        """Let it go; where the job was not stopped, once it has told what changed meanwhile."""
+        """End it; unless the job was stopped, let it report changes first."""
         if exit_code < 128:
             self.send(END)
         if not self.end(_LISTING_S):
@@ -131,13 +131,13 @@ class ChannelSidecar:
             )
 
     def end(self, patience_s: float) -> bool:
-        """Let it go; return whether it went in time: it is killed where it did not."""
+        """End it; return False where it had to be killed."""
         process = self._process
         if process is None or process.stdin is None:
             return True
         self._process = None
         remove_sidecars(process.pid)
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # it has ended already
             process.stdin.close()
         try:
             process.wait(patience_s)

@@ -1,8 +1,8 @@
 """The number of objects and bytes of each channel, counted in a process of its own.
 
-`python -m headrace.data.channels.sizes [--first]` reads URLs by the channels' names, one JSON
-object, and answers in kind; with `--first` it counts one object of each at most. After a request to
-an object store a process may fork no more, so another process makes it.
+`python -m headrace.data.channels.sizes [--first]` reads URLs by channel name, one JSON object, and
+answers with another; with `--first` it counts one object of each at most. After a request to an
+object store a process must not fork, so another process makes it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from headrace.data.storage import declare_leaf, open_store, safe_url, split_url
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSize:
-    """What there is of a channel.
+    """The size of a channel.
 
     Attributes:
-        objects: How many objects or files.
-        size_bytes: All of them together.
+        objects: Number of objects or files.
+        size_bytes: Their total size.
     """
 
     objects: int
@@ -38,15 +38,15 @@ class ChannelSize:
 def channel_sizes(
     sources: Mapping[str, str], *, first_alone: bool = False
 ) -> dict[str, ChannelSize]:
-    """Return what there is of each channel.
+    """Return the size of each channel.
 
     Args:
         sources: URLs or paths, by the channels' names.
-        first_alone: Count one object of each at most, which takes no time.
+        first_alone: Count one object of each at most, which is fast.
 
     Raises:
-        UsageError: There is nothing.
-        StorageError: A store does not answer, or refuses.
+        UsageError: A channel is empty.
+        StorageError: A store fails.
     """
     if not sources:
         return {}
@@ -67,23 +67,23 @@ def channel_sizes(
     if ended.returncode != 0:
         raise LaunchError(f"The channels cannot be counted: {ended.stderr.strip()[-500:]}")
     found = {}
-    for name, told in json.loads(ended.stdout).items():
-        if "wrong" in told:
-            raise UsageError(told["wrong"])
-        if "failed" in told:
-            raise StorageError(told["failed"])
-        found[name] = ChannelSize(**told)
+    for name, answer in json.loads(ended.stdout).items():
+        if "wrong" in answer:
+            raise UsageError(answer["wrong"])
+        if "failed" in answer:
+            raise StorageError(answer["failed"])
+        found[name] = ChannelSize(**answer)
     return found
 
 
 def main() -> None:
-    """Answer what standard input asks."""
+    """Answer the request on standard input."""
     declare_leaf()
     most = 1 if "--first" in sys.argv else None
     answer = {name: _answer(name, url, most) for name, url in json.load(sys.stdin).items()}
     json.dump(answer, sys.stdout)
     sys.stdout.flush()
-    os._exit(0)  # threads of the client may still want the interpreter: an abort, now and then
+    os._exit(0)  # an orderly exit may abort: threads of the client still use the interpreter
 
 
 def _answer(name: str, url: str, most: int | None) -> dict[str, object]:

@@ -18,7 +18,7 @@ SCRIPT_MODES: dict[str, ChannelMode] = {
     "File": "File", "Cache": "File", "FastFile": "File", "Mount": "File",
     "Pipe": "Pipe", "Stream": "Pipe",
 }  # fmt: skip
-"""The input modes, and what a script is told of each: folders are folders, whatever shows them.
+"""The input modes, and the mode that a script sees: mounted folders are folders, too.
 
 SageMaker writes "File" for its FastFile, too (your-algorithms-training-algo-running-container.html
 in docs.aws.amazon.com).
@@ -28,7 +28,7 @@ _DISTRIBUTIONS: dict[str, DataDistribution] = {
     "ShardedByS3Key": "ShardedByS3Key",
     "ShardedByKey": "ShardedByS3Key",
 }
-# As SageMaker takes it (docs.aws.amazon.com, API_Channel), and what is another's place there.
+# SageMaker's rule (docs.aws.amazon.com, API_Channel), and its reserved folders.
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _RESERVED_NAMES = (".", "..", "code", "sm_drivers")
 _KEYS = ("uri", "mode", "distribution", "groups", "content_type")
@@ -36,15 +36,15 @@ _KEYS = ("uri", "mode", "distribution", "groups", "content_type")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSpec:
-    """A channel, as a command line names it.
+    """A channel as specified on the command line.
 
     Attributes:
-        name: What it is called.
-        uri: The URL or path of its data; never printed as it is.
-        mode: How they get to the script: one of `SCRIPT_MODES`.
-        distribution: Whether each host has all of them.
-        groups: The instance groups whose hosts have it; empty: all.
-        content_type: Of its objects; None: not told.
+        name: The channel's name.
+        uri: The URL or path of its data; may contain secrets.
+        mode: Its input mode, one of `SCRIPT_MODES`.
+        distribution: Whether each host gets all objects or a share.
+        groups: The instance groups whose hosts get it; empty for all.
+        content_type: The content type of its objects; None if not given.
     """
 
     name: str
@@ -61,21 +61,21 @@ class ChannelSpec:
 
     @property
     def is_mounted(self) -> bool:
-        """Whether it is shown as a folder whose files are fetched as they are wanted."""
+        """Whether it is mounted as a folder, whose files are fetched on demand."""
         return self.mode in {"FastFile", "Mount"}
 
     @property
     def is_piped(self) -> bool:
-        """Whether it is streamed, and nothing of it lies on this host."""
+        """Whether it is streamed, with no files on this host."""
         return SCRIPT_MODES[self.mode] == "Pipe"
 
     @property
     def path(self) -> Path:
-        """Where it is on this host, if it is local."""
+        """Its path on this host, if it is local."""
         return Path(self.uri.removeprefix("file://")).expanduser().absolute()
 
     def script_channel(self) -> Channel:
-        """Return it as a script is told of it."""
+        """Return the channel as a script sees it."""
         return Channel(
             name=self.name,
             mode=SCRIPT_MODES[self.mode],
@@ -86,16 +86,16 @@ class ChannelSpec:
 
 
 class ChannelOptions(Protocol):
-    """What a job says of its channels."""
+    """A job's options about channels."""
 
     @property
     def channels(self) -> Mapping[str, str]:
-        """URLs or paths of the inputs, or JSON that says more, by their names."""
+        """URLs or paths of the inputs, or JSON objects with more fields, by name."""
         ...
 
     @property
     def input_modes(self) -> Mapping[str, str]:
-        """How channels' data get to the script, by their names; "": all others'."""
+        """The input modes of channels, by name; "" for all others."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class ChannelOptions(Protocol):
 
     @property
     def cache_limit(self) -> str | None:
-        """How much a cache of channels may hold; None: what the disk does."""
+        """The limit of a cache of channels; None for the disk's."""
         ...
 
 
@@ -124,7 +124,7 @@ def read_modes(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict[str, ChannelSpec]:
-    """Return what is said of each channel; raises UsageError."""
+    """Return the specification of each channel; raises UsageError."""
     for name in filter(None, modes):
         if name not in channels:
             raise UsageError(
@@ -134,10 +134,10 @@ def read_channels(channels: Mapping[str, str], modes: Mapping[str, str]) -> dict
     _check_names(channels)
     specs = {}
     for name, text in channels.items():
-        told = _read_json(name, text) if text.lstrip().startswith("{") else {"uri": text}
-        mode = modes.get(name) or told.pop("mode", None) or modes.get("") or "File"
-        told.pop("mode", None)
-        specs[name] = ChannelSpec(name=name, mode=mode, **told)
+        fields = _read_json(name, text) if text.lstrip().startswith("{") else {"uri": text}
+        mode = modes.get(name) or fields.pop("mode", None) or modes.get("") or "File"
+        fields.pop("mode", None)
+        specs[name] = ChannelSpec(name=name, mode=mode, **fields)
     _check_pipes(specs)
     return specs
 
@@ -148,7 +148,7 @@ def check_channels(
     cache_dir: str | None,
     cache_limit: str | None,
 ) -> None:
-    """Raise UsageError for what flags say of channels and cannot be."""
+    """Raise UsageError for invalid flags about channels."""
     for spec in read_channels(channels, modes).values():
         if spec.mode == "Cache" and cache_dir is None:
             raise UsageError(
@@ -160,11 +160,11 @@ def check_channels(
 
 
 def parse_cache_limit(text: str, said: str = "--cache-limit") -> int:
-    """Return how much a cache may hold, in bytes; raises UsageError.
+    """Return the limit of a cache in bytes; raises UsageError.
 
     Args:
-        text: What was said of it.
-        said: By what name.
+        text: The limit as text.
+        said: The flag's name, for messages.
     """
     try:
         found = parse_bytes(text)
@@ -176,7 +176,7 @@ def parse_cache_limit(text: str, said: str = "--cache-limit") -> int:
 
 
 def check_choice(known: Iterable[str], text: str, said: str) -> str:
-    """Return a text that is one of those known; raises UsageError with the nearest spelling."""
+    """Return the text if it is one of those known; raises UsageError with the nearest one."""
     known = list(known)
     if text in known:
         return text
@@ -185,7 +185,7 @@ def check_choice(known: Iterable[str], text: str, said: str) -> str:
 
 def _check_names(names: Iterable[str]) -> None:
     known: dict[str, str] = {}
-    for name in names:  # each is the name of a folder, and of a variable
+    for name in names:  # each names a folder and a variable
         if not _CHANNEL_NAME.fullmatch(name) or name in _RESERVED_NAMES:
             raise UsageError(
                 f"--channel {name}=...: a channel's name has letters, digits, '.', '-' and '_', 64 "
@@ -210,33 +210,33 @@ def _check_pipes(specs: Mapping[str, ChannelSpec]) -> None:
 
 
 def _read_json(name: str, text: str) -> dict[str, Any]:
-    said = f"--channel {name}"
+    label = f"--channel {name}"
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise UsageError(
-            f"{said}: what begins with '{{' is JSON, and this is none ({error}). Write it as "
+            f"{label}: what begins with '{{' is JSON, and this is none ({error}). Write it as "
             f'\'{{"uri": "s3://bucket/folder"}}\'.'
         ) from None
-    for key in told:
-        check_choice(_KEYS, key, f"{said}: {key}")
-    for key, value in told.items():
-        _check_value(said, key, value)
-    if not told.get("uri"):
-        raise UsageError(f'{said}: where are its data? Add "uri": "s3://bucket/folder".')
-    if "mode" in told:
-        check_choice(SCRIPT_MODES, told["mode"], f"{said}: mode {told['mode']}")
-    if "distribution" in told:
-        spelled = told["distribution"]
-        check_choice(_DISTRIBUTIONS, spelled, f"{said}: distribution {spelled}")
-        told["distribution"] = _DISTRIBUTIONS[spelled]
-    told["groups"] = tuple(told.get("groups", ()))
-    return dict(told)
+    for key in fields:
+        check_choice(_KEYS, key, f"{label}: {key}")
+    for key, value in fields.items():
+        _check_value(label, key, value)
+    if not fields.get("uri"):
+        raise UsageError(f'{label}: where are its data? Add "uri": "s3://bucket/folder".')
+    if "mode" in fields:
+        check_choice(SCRIPT_MODES, fields["mode"], f"{label}: mode {fields['mode']}")
+    if "distribution" in fields:
+        spelled = fields["distribution"]
+        check_choice(_DISTRIBUTIONS, spelled, f"{label}: distribution {spelled}")
+        fields["distribution"] = _DISTRIBUTIONS[spelled]
+    fields["groups"] = tuple(fields.get("groups", ()))
+    return dict(fields)
 
 
-def _check_value(said: str, key: str, value: object) -> None:
+def _check_value(label: str, key: str, value: object) -> None:
     if key == "groups":
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise UsageError(f'{said}: groups is a list of names: "groups": ["gpu"].')
+            raise UsageError(f'{label}: groups is a list of names: "groups": ["gpu"].')
     elif not isinstance(value, str):
-        raise UsageError(f"{said}: {key} is a text, in double quotes.")
+        raise UsageError(f"{label}: {key} is a text, in double quotes.")

@@ -1,8 +1,8 @@
 """Decoding, crops, flips and colour for images and masks: uint8 in, uint8 out.
 
-Every random transform draws from Python's global `random` alone. The loader seeds it for each
-sample, so the same sample of the same epoch looks the same whichever worker makes it. Anything
-callable from torchvision, albumentations or kornia does as well in its place.
+Every random transform draws only from Python's global `random`. The loader seeds it for each
+sample, so the same sample of the same epoch looks the same whichever worker makes it. Callables of
+torchvision, albumentations or kornia work as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MODULES = {
     "resize": ("Recode",),
 }
 
-# Only when a name is first asked for: OpenCV costs 100 ms.
+# Only at a name's first use: importing OpenCV takes 100 ms.
 __getattr__ = lazy_importer(
     __name__, {name: f"{__name__}.{home}" for home, names in _MODULES.items() for name in names}
 )

@@ -22,18 +22,19 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 
 @dataclass(frozen=True, slots=True)
 class ColorJitter:
-    """Change brightness, contrast, saturation and hue at random: torchvision's, in one pass.
+    """Change brightness, contrast, saturation and hue at random like torchvision, in one pass.
 
     Brightness, contrast and saturation are affine in (R, G, B), so their product is one 3x4 matrix
     and one pass over the image (30 us for 224x224). Each factor is uniform in [max(0, 1 - x),
     1 + x]; the order of the three is random. Values are clipped once at the end, where torchvision
-    clips after each: the two differ only in pixels that leave 0..255 on the way. Hue, where asked
-    for, is turned last, uniform in [-hue, hue] of a full circle.
+    1 + x]; the order of the three is random. Values are clipped once at the end, where torchvision
+    clips after each: the two differ only in pixels that leave 0..255 in between. Hue, if any, is
+    turned last, uniform in [-hue, hue] of a full circle.
 
     Attributes:
         brightness: Greatest change of the factor, 0 for none.
-        contrast: Likewise, about the image's mean gray.
-        saturation: Likewise, about each pixel's gray.
+        contrast: Greatest change of the factor, about the image's mean gray.
+        saturation: Greatest change of the factor, about each pixel's gray.
         hue: Greatest turn, at most 0.5.
     """
 
@@ -90,13 +91,14 @@ def _draw_factor(strength: float) -> float:
 class RandomResizedCrop:
     """Cut a random part of random shape and resize it: `torchvision.transforms.RandomResizedCrop`.
 
-    The window is drawn as torchvision draws it: area uniform in `scale`, aspect ratio uniform in
-    its logarithm within `ratio`, ten tries, then the centre. For resizing, see `resize_image`.
+    The window is drawn as in torchvision: area uniform in `scale`, aspect ratio uniform in its
+    logarithm within `ratio`, ten tries, then the centre. For resizing, see `resize_image`.
 
-    It takes pixels, or the bytes of an image file that is known to be sound. `ShardDataset` hands
-    it bytes where it is the first transform of a member and every file was decoded when the dataset
-    was packed: then a JPEG's rows below the window are not decoded, for the same result. That saves
-    an eighth of the time of decoding on average.
+    It takes pixels, or the bytes of an image file that is known to be sound. `ShardDataset` passes
+    bytes where it is the first transform of a member and every file was decoded when the dataset
+    was
+    packed: then a JPEG's rows below the window are not decoded, for the same result. That saves an
+    eighth of the time of decoding on average.
 
     Attributes:
         size: Pixels of the result: a side, or (height, width).
@@ -105,7 +107,7 @@ class RandomResizedCrop:
         exact: False allows decoding large JPEGs at a smaller size, which saves another tenth for
             photos of 1000x750 and a quarter for 2000x1500 when cropping 224 pixels; see
             `cut_and_resize`.
-        decodes_sound_files: It takes bytes, where the dataset vouches for them.
+        decodes_sound_files: It accepts bytes, where the dataset guarantees sound files.
     """
 
     size: int | tuple[int, int]
@@ -115,7 +117,7 @@ class RandomResizedCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse ranges that are none; raises UsageError."""
+        """Refuse invalid ranges; raises UsageError."""
         check_size(self.size)
         for name, (low, high) in (("scale", self.scale), ("ratio", self.ratio)):
             if not 0 < low <= high:
@@ -147,7 +149,7 @@ class RandomResizedCrop:
         return self._central(height, width)
 
     def _central(self, height: int, width: int) -> CropWindow:
-        """The largest window in the middle whose ratio is allowed."""
+        """Return the largest centred window with an allowed ratio."""
         aspect = min(max(width / height, self.ratio[0]), self.ratio[1])
         crop_width = min(width, max(1, round(height * aspect)))
         crop_height = min(height, max(1, round(width / aspect)))
@@ -170,7 +172,7 @@ class RandomHorizontalFlip:
     probability: float = 0.5
 
     def __call__(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return uint8[H, W, C], mirrored or as it came."""
+        """Return uint8[H, W, C], mirrored or unchanged."""
         return mirror(image) if random.random() < self.probability else image
 
 
@@ -180,8 +182,8 @@ class CenterCrop:
 
     Attributes:
         size: Pixels of the result: a side, or (height, width).
-        resize: Pixels of the shorter side before the cut; the size's own 256/224 where None.
-        decodes_sound_files: It takes the bytes of a file too, like `RandomResizedCrop`.
+        resize: Pixels of the shorter side before the cut; None for 256/224 of the size.
+        decodes_sound_files: It accepts a file's bytes, too, like `RandomResizedCrop`.
     """
 
     size: int | tuple[int, int]
@@ -189,7 +191,7 @@ class CenterCrop:
     decodes_sound_files: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Refuse a size larger than what is resized; raises UsageError."""
+        """Refuse a crop larger than the resized image; raises UsageError."""
         check_size(self.size)
         if self.resize is not None and self.resize < max(height_and_width(self.size)):
             raise UsageError(f"resize={self.resize} is smaller than the crop, {self.size}.")
@@ -197,7 +199,7 @@ class CenterCrop:
     def __call__(self, image: NDArray[np.uint8] | bytes | memoryview) -> NDArray[np.uint8]:
         """Return the middle of uint8[H, W, C], or of a file, as uint8[size, size, C].
 
-        Cuts first and resizes what is left, which is the same to within a pixel and cheaper.
+        Cuts first and resizes the window, which gives the same to within a pixel and is cheaper.
 
         Raises:
             BadSampleError: The file cannot be decoded.
@@ -242,7 +244,7 @@ _Resize = Callable[[NDArray[np.uint8], int, int], NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True)
 class JointScaleCropFlip:
-    """Scale, cut and mirror an image and its mask by one draw.
+    """Scale, cut and mirror an image and its mask with the same random draws.
 
     The usual augmentation for segmentation: scale by a factor, cut `size`, mirror. Only the window
     is resized, never the whole image. Where the scaled image is smaller than `size`, it is put at a
@@ -253,7 +255,7 @@ class JointScaleCropFlip:
         scale: Least and greatest factor, drawn uniformly.
         flip: Share of pairs that are mirrored.
         fill: Value of the image's filled pixels; the middle of the range by default.
-        ignore_index: Label of the mask's filled pixels, which the loss and the metric leave out.
+        ignore_index: Label of the mask's filled pixels, which loss and metric ignore.
     """
 
     size: int | tuple[int, int]
@@ -263,13 +265,13 @@ class JointScaleCropFlip:
     ignore_index: int = 255
 
     def __post_init__(self) -> None:
-        """Refuse a size or scale that is none; raises UsageError."""
+        """Refuse an invalid size or scale; raises UsageError."""
         check_size(self.size)
         if not 0 < self.scale[0] <= self.scale[1]:
             raise UsageError(f"scale={self.scale} is not a range of positive numbers.")
 
     def __call__(self, image: NDArray[np.uint8], mask: NDArray[np.uint8]) -> Pair:
-        """Return image and mask of the size asked for.
+        """Return image and mask of the configured size.
 
         Args:
             image: uint8[H, W, 3].
@@ -292,7 +294,7 @@ class JointScaleCropFlip:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """One axis of a window: what is read from the source and where it goes in the result."""
+    """One axis of a window: its range in the source and its range in the result."""
 
     source: slice
     target: slice
@@ -300,14 +302,14 @@ class _Span:
 
 
 def _draw_span(available: int, length: int, factor: float) -> _Span:
-    """Draw where a window of `length / factor` source pixels begins; it may reach outside."""
-    wanted = max(1, round(length / factor))
-    spare = available - wanted
+    """Draw the start of a window of `length / factor` source pixels; it may reach outside."""
+    window = max(1, round(length / factor))
+    spare = available - window
     begin = random.randint(min(0, spare), max(0, spare))
-    first, last = max(0, begin), min(available, begin + wanted)
-    to_target = length / wanted
+    first, last = max(0, begin), min(available, begin + window)
+    to_target = length / window
     target = slice(round((first - begin) * to_target), round((last - begin) * to_target))
-    if target.start == target.stop:  # a sliver that rounds to nothing still gets its pixel
+    if target.start == target.stop:  # a sliver that rounds to nothing gets one pixel
         target = slice(min(target.start, length - 1), min(target.start, length - 1) + 1)
     return _Span(slice(first, last), target, length)
 
@@ -315,7 +317,7 @@ def _draw_span(available: int, length: int, factor: float) -> _Span:
 def _place(
     pixels: NDArray[np.uint8], rows: _Span, columns: _Span, fill: int, resize: _Resize
 ) -> NDArray[np.uint8]:
-    """Resize the part of `pixels` that the spans read into a frame filled with `fill`."""
+    """Resize the spans' part of `pixels` into a frame filled with `fill`."""
     part = pixels[rows.source, columns.source]
     height = rows.target.stop - rows.target.start
     width = columns.target.stop - columns.target.start
@@ -328,7 +330,7 @@ def _place(
 
 
 def check_pair(image: NDArray[np.uint8], mask: NDArray[np.uint8]) -> None:
-    """Raise UsageError where these are not an image and its mask."""
+    """Raise UsageError where image and mask do not fit each other."""
     if image.shape[:2] != mask.shape[:2]:
         raise UsageError(
             f"The image is {image.shape[1]}x{image.shape[0]} and its mask {mask.shape[1]}x"

@@ -11,13 +11,13 @@ from headrace.core.errors import UsageError
 class Compose:
     """Apply transforms one after the other.
 
-    What one returns is handed to the next; a tuple is handed on as several arguments, so image and
-    mask go through together.
+    Each transform's result is the next one's argument; a tuple is passed as several arguments, so
+    image and mask go through together.
 
     Attributes:
         transforms: The chain.
-        wants_bytes: Members that the chain wants undecoded (see `OnMembers`).
-        takes_bytes: Members that it can do with undecoded.
+        wants_bytes: Members that the chain needs undecoded (see `OnMembers`).
+        takes_bytes: Members that it accepts undecoded.
     """
 
     def __init__(self, transforms: list[Callable[..., Any]]) -> None:
@@ -26,7 +26,7 @@ class Compose:
         self.takes_bytes = _of_the_first(self.transforms, "takes_bytes")
 
     def __call__(self, *values: Any) -> Any:
-        """Return what the last transform returns; the input where there is none."""
+        """Return the last transform's result; without transforms, the input."""
         for transform in self.transforms:
             value = transform(*values)
             values = value if isinstance(value, tuple) else (value,)
@@ -34,7 +34,7 @@ class Compose:
 
 
 class OnMembers:
-    """Apply a transform to some members of a sample and leave the others as they are.
+    """Apply a transform to some members of a sample and leave the others unchanged.
 
     `OnMembers("jpg", RandomResizedCrop(224))` changes the image; with
     `OnMembers(("jpg", "png"), JointScaleCropFlip((512, 1024)))` image and mask go together.
@@ -43,8 +43,8 @@ class OnMembers:
         members: Names of the members, in the transform's order.
         transform: Takes as many values as there are members and returns as many.
         wants_bytes: The members that the dataset must leave undecoded, because the transform
-            decodes them itself: its own class has an attribute `decodes`. (A subclass may have
-            another idea of what it is called with, so it has to say so again.)
+            decodes them itself: its own class has an attribute `decodes`. (A subclass may expect
+            other arguments, so it has to declare it again.)
         takes_bytes: The members that the dataset may leave undecoded where it knows that their
             files are sound: the class has an attribute `decodes_sound_files`.
     """
@@ -80,12 +80,12 @@ class OnMembers:
 
 
 def _of_the_first(transforms: Iterable[Callable[..., Any]], attribute: str) -> frozenset[str]:
-    """Return the members of which the first transform to touch them says this."""
+    """Return the members for which their first transform declares the attribute."""
     found: set[str] = set()
     touched: set[str] = set()
     for transform in transforms:
         found.update(set(getattr(transform, attribute, ())) - touched)
         if not isinstance(transform, OnMembers):
-            break  # it may touch them all
+            break  # it may change them all
         touched.update(transform.members)
     return frozenset(found)

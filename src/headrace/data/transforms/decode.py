@@ -1,14 +1,14 @@
 """Decoders of members: images to uint8[H, W, C], labels, JSON, text.
 
 Images go through a chain: simplejpeg (JPEG only, the fastest), then OpenCV, then Pillow. The next
-decoder is asked only about files that are odd but whole. Damage is an error at once, because the
-lenient decoders would fill the missing part with grey and say nothing:
+decoder is tried only for files that are unusual but complete. Damage is an error at once, because
+the lenient decoders would silently fill the missing part with grey:
 
-- a JPEG or PNG that is cut short;
+- a JPEG or PNG that is truncated;
 - a JPEG whose scan data is broken, as libjpeg reports it.
 
-Pixels come as they are stored. The EXIF orientation is not applied, so that an image and its mask
-stay aligned whoever wrote them; torchvision and Pillow do the same.
+Pixels stay as they are stored. The EXIF orientation is not applied, so that an image and its mask
+stay aligned; torchvision and Pillow do the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_PIXELS = 178_956_970
 """An image of more pixels is refused from its header alone. Pillow's own limit: 512 MiB as RGB."""
 
 IMAGE_EXTENSIONS = frozenset({"bmp", "jpeg", "jpg", "png", "webp"})
-"""The members that `decode_member` decodes as images. What is inside is told by content."""
+"""Extensions of members that `decode_member` decodes as images, of any format by content."""
 
 # libjpeg's warnings (jerror.h) that mean lost pixels. Others, such as extraneous bytes before a
 # marker, which some cameras write, leave the image whole.
@@ -52,10 +52,10 @@ Kind = Literal["jpeg", "png", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """What the first bytes of an image say.
+    """The fields of an image's header.
 
     Attributes:
-        kind: The file format, as far as the decoders care.
+        kind: The file format, as far as the decoders distinguish it.
         height: Pixels.
         width: Pixels.
         gray: A PNG without colour, which decodes to one channel.
@@ -79,19 +79,19 @@ def decode_image(
     """Decode an image.
 
     Args:
-        data: The whole file: JPEG or PNG, or whatever else OpenCV or Pillow reads.
-        first_decoder: Where in the chain simplejpeg, OpenCV, Pillow to start (0, 1, 2): the caller
-            that meets a bad sample a second time begins one further on.
+        data: The whole file: JPEG or PNG, or another format that OpenCV or Pillow reads.
+        first_decoder: Where in the chain simplejpeg, OpenCV, Pillow to start (0, 1, 2): for the
+            second try of a bad sample.
         shrink: 2, 4 or 8: simplejpeg may decode a JPEG at this fraction of its size, rounded up,
-            which saves time. Where another decoder does the work the size is the full one.
+            which saves time. Other decoders give the full size.
 
     Returns:
         uint8[H, W, 3] as RGB. A PNG without colour (a mask) is uint8[H, W, 1]; a palette becomes
         RGB, as everywhere; transparency is dropped. Gray JPEGs become RGB.
 
     Raises:
-        BadSampleError: No decoder accepts it (each one's complaint is named), it is damaged, it has
-            16 bits a channel, or more than MAX_PIXELS.
+        BadSampleError: No decoder accepts it (the message has each one's error), it is damaged, it
+            has 16 bits a channel, or more than MAX_PIXELS.
         UsageError: There is no such decoder.
     """
     if not 0 <= first_decoder < len(DECODERS):
@@ -117,7 +117,8 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
     """Decode one member of a sample by its extension.
 
     Args:
-        extension: What follows the key, without the dot: "jpg", "cls", or in parts, "mask.png".
+        extension: The name after the key, without the dot: "jpg", "cls", or of several parts,
+            "mask.png".
         data: The member's bytes.
         first_decoder: See `decode_image`.
 
@@ -126,7 +127,7 @@ def decode_member(extension: str, data: bytes | memoryview, *, first_decoder: in
         bytes themselves for everything else.
 
     Raises:
-        BadSampleError: The bytes are not what the extension says.
+        BadSampleError: The bytes do not fit the extension.
     """
     last = extension.lower().rpartition(".")[2]
     if last in IMAGE_EXTENSIONS:
@@ -151,7 +152,7 @@ def read_header(data: bytes | memoryview) -> ImageHeader:
     """Read size and kind of an image without decoding it, about 2 us for a JPEG.
 
     Raises:
-        BadSampleError: No image, 16 bits a channel, or more than MAX_PIXELS.
+        BadSampleError: Not an image, 16 bits a channel, or more than MAX_PIXELS.
     """
     start = bytes(data[:32])
     if start.startswith(b"\xff\xd8"):
@@ -166,7 +167,7 @@ def read_header(data: bytes | memoryview) -> ImageHeader:
             f"{MAX_PIXELS} that guards memory. Shrink the image (`headrace data pack "
             "--resize-short`), or leave it out."
         )
-    if header.depth_bits > 8:  # what follows in Headrace is uint8
+    if header.depth_bits > 8:  # all transforms are for uint8
         raise BadSampleError(
             f"The image has {header.depth_bits} bits a channel; images are uint8 here. Convert it "
             "to 8 bits before packing, or store the values under an extension of your own, which "
@@ -178,7 +179,7 @@ def read_header(data: bytes | memoryview) -> ImageHeader:
 def _read_jpeg_header(data: bytes | memoryview) -> ImageHeader:
     try:
         height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:  # something rarer, such as arithmetic coding: Pillow reads more of them
+    except ValueError:  # such as arithmetic coding: Pillow reads more kinds
         return _read_other_header(data)
     cmyk = colorspace in {"CMYK", "YCCK"}
     return ImageHeader(kind="jpeg", height=height, width=width, cmyk=cmyk)
@@ -205,7 +206,7 @@ def _read_other_header(data: bytes | memoryview) -> ImageHeader:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on large images: the caller has a limit of its own
+            warnings.simplefilter("ignore")  # of large images: the caller has its own limit
             with Image.open(io.BytesIO(data)) as image:
                 width, height = image.size
                 depth_bits = 16 if image.mode.startswith(("I", "F")) else 8
@@ -272,11 +273,11 @@ DECODERS: tuple[tuple[str, Decoder], ...] = (
     ("OpenCV", _decode_opencv),
     ("Pillow", _decode_pillow),
 )
-"""The chain; a decoder returns None where a file is not for it."""
+"""The chain; a decoder returns None for a file that it does not support."""
 
 
 def check_jpeg(data: bytes | memoryview) -> None:
-    """Ask libjpeg for its warnings, because OpenCV and Pillow would hide them.
+    """Check a JPEG for libjpeg's warnings, which OpenCV and Pillow hide.
 
     Decodes at an eighth of the size, which still reads all of the scan data.
 
@@ -290,7 +291,7 @@ def check_jpeg(data: bytes | memoryview) -> None:
 
 
 def refuse_damage(error: ValueError) -> None:
-    """Raise BadSampleError where libjpeg's complaint means that pixels are missing."""
+    """Raise BadSampleError where libjpeg's message means that pixels are missing."""
     if any(words in str(error).lower() for words in _DAMAGE):
         raise BadSampleError(
             f"A damaged JPEG ({_one_line(error)}): some of its pixels are missing. Replace the "
@@ -303,6 +304,6 @@ def _as_uint8(image: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def _one_line(error: BaseException) -> str:
-    # Pillow names the object that it read from; its address would differ from run to run.
+    # Pillow's messages contain the address of the buffer, which differs from run to run.
     text = re.sub(r"<_io\.BytesIO object at 0x[0-9a-f]+>", "", str(error))
     return " ".join(text.split()) or type(error).__name__

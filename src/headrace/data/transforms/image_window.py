@@ -1,12 +1,12 @@
 """A window of an image, decoded from its file with as few other rows as possible.
 
-Nearly all of the time of decoding a photograph goes into its entropy code, which can only be read
-from the top on. So a crop that ends above the lower edge needs no more than the rows down to its
-end: the height in the frame header is lowered to that, and the decoder stops there by itself. The
-pixels are the same, bit for bit.
+Nearly all of the time of decoding a photograph is spent on its entropy code, which can only be read
+from the top. So a crop that ends above the lower edge needs only the rows down to its end: the
+height in the frame header is lowered to that, and the decoder stops there. The pixels are the same,
+bit for bit.
 
 That is for files known to be sound. Damage in the entropy code often shows only at the end of a
-file, as data missing there, and the end is what is left out.
+file, as missing data, and the end is not read.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _HEIGHT = struct.Struct(">H")
 _FRAME = struct.Struct(">BHHB")  # bits a sample, height, width, components
 # Where colour has half the rows, a pixel blends its own colour row with the next one.
 _CONTEXT_ROWS = 2
-# What the decoder says of the data that it leaves: that the file's end came late.
+# The decoder's warning about the data that it did not read.
 _UNREAD_DATA = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before marker 0xd9")
 
 _SEQUENTIAL_FRAMES = frozenset({0xC0, 0xC1})
 _START_OF_SCAN = 0xDA
-# Other frames (progressive, arithmetic, ...), and restart intervals, whose markers would be taken
-# for the end of the data.
+# Other frames (progressive, arithmetic, ...), and restart intervals, whose markers would look like
+# the end of the data.
 _REFUSED = frozenset({*range(0xC2, 0xD0), 0xDD}) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xDA)})
 
 
 class JpegFrame(NamedTuple):
-    """What a sequential JPEG of one scan, gray or of three colours, says of itself.
+    """The header of a sequential JPEG of one scan, gray or of three colours.
 
     Attributes:
         height: Pixels.
         width: Pixels.
         components: 1 or 3 colours.
         unit_rows: Rows that are coded together.
-        height_at: Where its height lies in the file, two bytes, big-endian.
+        height_at: Offset of its height in the file, two bytes, big-endian.
     """
 
     height: int
@@ -61,19 +61,19 @@ def decode_rows(data: bytes | memoryview, frame: JpegFrame, rows: int) -> NDArra
 
     Args:
         data: The whole file, known to be sound.
-        frame: What `read_frame` says of it.
-        rows: How many rows are needed.
+        frame: Its header, from `read_frame`.
+        rows: Number of rows needed.
 
     Returns:
-        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is gained, or where the decoder
-        finds a fault: then decode all of it, which tells.
+        uint8[H, W, 3] as RGB with `rows` <= H; None where nothing is saved, or where the decoder
+        finds a fault: then decode all of it, which reports the fault.
     """
-    wanted = rows + _CONTEXT_ROWS
-    if -(-wanted // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
+    decoded_rows = rows + _CONTEXT_ROWS
+    if -(-decoded_rows // frame.unit_rows) >= -(-frame.height // frame.unit_rows):
         return None
     shortened = bytearray(data)
-    _HEIGHT.pack_into(shortened, frame.height_at, wanted)
-    image = np.empty((wanted, frame.width, 3), np.uint8)
+    _HEIGHT.pack_into(shortened, frame.height_at, decoded_rows)
+    image = np.empty((decoded_rows, frame.width, 3), np.uint8)
     try:
         simplejpeg.decode_jpeg(shortened, colorspace="RGB", buffer=image)
     except ValueError as error:
@@ -145,10 +145,10 @@ def cut_and_resize(
     """Cut a window out of an image and resize it.
 
     Args:
-        image: uint8[H, W, C], or a whole image file. Of a JPEG's file only the rows down to the
-            window's end are decoded: the same pixels, for less. The file must be known to be
-            sound: not all damage shows in its upper rows.
-        choose: Says which window.
+        image: uint8[H, W, C], or a whole image file. Of a JPEG file only the rows down to the
+            window's end are decoded, with the same pixels. The file must be known to be sound: not
+            all damage shows in its upper rows.
+        choose: Returns the window.
         size: (height, width) of the result.
         exact: False: where the window is at least twice as large as the result both ways, a JPEG
             is decoded at a half, a quarter or an eighth of its size (libjpeg's scaled inverse
@@ -190,8 +190,8 @@ def scaled_window(window: CropWindow, down: float, across: float) -> CropWindow:
 def _shrink(window: CropWindow, size: tuple[int, int]) -> int:
     shrink = 1
     while shrink < 8 and all(
-        side >= 2 * shrink * wanted
-        for side, wanted in zip((window.height, window.width), size, strict=True)
+        side >= 2 * shrink * target
+        for side, target in zip((window.height, window.width), size, strict=True)
     ):
         shrink *= 2
     return shrink

@@ -1,7 +1,7 @@
 """Normalisation on the device, for whole batches.
 
-It only calls methods of the tensors it is given, so this module imports no torch and workers stay
-free of it.
+It only calls methods of the tensors passed to it, so this module imports no torch and workers stay
+without it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class Normalize:
-    """Turn a batch of uint8 images into what a model takes: float, B x C x H x W, normalised.
+    """Convert a batch of uint8 images to a model's input: float, B x C x H x W, normalised.
 
-    Give it to `DataLoader(device_transform=)`, so that bytes travel to the device and floats are
-    made there. The result has the memory order of the batch (channels last), which convolutions on
-    CUDA like best.
+    Pass it as `DataLoader(device_transform=)`, so that bytes are copied to the device and floats
+    are made there. The result has the memory order of the batch (channels last), the fastest for
+    convolutions on CUDA.
 
     Args:
-        member: The batch is a dict and this is its member to normalise; None where it is a tensor.
+        member: Name of the images where the batch is a dict; None where the batch is a tensor.
         mean: Mean of each channel, as a share of 255.
-        std: Deviation of each channel, likewise.
-        dtype: What to make.
+        std: Deviation of each channel, as a share of 255.
+        dtype: The type of the result.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Normalize:
         self._constants: dict[Any, tuple[Any, Any]] = {}
 
     def __call__(self, batch: Any) -> Any:
-        """Normalise uint8[B, H, W, C] to float[B, C, H, W]; other members stay as they are."""
+        """Normalise uint8[B, H, W, C] to float[B, C, H, W]; other members are unchanged."""
         if self.member is None:
             return self._normalize(batch)
         return {**batch, self.member: self._normalize(batch[self.member])}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the device's tensors behind."""
+        """Return the state without the tensors on the device."""
         return {**self.__dict__, "_constants": {}}
 
     def _normalize(self, images: Any) -> Any:

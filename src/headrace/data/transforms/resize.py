@@ -41,7 +41,7 @@ def resize_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[n
 
 
 def shrink_image(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Shrink an image by averaging exact areas: the best quality, for what is stored.
+    """Shrink an image by averaging exact areas: the best quality, for files.
 
     Args:
         image: uint8[H, W, C].
@@ -74,17 +74,17 @@ def resize_mask(mask: NDArray[np.uint8], height: int, width: int) -> NDArray[np.
 class Recode:
     """Shrink the images of a sample, so that a dataset is smaller and decodes faster.
 
-    Images are only made smaller, never larger, and both sides by one factor, so an image and its
-    mask stay aligned. The format stays what the extension says:
+    Images are only made smaller, never larger, and both sides by the same factor, so an image and
+    its mask stay aligned. The format is the extension's:
 
     - jpg, jpeg: averaged by area and encoded again, with 4:2:0 colour;
-    - mask.png (packing calls every mask so): nearest pixel, exact labels; a palette's indices
-      become the pixels, as a loss wants them, whatever the size;
+    - mask.png (packing names all masks so): nearest pixel, exact labels; a palette's indices
+    become the pixels, as losses need them, whatever the size;
     - any other png: averaged by area, with its colours where it has a palette;
-    - every other member, and every image that is small enough: the same bytes.
+    - every other member, and every image that is small enough: unchanged bytes.
 
     Attributes:
-        resize_short: The shorter side's greatest length in pixels.
+        resize_short: Greatest length of the shorter side in pixels.
         quality: JPEG quality, 1 to 100.
     """
 
@@ -92,7 +92,7 @@ class Recode:
     quality: int = 90
 
     def __post_init__(self) -> None:
-        """Refuse sizes and qualities that are none; raises UsageError."""
+        """Refuse invalid sizes and qualities; raises UsageError."""
         if self.resize_short < 1:
             raise UsageError(f"resize_short={self.resize_short} is no size; give 1 pixel or more.")
         if not 1 <= self.quality <= 100:
@@ -120,21 +120,21 @@ class Recode:
         return bytes(data)
 
     def _encode_jpeg(self, image: NDArray[np.uint8]) -> bytes:
-        if image.shape[2] == 1:  # a gray PNG under a JPEG's name
+        if image.shape[2] == 1:  # a gray PNG with a JPEG's extension
             image = np.repeat(image, 3, axis=2)
         pixels = np.ascontiguousarray(image)
         return bytes(simplejpeg.encode_jpeg(pixels, quality=self.quality, colorsubsampling="420"))
 
 
 def _shrink(factor: float) -> int:
-    """Return the scaled decoding that leaves the image at least as large as wanted."""
+    """Return the scaled decoding that leaves the image at least as large as needed."""
     return max(shrink for shrink in (1, 2, 4, 8) if shrink == 1 or shrink * factor <= 1)
 
 
 def _palette_indices(data: bytes | memoryview) -> NDArray[np.uint8]:
     from PIL import Image
 
-    decode_image(data)  # refuses what is cut short or broken
+    decode_image(data)  # refuses truncated and damaged files
     with Image.open(io.BytesIO(data)) as image:
         return np.array(image, dtype=np.uint8)
 

@@ -1,9 +1,10 @@
-"""The folders of the cache of copies, and the locks in it.
+"""The folders of the cache of channel copies, and their locks.
 
-FOLDER/objects/ab/... whole objects, each named by the SHA-256 of what it contains FOLDER/known/...
-of which content an object of a URL is: one file a URL, a line each FOLDER/trees/ID/data/ a channel:
-links to objects; `complete` is there once all of them are FOLDER/locks/ID locked shared while a job
-uses a tree, exclusively to make or remove it FOLDER/drafts/ what is being written
+FOLDER/objects/ab/...   complete objects, named by the SHA-256 of their content
+FOLDER/known/...        the content of each object of a URL: one file a URL, one line an object
+FOLDER/trees/ID/data/   a channel: links to objects; `complete` exists once all of them do
+FOLDER/locks/ID         locked shared while a job uses a tree, exclusively to make or remove it
+FOLDER/drafts/          unfinished files
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from headrace.core import env
 from headrace.core.errors import NoSpaceError, StorageError, UsageError
 
 UNMODIFIED_NS = 10**18
-"""When every copied file was last modified (2001-09-09): whoever writes to one gives it away."""
+"""The modification time of every copied file (2001-09-09): another one shows a later write."""
 _NAMES = ("objects", "known", "trees", "locks", "drafts")
 _RETRY_EVERY_S = 0.1
 
 
 def default_cache_dir() -> Path:
-    """Return where copies lie unless a folder is named.
+    """Return the cache folder unless one is named.
 
     Raises:
-        UsageError: Below the system's temporary folder, where another user has made it.
+        UsageError: It is below the system's temporary folder, and another user's.
     """
     chosen = env.CACHE_DIR.get()
     if chosen:
@@ -42,7 +43,7 @@ def default_cache_dir() -> Path:
     with suppress(FileExistsError):
         own.mkdir(mode=0o700)
     status = own.lstat()
-    # Someone else may have made one of this name, to serve us their files.
+    # Another user may have created it, to serve false files.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise UsageError(
             f"{own} is not this user's own, so channels cannot be copied there. Name another "
@@ -52,13 +53,13 @@ def default_cache_dir() -> Path:
 
 
 class CacheDir:
-    """The folders of one cache; made where they are not there.
+    """The folders of one cache, created if needed.
 
     Args:
-        folder: The cache's.
+        folder: The cache's folder.
 
     Raises:
-        UsageError: They cannot be made.
+        UsageError: They cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,7 +75,7 @@ class CacheDir:
             ) from None
 
     def object_file(self, content: str) -> str:
-        """Return the path of the object of a content."""
+        """Return the path of the object with this content."""
         return f"{self.folder}/objects/{content[:2]}/{content[2:]}"
 
     def tree(self, identity: str) -> Path:
@@ -82,23 +83,23 @@ class CacheDir:
         return self.folder / "trees" / identity
 
     def complete(self, identity: str) -> Path:
-        """Return the file that says that a tree is complete; last modified when it was used."""
+        """Return the file that marks a tree as complete; its modification time is the last use."""
         return self.tree(identity) / "complete"
 
     def lock(self, name: str) -> CacheLock:
-        """Return a lock that nobody holds yet."""
+        """Return a lock, not taken yet."""
         return CacheLock(self.folder / "locks" / name)
 
 
 class CacheLock:
-    """A lock on a file; the kernel lets go of it when its process ends, whatever ended it."""
+    """A lock on a file; the kernel releases it when its process ends, even by a kill."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def take(self, *, alone: bool) -> bool:
-        """Take it, or turn it into this kind; tell whether nobody was in the way."""
+        """Take the lock, or convert it, without waiting; return whether it is taken."""
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
@@ -110,22 +111,22 @@ class CacheLock:
                 "which jobs cannot share a cache. Name another folder: --cache-dir FOLDER."
             ) from None
         if alone:
-            told = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+            holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, told, 0)
+            os.pwrite(self._descriptor, holder, 0)
         return True
 
     def holder(self) -> str:
-        """Return who took it alone last."""
+        """Return the process that took the lock exclusively last."""
         try:
-            told = json.loads(os.pread(self._descriptor, 4096, 0))
-        except ValueError:  # it is just being written
+            holder = json.loads(os.pread(self._descriptor, 4096, 0))
+        except ValueError:  # it is being written
             return "another process"
-        here = told["host"] == socket.gethostname()
-        return f"process {told['pid']}{'' if here else ' on ' + told['host']}"
+        here = holder["host"] == socket.gethostname()
+        return f"process {holder['pid']}{'' if here else ' on ' + holder['host']}"
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
@@ -138,26 +139,26 @@ def wait_for_lock(
     patience_s: float,
     until: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Take a lock as soon as it can be had; return whether it was, before `until` was so.
+    """Wait for a lock; return False where `until` became true first.
 
     Args:
         lock: The lock.
-        alone: Whether nobody else may hold it.
-        first: Called with the holder's name, once, where there is one.
-        alive: Returns when the holder was last seen to work, in seconds since 1970.
-        patience_s: It may be silent for so long.
-        until: Asked now and then: the wait is over without the lock.
+        alone: Take it exclusively.
+        first: Called once with the holder's name, if there is one.
+        alive: Returns when the holder last showed activity, in seconds since 1970.
+        patience_s: Longest time without activity.
+        until: Called every 0.1 s: the wait ends without the lock when it is true.
 
     Raises:
-        StorageError: The holder was silent for longer.
+        StorageError: The holder was inactive for longer.
     """
-    told = False
+    has_reported = False
     began_s = time.time()
     while not lock.take(alone=alone):
         if until():
             return False
-        if not told:
-            told = True
+        if not has_reported:
+            has_reported = True
             first(lock.holder())
         if time.time() - max(began_s, alive()) > patience_s:
             raise StorageError(
@@ -169,7 +170,7 @@ def wait_for_lock(
 
 
 def disk_error(error: OSError, what: str) -> StorageError:
-    """Return an error of the disk as one of ours."""
+    """Convert an error of the disk to a StorageError."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return NoSpaceError(f"{what}: no space is left on the disk. Make room, or name another "
                             "folder: --cache-dir FOLDER.")  # fmt: skip

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FOLDER = "folder"
-"""The content of an empty object whose key ends in "/": consoles write it to show a folder."""
+"""The content of an empty object whose key ends in "/": consoles write these as folders."""
 SMALL_BYTES = 2**20
-"""Objects up to this size come whole; what is in memory of them stays below 256 MiB a process."""
-MAX_SMALL_REQUESTS = 128  # 30 ms away, 4,000 objects a second: more than one loop can take
-MAX_PART_REQUESTS = 12  # of large objects: what is in memory is this many times 8 MiB
+"""Objects up to this size are fetched whole; they take less than 256 MiB of memory a process."""
+MAX_SMALL_REQUESTS = 128  # at 30 ms latency 4,000 objects a second, more than one loop can process
+MAX_PART_REQUESTS = 12  # of large objects: each takes 8 MiB of memory
 MAX_REQUESTS = MAX_SMALL_REQUESTS + MAX_PART_REQUESTS
 WRITING_THREADS = 4
-_WRITE_BATCH_OBJECTS = 16  # objects that one turn of a writing thread takes
+_WRITE_BATCH_OBJECTS = 16  # objects that one call of a writing thread writes
 _Fetched: TypeAlias = tuple[ObjectInfo, memoryview]
 _Parts: TypeAlias = asyncio.Queue[tuple[PartialObject, int] | None]
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -50,11 +50,11 @@ class ObjectFetcher:
 
     Args:
         base: The URL that the objects' paths are below.
-        tree: The folder of the tree; its folders are there.
-        folders: The cache's.
-        known: Where contents are noted.
-        counts: Counts what comes.
-        config: How requests are made.
+        tree: The folder of the tree; its folders exist.
+        folders: The cache's folders.
+        known: Records of the contents.
+        counts: Counts the objects fetched.
+        config: The settings of requests.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class ObjectFetcher:
         self._known = known
         self._counts = counts
         self._writers = ThreadPoolExecutor(WRITING_THREADS, thread_name_prefix="headrace-write")
-        self._come: list[_Fetched] = []
+        self._fetched_small: list[_Fetched] = []
         self._tags_are_md5 = True
 
     async def fetch(self, infos: Sequence[ObjectInfo]) -> None:
         """Fetch objects.
 
         Raises:
-            StorageError: One that cannot be had, is another now, or cannot be written.
+            StorageError: An object cannot be fetched, has changed, or cannot be written.
         """
         small = iter([info for info in infos if info.size_bytes <= SMALL_BYTES])
         large = [info for info in infos if info.size_bytes > SMALL_BYTES]
@@ -95,32 +95,32 @@ class ObjectFetcher:
 
     async def _fetch_all_small(self, infos: Iterable[ObjectInfo]) -> None:
         await all_or_none([self._fetch_small(infos) for _ in range(MAX_SMALL_REQUESTS)])
-        await self._place_small(self._come)
+        await self._place_small(self._fetched_small)
 
     async def _fetch_small(self, infos: Iterable[ObjectInfo]) -> None:
         for info in infos:
             try:
                 data = await self._whole(info)
-                self._come.append((info, data))
+                self._fetched_small.append((info, data))
             except NotFoundError:
                 if info.size_bytes:
                     raise
                 self._note_folder(info)
-            if len(self._come) >= _WRITE_BATCH_OBJECTS:
-                come, self._come = self._come, []
-                await self._place_small(come)
+            if len(self._fetched_small) >= _WRITE_BATCH_OBJECTS:
+                fetched, self._fetched_small = self._fetched_small, []
+                await self._place_small(fetched)
 
-    async def _place_small(self, come: Sequence[_Fetched]) -> None:
-        """Write objects in another thread: a file may cost more time there than its GET here."""
+    async def _place_small(self, fetched: Sequence[_Fetched]) -> None:
+        """Write objects in a thread: writing a file may take longer than its GET."""
         loop = asyncio.get_running_loop()
-        doubtful = await loop.run_in_executor(self._writers, self._write_small, come)
+        doubtful = await loop.run_in_executor(self._writers, self._write_small, fetched)
         for info, data in doubtful:
             await self._read_again(info, data)
 
-    def _write_small(self, come: Sequence[_Fetched]) -> list[_Fetched]:
-        """Place objects, but return those whose ETag looks like an MD5 and is another."""
+    def _write_small(self, fetched: Sequence[_Fetched]) -> list[_Fetched]:
+        """Place objects; return those whose ETag looks like an MD5 and differs."""
         doubtful, placed = [], []
-        for info, data in come:
+        for info, data in fetched:
             if self._tags_are_md5 and not _matches_etag(info, data):
                 doubtful.append((info, data))
                 continue
@@ -135,9 +135,9 @@ class ObjectFetcher:
         return doubtful
 
     async def _read_again(self, info: ObjectInfo, data: memoryview) -> None:
-        """Take an object whose second read has the ETag's MD5, or equals the first.
+        """Accept an object whose second read has the ETag's MD5, or equals the first.
 
-        In the second case ETags are something else there, as those of encrypted objects.
+        In the second case the store's ETags are no MD5s, as for encrypted objects.
         """
         again = await self._whole(info)
         if not _matches_etag(info, again):
@@ -169,7 +169,7 @@ class ObjectFetcher:
         self._counts.add(objects=1)
 
     async def _plan_parts(self, infos: Sequence[ObjectInfo], parts: _Parts) -> None:
-        """Hand out the parts that are still to come; a draft is opened when its turn is near."""
+        """Queue the missing parts; each draft is opened only when its parts are queued."""
         loop = asyncio.get_running_loop()
         for info in infos:
             try:
@@ -230,7 +230,7 @@ class ObjectFetcher:
 
 
 def _matches_etag(info: ObjectInfo, data: memoryview) -> bool:
-    """Whether data have the MD5 that an object's ETag says, where that may be one."""
+    """Return whether data match an object's ETag, where that may be an MD5."""
     if not _MD5.fullmatch(info.etag):
         return True
     return hashlib.md5(data, usedforsecurity=False).hexdigest() == info.etag

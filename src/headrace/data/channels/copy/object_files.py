@@ -1,4 +1,4 @@
-"""Object files of the cache: whole ones linked into trees, partial ones, records of contents."""
+"""The object files of the cache: complete ones linked into trees, drafts, records of contents."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from headrace.data.channels.listing import version_of
 from headrace.data.storage import ObjectInfo, safe_url
 
 PART_BYTES = 8 * 2**20
-"""Longer objects are fetched, written and hashed in parts of this size: it is part of a name."""
+"""Longer objects are fetched, written and hashed in parts of this size, which names depend on."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV}
-_FICLONE = 0x40049409  # <linux/fs.h>: the copy shares blocks, where the disk can
+_FICLONE = 0x40049409  # <linux/fs.h>: the copy shares blocks, where the disk supports it
 _READ_ONLY = 0o444
 
 
 def content_name(digests: list[bytes], size_bytes: int) -> str:
-    """Return the name of a content: of one part its SHA-256, of more that of theirs."""
+    """Return the name of a content: the SHA-256 of its one part, or of its parts' SHA-256."""
     if len(digests) == 1:
         return digests[0].hex()
     state = sha256()
@@ -39,9 +39,9 @@ def content_name(digests: list[bytes], size_bytes: int) -> str:
 
 
 def is_unmodified(file: str, size_bytes: int) -> bool:
-    """Whether a file is one that was placed whole, and has not been written to since."""
+    """Return whether a file was placed completely and not written to since."""
     try:
-        status = os.stat(file, follow_symlinks=False)  # noqa: PTH116  (asked of 100,000 files)
+        status = os.stat(file, follow_symlinks=False)  # noqa: PTH116  (called for 100,000 files)
     except OSError:
         return False
     return (
@@ -52,14 +52,14 @@ def is_unmodified(file: str, size_bytes: int) -> bool:
 
 
 class ObjectFiles:
-    """The objects of a cache; any thread of any process may place some at any time."""
+    """The objects of a cache; any thread of any process may add some at any time."""
 
     def __init__(self, folders: CacheDir) -> None:
         self._folders = folders
         self._made: set[str] = set()
 
     def link(self, content: str, size_bytes: int, place: str) -> bool:
-        """Have a file of a content at a place; False where the cache does not hold it whole."""
+        """Link a path to the object of a content; False where the cache lacks it."""
         file = self._folders.object_file(content)
         if not is_unmodified(file, size_bytes):
             return False
@@ -70,15 +70,15 @@ class ObjectFiles:
         return True
 
     def place(self, content: str, data: memoryview, place: str) -> None:
-        """Write a content that is at hand to a place; raises OSError.
+        """Write data to a path and share it as an object; raises OSError.
 
-        It is written where it is to be. Until it is whole it lacks the time that says so, and no
-        tree with it is complete.
+        The file is written in place. Until it is complete it lacks the modification time of
+        complete files, and no tree with it is marked complete.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(place, flags, _READ_ONLY)
-        except FileExistsError:  # half of it, or what somebody has written to
+        except FileExistsError:  # unfinished, or written to later
             os.unlink(place)  # noqa: PTH108
             descriptor = os.open(place, flags, _READ_ONLY)
         try:
@@ -91,14 +91,14 @@ class ObjectFiles:
         self._share(content, size_bytes, place)
 
     def place_draft(self, draft: str, descriptor: int, content: str, place: str) -> None:
-        """Have what was written to a draft at a place; the draft is gone then."""
+        """Move a draft to a path and share it as an object."""
         os.fchmod(descriptor, _READ_ONLY)
         os.utime(descriptor, ns=(UNMODIFIED_NS, UNMODIFIED_NS))
         os.rename(draft, place)  # noqa: PTH104
         self._share(content, os.fstat(descriptor).st_size, place)
 
     def _share(self, content: str, size_bytes: int, place: str) -> None:
-        """Have a file of a tree be an object of the cache, or the object that there is."""
+        """Add a tree's file to the cache as an object, or replace it by the existing object."""
         file = self._folders.object_file(content)
         if content[:2] not in self._made:
             os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120
@@ -106,20 +106,20 @@ class ObjectFiles:
         try:
             os.link(place, file)
         except FileExistsError:
-            if not self.link(content, size_bytes, place):  # somebody has written to it
+            if not self.link(content, size_bytes, place):  # it was written to
                 os.unlink(file)  # noqa: PTH108
                 os.link(place, file)
         except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:  # without links the tree has it to itself
+            if error.errno not in _NO_HARD_LINKS:  # without links only the tree has the file
                 raise
 
     def _link(self, file: str, place: str) -> None:
-        """Link a file to a place, or where a disk can have no more links of it, copy it there."""
-        # Elsewhere: what a killed process leaves must not be found among a channel's files.
+        """Link a file to a path, or copy it where the disk allows no more links."""
+        # In another folder: a killed process must not leave a file among a channel's.
         beside = f"{self._folders.folder}/drafts/link-{uuid4().hex}"
         try:
             os.link(file, place)
-        except FileExistsError:  # whoever reads there finds one or the other
+        except FileExistsError:  # replaced atomically: readers find one or the other
             os.link(file, beside)
             os.replace(beside, place)  # noqa: PTH105
             with suppress(FileNotFoundError):  # one file under both names: rename leaves both
@@ -132,7 +132,7 @@ class ObjectFiles:
 
 
 def _copy(file: str, place: str) -> None:
-    """Copy a file; the copy shares the disk's blocks where it can."""
+    """Copy a file; the copy shares the disk's blocks where possible."""
     with open(file, "rb") as source, open(place, "wb") as copy:  # noqa: PTH123
         try:
             fcntl.ioctl(copy.fileno(), _FICLONE, source.fileno())
@@ -143,28 +143,28 @@ def _copy(file: str, place: str) -> None:
 
 
 class PartialObject:
-    """A file of an object's length, and beside it the SHA-256 of each part that is written.
+    """A draft: a file of an object's length, and beside it the SHA-256 of each written part.
 
-    After a kill the parts whose bytes still have their hash are kept.
+    After a kill the parts whose bytes still match their hash are kept.
 
     Args:
-        folders: The cache's.
-        base: The URL below which the object lies.
+        folders: The cache's folders.
+        base: The URL that the object's path is below.
         info: The object.
 
     Attributes:
         info: The object.
-        file: The file.
-        descriptor: It, open.
-        left: How many parts are still to come, as whoever fetches them counts.
+        file: The draft's path.
+        descriptor: Its open descriptor.
+        left: Number of missing parts, maintained by the fetcher.
     """
 
     def __init__(self, folders: CacheDir, base: str, info: ObjectInfo) -> None:
         self.info = info
         self.left = 0
         state = sha256()
-        named = [safe_url(base), info.path, version_of(info), info.size_bytes]
-        state.update(json.dumps(named).encode())
+        key = [safe_url(base), info.path, version_of(info), info.size_bytes]
+        state.update(json.dumps(key).encode())
         self.file = f"{folders.folder}/drafts/{state.hexdigest()[:32]}"
         self.descriptor = _open_partial(self.file)
         if not _lock_partial(self.descriptor, self.file):  # another job fetches the same object
@@ -172,21 +172,21 @@ class PartialObject:
             self.file += f"-{uuid4().hex}"
             self.descriptor = _open_partial(self.file)
             _lock_partial(self.descriptor, self.file)
-        self._notes = os.open(
+        self._parts_file = os.open(
             f"{self.file}.parts", os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         self._digests: dict[int, bytes] = {}
         self._count = -(-info.size_bytes // PART_BYTES)
-        self._noting = threading.Lock()
+        self._lock = threading.Lock()
 
     def resume(self) -> int:
-        """Keep what an earlier process wrote; return how many bytes that is."""
-        noted = {}
-        for line in os.pread(self._notes, 2**27, 0).splitlines():
+        """Keep the valid parts of an earlier process; return their bytes."""
+        recorded = {}
+        for line in os.pread(self._parts_file, 2**27, 0).splitlines():
             with suppress(ValueError):
                 number, digest = json.loads(line)
-                noted[number] = bytes.fromhex(digest)
-        for number, digest in noted.items():
+                recorded[number] = bytes.fromhex(digest)
+        for number, digest in recorded.items():
             start, length = self.span(number)
             data = os.pread(self.descriptor, length, start)
             if hashlib.sha256(data).digest() == digest:
@@ -195,7 +195,7 @@ class PartialObject:
         return sum(self.span(number)[1] for number in self._digests)
 
     def missing(self) -> list[int]:
-        """Return the parts that are still to come."""
+        """Return the numbers of the missing parts."""
         return [number for number in range(self._count) if number not in self._digests]
 
     def digests(self) -> list[bytes]:
@@ -203,25 +203,25 @@ class PartialObject:
         return [self._digests[number] for number in range(self._count)]
 
     def span(self, number: int) -> tuple[int, int]:
-        """Return where a part begins and how long it is."""
+        """Return the start and length of a part."""
         start = number * PART_BYTES
         return start, min(PART_BYTES, self.info.size_bytes - start)
 
     def write(self, number: int, data: memoryview) -> None:
-        """Write a part, then note it; raises OSError."""
+        """Write a part, then record it; raises OSError."""
         digest = hashlib.sha256(data).digest()
-        at, _ = self.span(number)
+        offset, _ = self.span(number)
         while len(data):
-            written = os.pwrite(self.descriptor, data, at)
-            data, at = data[written:], at + written
-        with self._noting:
-            os.write(self._notes, f"\n{json.dumps([number, digest.hex()])}".encode())
+            written = os.pwrite(self.descriptor, data, offset)
+            data, offset = data[written:], offset + written
+        with self._lock:
+            os.write(self._parts_file, f"\n{json.dumps([number, digest.hex()])}".encode())
             self._digests[number] = digest
 
     def close(self) -> None:
-        """Close it; the file has another name by now."""
+        """Close the draft; its file was renamed."""
         os.unlink(f"{self.file}.parts")  # noqa: PTH108
-        os.close(self._notes)
+        os.close(self._parts_file)
         os.close(self.descriptor)
 
 
@@ -230,7 +230,7 @@ def _open_partial(file: str) -> int:
 
 
 def _lock_partial(descriptor: int, file: str) -> bool:
-    """Lock a file; False where another process has it, or took it away meanwhile."""
+    """Lock a file; False where another process holds it, or has renamed it meanwhile."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.stat(file).st_ino == os.fstat(descriptor).st_ino  # noqa: PTH116
@@ -239,12 +239,12 @@ def _lock_partial(descriptor: int, file: str) -> bool:
 
 
 class ContentRecords:
-    """A file to which any process adds lines; one that a killed process left half is passed over.
+    """A file of contents to which any process appends lines; incomplete lines are skipped.
 
     Args:
-        folders: The cache's.
-        url: The URL below which the objects lie; its secrets are left out.
-        is_read: Whether what it tells is needed; else it is added to alone.
+        folders: The cache's folders.
+        url: The URL that the objects' paths are below; its secrets are left out.
+        is_read: Whether to read it; otherwise it is only appended to.
     """
 
     def __init__(self, folders: CacheDir, url: str, *, is_read: bool = True) -> None:
@@ -256,16 +256,16 @@ class ContentRecords:
         self._descriptor = os.open(self._file, flags, 0o644)
 
     def get(self, info: ObjectInfo) -> str | None:
-        """Return the content of an object; None: it was never fetched."""
+        """Return the content of an object; None if it was never fetched."""
         return self._contents.get((info.path, version_of(info), info.size_bytes))
 
     def add(self, contents: Sequence[tuple[ObjectInfo, str]]) -> None:
-        """Note the contents of objects that are on disk; raises OSError."""
+        """Record the contents of objects that are on disk; raises OSError."""
         lines = []
         for info, content in contents:
             key = (info.path, version_of(info), info.size_bytes)
             self._contents[key] = content
-            # Its own newline comes first, so that half a line of another spoils no whole one.
+            # The newline comes first, so that an incomplete line spoils no complete one.
             lines.append(f"\n{json.dumps([*key, content])}")
         os.write(self._descriptor, "".join(lines).encode())
 

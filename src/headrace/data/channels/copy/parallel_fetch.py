@@ -1,8 +1,8 @@
 """Small objects of a copy, fetched by several processes: one alone is limited by one core.
 
-A small object costs a process half a millisecond of a core or more, so it fetches 2,000 a second
-at most, however many are on their way. `python -m headrace.data.channels.copy.parallel_fetch
---parent PID` gets its share as one line, reports on stdout what has come, and ends with an answer.
+A small object costs a process half a millisecond of a core or more, so it fetches at most 2,000 a
+second, however many are in flight. `python -m headrace.data.channels.copy.parallel_fetch --parent
+PID` reads its share as one line, reports counts on stdout, and ends with an answer.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from headrace.data.channels.sidecar import CopyCounts, become_sidecar, write_ans
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.requests import submit
 
-_LEAST_OBJECTS = 1000  # what a process fetches while another one starts
-_MOST_PROCESSES = 4  # some 5,000 objects a second: what S3 answers below one prefix
+_LEAST_OBJECTS = 1000  # a process fetches as many while another one starts
+_MOST_PROCESSES = 4  # some 5,000 objects a second: S3's limit for one prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchShare:
-    """What one more process fetches.
+    """The objects that one more process fetches.
 
     Attributes:
         base: The URL that the objects' paths are below; may hold secrets.
@@ -57,22 +57,22 @@ class FetchShare:
 
     @classmethod
     def from_json(cls, text: str) -> FetchShare:
-        """Return the share that `to_json` told."""
-        told = json.loads(text)
+        """Return the share that `to_json` wrote."""
+        fields = json.loads(text)
         objects = (
             ObjectInfo(path=path, size_bytes=size_bytes, etag=etag, modified_s=modified_s)
-            for path, size_bytes, etag, modified_s in told["objects"]
+            for path, size_bytes, etag, modified_s in fields["objects"]
         )
-        return cls(**{**told, "objects": tuple(objects)})
+        return cls(**{**fields, "objects": tuple(objects)})
 
 
 def default_processes() -> int:
-    """Return how many processes fetch small objects here: one for two cores, four at most."""
+    """Return the number of processes for small objects: one for two cores, four at most."""
     return max(1, min(_MOST_PROCESSES, usable_cores() // 2))
 
 
 def split_objects(objects: Sequence[ObjectInfo], processes: int) -> list[list[ObjectInfo]]:
-    """Return what each of up to so many processes fetches; the first one has all large objects."""
+    """Split objects among up to `processes` processes; the first one has all large objects."""
     small = [info for info in objects if info.size_bytes <= SMALL_BYTES]
     count = max(1, min(processes, len(small) // _LEAST_OBJECTS))
     shares = [small[number::count] for number in range(count)]
@@ -84,23 +84,23 @@ def split_objects(objects: Sequence[ObjectInfo], processes: int) -> list[list[Ob
 def fetch_in_processes(
     shares: Sequence[FetchShare], counts: CopyCounts
 ) -> Iterator[list[Future[None]]]:
-    """Have each share fetched by a process of its own, and end these with the block.
+    """Fetch each share in a process of its own; leaving the block ends the processes.
 
-    To be called by the main thread: the processes end with the thread that starts them.
+    Call it in the main thread: the processes end with the thread that started them.
 
     Args:
         shares: One for each process.
-        counts: Counts what comes.
+        counts: Counts the objects fetched.
 
     Yields:
-        The work of each; its error is what failed there.
+        A future for each process; its error is the process's.
 
     Raises:
         StorageError: No more processes can be started.
     """
     with ExitStack() as ending:
         pool = ThreadPoolExecutor(max(1, len(shares)), thread_name_prefix="headrace-share")
-        ending.callback(pool.shutdown)  # once the processes have ended: they end its threads' work
+        ending.callback(pool.shutdown)  # after the processes, whose ends end its threads' work
         works = []
         for share in shares:
             process = _start()
@@ -129,18 +129,18 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _follow(process: subprocess.Popen[str], share: FetchShare, counts: CopyCounts) -> None:
-    """Tell a process its share, and count what it tells until it answers."""
+    """Send a process its share, and count its reports until it answers."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         process.stdin.write(f"{share.to_json()}\n")
         process.stdin.flush()
-    except BrokenPipeError:  # it has ended; what it said tells why
+    except BrokenPipeError:  # it has ended; its output says why
         pass
     for line in process.stdout:
-        told = json.loads(line)
-        if isinstance(told, list):
-            objects, size_bytes = told
+        message = json.loads(line)
+        if isinstance(message, list):
+            objects, size_bytes = message
             counts.add(objects=objects, size_bytes=size_bytes)
             continue
         error = ChannelsAnswer.from_json(line).error()
@@ -158,7 +158,7 @@ _REPORT_EVERY_S = 0.2
 
 
 def main() -> None:
-    """Fetch, tell what has come, and answer."""
+    """Fetch a share, report counts, and answer."""
     become_sidecar(int(sys.argv[2]))
     share = FetchShare.from_json(sys.stdin.readline())
     code = 1
@@ -168,7 +168,7 @@ def main() -> None:
     finally:
         if code:
             traceback.print_exc()
-        # At once: leaving in order would take the interpreter apart under the client's threads.
+        # At once: an orderly exit would finalise the interpreter under the client's threads.
         os._exit(code)
 
 
@@ -188,13 +188,15 @@ def _fetch(share: FetchShare) -> None:
     config = StorageConfig(in_flight=MAX_REQUESTS)
     fetcher = ObjectFetcher(share.base, share.tree, folders, known, counts, config)
     work = submit(fetcher.fetch(share.objects))
-    told_objects, told_bytes, is_done = 0, 0, False
+    reported_objects, reported_bytes, is_done = 0, 0, False
     while not is_done:
         is_done = bool(wait([work], timeout=_REPORT_EVERY_S).done)
         objects, size_bytes = counts.fetched, counts.fetched_bytes
-        sys.stdout.write(f"{json.dumps([objects - told_objects, size_bytes - told_bytes])}\n")
+        sys.stdout.write(
+            f"{json.dumps([objects - reported_objects, size_bytes - reported_bytes])}\n"
+        )
         sys.stdout.flush()
-        told_objects, told_bytes = objects, size_bytes
+        reported_objects, reported_bytes = objects, size_bytes
     work.result()
 
 

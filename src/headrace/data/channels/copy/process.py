@@ -1,9 +1,9 @@
 """The sidecar that copies channels, and locks their trees while a job runs.
 
-`python -m headrace.data.channels.copy.process --parent PID` ends with whoever started it. It reads
-a request, one line, and answers with one; then it waits. On "end" it looks whether objects have
-changed since, and says so on stderr; where its input ends it goes at once. It forks nothing, as the
-object-store client does not survive that: what it starts are programs of their own.
+`python -m headrace.data.channels.copy.process --parent PID` ends with its parent. It reads a
+request, one line, and answers with one; then it waits. On "end" it checks whether objects have
+changed since, and reports that on stderr; where its input ends it exits at once. It forks nothing,
+as the object-store client does not survive a fork: its children are programs of their own.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from headrace.data.storage import StorageConfig
 
 
 def main() -> None:
-    """Copy, answer, hold, and look once more."""
+    """Copy the channels, answer, hold their locks until the job ends, and check for changes."""
     become_sidecar(int(sys.argv[2]))
     request = ChannelsRequest.from_json(sys.stdin.readline())
     config = StorageConfig(in_flight=MAX_REQUESTS)
-    held: dict[str, tuple[ChannelRequest, LockedTree]] = {}
+    locked: dict[str, tuple[ChannelRequest, LockedTree]] = {}
     try:
-        for wanted in request.channels:
-            folders = CacheDir(Path(wanted.folder))
+        for channel in request.channels:
+            folders = CacheDir(Path(channel.folder))
             trees = CacheTrees(folders, request.limit_bytes, config)
-            listing = list_channel(wanted, config)
-            held[wanted.name] = wanted, trees.hold(wanted.name, listing)
+            listing = list_channel(channel, config)
+            locked[channel.name] = channel, trees.hold(channel.name, listing)
         answer = ChannelsAnswer(
-            folders={name: str(tree.folder) for name, (_, tree) in held.items()}
+            folders={name: str(tree.folder) for name, (_, tree) in locked.items()}
         )
     except HeadraceError as error:
         answer = ChannelsAnswer.of(error)
     write_answer(answer)
-    told = sys.stdin.readline().strip() if answer.kind is None else ""
-    for wanted, tree in held.values():
-        if told == END:
-            warn_of_changes(wanted, tree.listing, config, read="them as they were before")
+    command = sys.stdin.readline().strip() if answer.kind is None else ""
+    for channel, tree in locked.values():
+        if command == END:
+            warn_of_changes(channel, tree.listing, config, read="them as they were before")
         tree.let_go()
-    # At once: leaving in order would take the interpreter apart under the client's threads.
+    # At once: an orderly exit would finalise the interpreter under the client's threads.
     os._exit(0 if answer.kind is None else 1)
 
 

@@ -1,4 +1,4 @@
-"""Space for a copy on the disk and within the cache's limit, and the eviction of unused trees."""
+"""The space for a copy on the disk and within the cache's limit, by evicting unused trees."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headrace.core.units import format_bytes
 from headrace.data.channels.copy.cache_dir import CacheDir, wait_for_lock
 from headrace.data.channels.sidecar import write_status
 
-_BLOCK_BYTES = 4096  # what a file takes beyond its bytes, at most
+_BLOCK_BYTES = 4096  # most space that a file takes beyond its bytes
 _PATIENCE_S = 300.0
 _DRAFTS_LAST_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceNeed:
-    """What a copy takes.
+    """The space that a copy needs.
 
     Attributes:
-        channel: As the command line names it.
-        size_bytes: Of the whole channel.
-        missing_bytes: Of what has to be fetched.
-        missing_files: How many files that is.
+        channel: The channel as on the command line, for messages.
+        size_bytes: Size of the whole channel.
+        missing_bytes: Bytes to fetch.
+        missing_files: Files to fetch.
     """
 
     channel: str
@@ -38,20 +38,20 @@ class SpaceNeed:
 
     @property
     def disk_bytes(self) -> int:
-        """What has to be fetched takes on the disk."""
+        """The space on disk of the files to fetch."""
         return self.missing_bytes + self.missing_files * _BLOCK_BYTES
 
 
 def make_space(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
-    """Remove trees that no job uses, those used longest ago first, until there is room.
+    """Remove trees that no job uses, the least recently used first, until there is room.
 
     Args:
-        folders: The cache's.
-        need: What is to be fetched.
-        limit_bytes: How much the cache may hold; None: what the disk does.
+        folders: The cache's folders.
+        need: The space needed.
+        limit_bytes: The cache's limit; None for the disk's.
 
     Raises:
-        NoSpaceError: There is too little, whatever is removed.
+        NoSpaceError: Removing all of them is not enough.
     """
     if limit_bytes is not None and need.size_bytes > limit_bytes:
         raise NoSpaceError(
@@ -102,7 +102,7 @@ def _evict(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
 
 
 def remove_tree(folders: CacheDir, identity: str) -> bool:
-    """Remove a tree unless a job uses it or makes it; tell whether it is gone."""
+    """Remove a tree unless a job uses or makes it; return whether it is gone."""
     lock = folders.lock(identity)
     try:
         if not lock.take(alone=True):
@@ -115,7 +115,7 @@ def remove_tree(folders: CacheDir, identity: str) -> bool:
 
 
 def sweep(folders: CacheDir) -> None:
-    """Remove the objects that no tree has any more."""
+    """Remove the objects that are in no tree."""
     for entry in _objects(folders):
         with suppress(OSError):
             if entry.stat(follow_symlinks=False).st_nlink == 1:
@@ -123,7 +123,7 @@ def sweep(folders: CacheDir) -> None:
 
 
 def used_bytes(folders: CacheDir) -> int:
-    """Return what the cache's objects and drafts take on the disk."""
+    """Return the disk space of the cache's objects and drafts."""
     total = 0
     for entry in (*_objects(folders), *os.scandir(folders.folder / "drafts")):
         with suppress(OSError):  # removed meanwhile
@@ -139,7 +139,7 @@ def _shortfall(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> i
 
 
 def _lacks_inodes(folders: CacheDir, need: SpaceNeed) -> bool:
-    status = os.statvfs(folders.folder)  # some file systems count no files, and say 0
+    status = os.statvfs(folders.folder)  # some file systems count no files and report 0
     return status.f_files > 0 and status.f_favail < need.missing_files
 
 
@@ -158,7 +158,7 @@ def _objects(folders: CacheDir) -> Iterator[os.DirEntry[str]]:
 
 
 def _clear_drafts(folders: CacheDir) -> None:
-    """Remove what killed processes left half-written, and nobody has gone on with for a day."""
+    """Remove drafts of killed processes that nobody has continued for a day."""
     oldest = time.time() - _DRAFTS_LAST_S
     for entry in os.scandir(folders.folder / "drafts"):
         with suppress(OSError):

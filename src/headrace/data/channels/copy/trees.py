@@ -1,4 +1,4 @@
-"""Trees of channels in the cache: made, or reused from another job, locked while in use."""
+"""The trees of channels in the cache: made, or reused from another job, locked while in use."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from headrace.data.channels.sidecar import CopyProgress, write_status
 from headrace.data.storage import ObjectInfo, StorageConfig
 from headrace.data.storage.client.requests import submit
 
-_PATIENCE_S = 120.0  # a process that makes a tree shows that it lives every second
+_PATIENCE_S = 120.0  # a process that makes a tree updates its heartbeat every second
 _HEARTBEAT_S = 1.0
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedTree:
-    """A complete tree that nobody removes while it is held.
+    """A complete tree that is locked, so that nobody removes it.
 
     Attributes:
-        folder: Where the channel's files are.
-        listing: What they are of.
-        lock: What holds it.
-        used: The file whose time says when it was last in use.
+        folder: Folder of the channel's files.
+        listing: The channel's objects.
+        lock: Its shared lock.
+        used: The file whose modification time is the last use.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class LockedTree:
     used: Path
 
     def let_go(self) -> None:
-        """Note that it was in use until now, and let go of it."""
+        """Update the time of last use, and release the lock."""
         with suppress(OSError):
             os.utime(self.used)
         self.lock.close()
@@ -58,10 +58,10 @@ class CacheTrees:
     """The trees of a cache.
 
     Args:
-        folders: The cache's.
-        limit_bytes: How much it may hold; None: what the disk does.
-        config: How requests are made.
-        processes: How many fetch small objects at once; None: as the cores allow.
+        folders: The cache's folders.
+        limit_bytes: The cache's limit; None for the disk's.
+        config: The settings of requests.
+        processes: Processes that fetch small objects; None: as many as the cores allow.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class CacheTrees:
         self._processes = processes or default_processes()
 
     def hold(self, name: str, listing: ChannelListing) -> LockedTree:
-        """Return the tree of a listing, made where there is none, and held.
+        """Return the tree of a listing, made if needed, and locked.
 
         Args:
-            name: The channel's.
-            listing: What it has.
+            name: The channel's name.
+            listing: The channel's objects.
 
         Raises:
-            StorageError: An object cannot be had, or the disk cannot take it.
+            StorageError: An object cannot be fetched, or the disk cannot store it.
             UsageError: The disk has no locks.
         """
         for identity in _identities(listing.identity()):
@@ -91,18 +91,19 @@ class CacheTrees:
                     if self._is_intact(identity, listing):
                         return self._held(name, identity, listing, lock)
                     lock.close()
-                    break  # a running job has spoilt it: another one is made beside it
+                    break  # a running job has changed its files: make another tree
                 if not self._is_intact(identity, listing):
                     self._make(name, identity, listing)
-                # Turned into a shared one it may be lost for a moment: then all begins anew.
+                # Converting the lock is not atomic: where another process took it, start again.
                 if lock.take(alone=False) and self._folders.complete(identity).exists():
-                    return self._held(name, identity, listing, lock, said=True)
+                    return self._held(name, identity, listing, lock, has_reported=True)
                 lock.close()
         raise AssertionError
 
     def _lock_exclusively(self, name: str, identity: str, lock: CacheLock) -> bool:
-        """Take a tree's lock alone; False: it is complete, and taken together with others."""
-        complete, beat = self._folders.complete(identity), self._folders.tree(identity) / "beat"
+        """Take a tree's lock exclusively; False where it is complete and now locked shared."""
+        complete = self._folders.complete(identity)
+        heartbeat = self._folders.tree(identity) / "beat"
 
         def is_shared() -> bool:
             return complete.exists() and lock.take(alone=False)
@@ -115,7 +116,7 @@ class CacheTrees:
             first=lambda holder: write_status(
                 f"headrace: channel {name}: {holder} is copying the same; waiting for it\n"
             ),
-            alive=lambda: _modified_s(beat),
+            alive=lambda: _modified_s(heartbeat),
             patience_s=_PATIENCE_S,
             until=is_shared,
         )
@@ -127,18 +128,18 @@ class CacheTrees:
         listing: ChannelListing,
         lock: CacheLock,
         *,
-        said: bool = False,
+        has_reported: bool = False,
     ) -> LockedTree:
         complete = self._folders.complete(identity)
         os.utime(complete)
-        if not said:
+        if not has_reported:
             progress = CopyProgress(name, len(listing.objects), listing.size_bytes)
             progress.end(listing.url)
         folder = self._folders.tree(identity) / "data"
         return LockedTree(folder=folder, listing=listing, lock=lock, used=complete)
 
     def _is_intact(self, identity: str, listing: ChannelListing) -> bool:
-        """Whether a tree is complete, and nobody has written to its files since."""
+        """Return whether a tree is complete, and nobody has written to its files since."""
         if not self._folders.complete(identity).exists():
             return False
         data = self._folders.tree(identity) / "data"
@@ -177,7 +178,7 @@ class CacheTrees:
             raise
         except OSError as error:
             raise disk_error(error, str(data)) from error
-        known.close()  # not after a failure: threads may be writing there, until this process ends
+        known.close()  # not after a failure: threads may still write there
         progress.end(listing.url)
 
     def _fetch(
@@ -185,23 +186,23 @@ class CacheTrees:
         progress: CopyProgress,
     ) -> None:  # fmt: skip
         data, cache = str(tree / "data"), str(self._folders.folder)
-        own, *others = split_objects(missing, self._processes)
+        own_objects, *others = split_objects(missing, self._processes)
         shares = [
             FetchShare(base=base, tree=data, cache=cache, objects=tuple(objects))
             for objects in others
         ]
-        with fetch_in_processes(shares, progress) as works:
+        with fetch_in_processes(shares, progress) as futures:
             fetcher = ObjectFetcher(base, data, self._folders, known, progress, self._config)
-            here = submit(fetcher.fetch(own))
+            own_future = submit(fetcher.fetch(own_objects))
             try:
-                _show_until([*works, here], progress, tree / "beat")
+                _show_until([*futures, own_future], progress, tree / "beat")
             finally:
-                here.cancel()  # where another process failed
+                own_future.cancel()  # needed where another process failed
 
     def _hardlink_known(
         self, listing: ChannelListing, data: Path, known: ContentRecords, progress: CopyProgress
     ) -> list[ObjectInfo]:
-        """Have what is on this host already in the tree; return what is not."""
+        """Link objects that the cache has into the tree; return the missing ones."""
         objects, missing = ObjectFiles(self._folders), []
         for info in listing.objects:
             place = f"{data}/{info.path}"
@@ -227,21 +228,21 @@ def _is_missing(place: str, info: ObjectInfo) -> bool:
     return info.size_bytes > 0 or not Path(place).is_dir()
 
 
-def _show_until(works: Sequence[Future[None]], progress: CopyProgress, beat: Path) -> None:
-    """Wait for works, showing how far they are; each request of theirs has a deadline.
+def _show_until(futures: Sequence[Future[None]], progress: CopyProgress, heartbeat: Path) -> None:
+    """Wait for futures, showing the progress; their requests have deadlines.
 
-    Raises what the first of them raises that fails.
+    Raises the first error of a future.
     """
-    beaten_s = 0.0
+    heartbeat_s = 0.0
     while True:
         now = time.monotonic()
-        if now - beaten_s >= _HEARTBEAT_S:
-            beaten_s = now
-            beat.touch()
+        if now - heartbeat_s >= _HEARTBEAT_S:
+            heartbeat_s = now
+            heartbeat.touch()
         progress.show()
-        done, pending = wait(works, _LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
-        for work in done:
-            work.result()
+        done, pending = wait(futures, _LOOK_EVERY_S, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
         if not pending:
             return
 

@@ -1,4 +1,4 @@
-"""The mount of a URL at a folder for as long as a job lasts, and the cache folder of a mount."""
+"""The mount of a URL at a folder while a job runs, and the mount's cache folder."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from headrace.data.storage.urls import parse_url
 
 
 class MountCache:
-    """Such a folder, held until it is closed, or until this process ends.
+    """The cache folder of a mount, locked until it is closed, or until this process ends.
 
     Args:
-        caches: Where such folders lie; made.
-        url: Of what is mounted.
+        caches: Parent of such folders, created if needed.
+        url: The mounted URL.
 
     Attributes:
-        folder: The folder; one of this mount's own where another mount has the URL's.
+        folder: The folder; a separate one where another mount uses the URL's.
     """
 
     def __init__(self, caches: Path, url: str) -> None:
@@ -51,7 +51,7 @@ class MountCache:
         self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the folder."""
         if self._is_own:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
@@ -60,24 +60,24 @@ class MountCache:
 _UP_S = 60.0
 _END_S = 10.0
 _LOOK_EVERY_S = 0.02
-_AHEAD_SHARE = 0.9  # of the cache: more would push out what was read first
-_LAST_BYTES = 2000  # of what the program said
+_AHEAD_SHARE = 0.9  # of the cache: more would evict the files read first
+_LAST_BYTES = 2000  # of the program's output
 
 
 class Mount:
-    """One such folder.
+    """A URL that a program shows as a folder.
 
     Args:
-        program: What shows it.
-        folder: Where.
-        cache: Where it keeps what was read.
-        ahead_bytes: How much is read ahead of whoever wants it; 0: nothing.
+        program: The FUSE program.
+        folder: The mount point.
+        cache: The program's cache folder.
+        ahead_bytes: How much is read before the script needs it; 0 for none.
 
     Attributes:
-        folder: The same.
+        folder: The mount point.
 
     Raises:
-        NoMountError: The program ended, or showed nothing within a minute.
+        NoMountError: The program ended, or mounted nothing within a minute.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Mount:
     ) -> None:
         self.folder = folder
         self._cache = cache
-        self._ahead: subprocess.Popen[bytes] | None = None
+        self._read_ahead_process: subprocess.Popen[bytes] | None = None
         self._log = folder.with_name(f"{folder.name}.log")
         with self._log.open("wb") as log:
-            # From a thread that lives as long: the program ends with the one that started it.
+            # Call this in a thread that lives as long: the program ends with it.
             self._process = subprocess.Popen(
                 supervised_command(folder, os.getpid(), program.command),
                 stdin=subprocess.DEVNULL,
@@ -100,26 +100,26 @@ class Mount:
         try:
             self._wait(program.name)
             if ahead_bytes > 0:
-                self._ahead = self._read_ahead(ahead_bytes)
+                self._read_ahead_process = self._read_ahead(ahead_bytes)
         except BaseException:
             self._end()
             raise
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes beside it that are children of this one."""
-        ahead = () if self._ahead is None else (self._ahead.pid,)
+        """The processes of the mount that are children of this one."""
+        ahead = () if self._read_ahead_process is None else (self._read_ahead_process.pid,)
         return (self._process.pid, *ahead)
 
     def close(self) -> None:
-        """Take the folder away, whoever still uses it."""
+        """Unmount the folder, even if it is in use."""
         self._end()
         self._cache.close()
 
     def _end(self) -> None:
-        if self._ahead is not None:
-            self._ahead.kill()
-            self._ahead.wait()
+        if self._read_ahead_process is not None:
+            self._read_ahead_process.kill()
+            self._read_ahead_process.wait()
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
@@ -132,42 +132,42 @@ class Mount:
         return subprocess.Popen(
             parent_bound_command(sys.executable, [*own, str(self.folder), str(most_bytes)]),
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl-C is the job's
+            start_new_session=True,  # ctrl-C must only reach the job
         )
 
     def _wait(self, name: str) -> None:
         deadline_s = time.monotonic() + _UP_S
         while not is_mounted(self.folder):
             if self._process.poll() is not None:
-                raise NoMountError(f"{name} ended with {self._process.returncode}: {self._said()}")
+                raise NoMountError(f"{name} ended with {self._process.returncode}: {self._tail()}")
             if time.monotonic() > deadline_s:
-                raise NoMountError(f"{name} showed nothing within {_UP_S:.0f} s: {self._said()}")
+                raise NoMountError(f"{name} showed nothing within {_UP_S:.0f} s: {self._tail()}")
             time.sleep(_LOOK_EVERY_S)
 
-    def _said(self) -> str:
-        said = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip()
-        return said.splitlines()[-1] if said else "it said nothing"
+    def _tail(self) -> str:
+        output = self._log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").strip()
+        return output.splitlines()[-1] if output else "it said nothing"
 
 
 def mount_url(
     url: str, folder: Path, caches: Path, *, cache_bytes: int, reads_ahead: bool = True
 ) -> Mount:
-    """Show a URL as a folder, read only.
+    """Mount a URL as a folder, read only.
 
-    Which program does so, and how it was called, is written beside the folder, as NAME.json; what
-    it says, as NAME.log.
+    The program and its command line are written beside the folder, as NAME.json; its output, as
+    NAME.log.
 
     Args:
-        url: Any of an object store.
-        folder: Where; made, and freed of what a killed job has left there.
-        caches: Where what was read is kept, for later jobs that mount the same. While another one
-            does so, in a folder of this mount's own, as no program shares its cache.
-        cache_bytes: How much of it.
-        reads_ahead: What is likely to be wanted is fetched before anybody asks for it.
+        url: A URL of an object store.
+        folder: The mount point, created if needed; a killed job's mount there is ended.
+        caches: Parent of cache folders, which later jobs with the same URL reuse. While another
+            mount uses the URL's, this one has its own, as no program shares its cache.
+        cache_bytes: Limit of the cache.
+        reads_ahead: Fetch files before the script needs them.
 
     Raises:
         NoMountError: Nothing can be mounted here.
-        UsageError: The URL, or settings of the store, cannot be.
+        UsageError: An invalid URL, or invalid settings of the store.
     """
     unmount(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,9 +176,9 @@ def mount_url(
     reasons = []
     try:
         for program in choose_programs(location, folder, cache.folder, cache_bytes=cache_bytes):
-            told = {"url": location.url, "program": program.name, "command": list(program.command)}
+            info = {"url": location.url, "program": program.name, "command": list(program.command)}
             write_text_atomically(
-                folder.with_name(f"{folder.name}.json"), json.dumps(told, indent=2) + "\n"
+                folder.with_name(f"{folder.name}.json"), json.dumps(info, indent=2) + "\n"
             )
             try:
                 ahead_bytes = int(cache_bytes * _AHEAD_SHARE) if reads_ahead else 0

@@ -1,15 +1,17 @@
 """FUSE programs that mount a URL on this host, and the process that runs one and unmounts.
 
-Mountpoint for S3 and gcsfuse come from the clouds themselves and go first where they are; rclone
-knows all stores. All of them are called so that they stay in the foreground, read only, list once,
-keep what was read on disk, and read ahead.
+Mountpoint for S3 and gcsfuse come from the clouds themselves and are preferred where installed;
+rclone supports all stores. All of them are run in the foreground, read only, list once, cache on
+disk what was read, and read ahead.
 
 `python -m headrace.data.channels.mount.mount_program --parent PID --folder FOLDER -- command...`
-ends when that process does, by SIGTERM, or when the command ends: the program may find its folder
-in use, and leave it behind. Its exit code is the command's.
+ends
+with that process, by SIGTERM, or when the command ends, and then unmounts: the program itself may
+find its folder in use, and leave it mounted. Its exit code is the command's.
 
 Sources: github.com/awslabs/mountpoint-s3 doc/CONFIGURATION.md, docs.cloud.google.com/storage
-"gcsfuse command", rclone.org/commands/rclone_mount and rclone.org/s3.
+    "gcsfuse
+command", rclone.org/commands/rclone_mount and rclone.org/s3.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from headrace.data.storage.urls import Location
 
 _UNMOUNTS = ("fusermount3", "fusermount")
 _DEVICE = Path("/dev/fuse")
-_MOUNTED = Path("/proc/self/mountinfo")  # the fifth field of a line is where; see proc(5)
-_LISTED_S = 24 * 3600  # what was listed is taken to be so for as long
+_MOUNTED = Path("/proc/self/mountinfo")  # the fifth field of a line is the mount point; see proc(5)
+_LISTED_S = 24 * 3600  # listings are cached for as long
 _AHEAD_MIB = 16
-# What reading a file's times would cost a request for each of them.
+# --no-modtime: a file's time would cost a request each.
 _RCLONE = (
     "--read-only", "--vfs-cache-mode=full", f"--vfs-read-ahead={_AHEAD_MIB}Mi",
     "--vfs-read-chunk-size=4Mi", "--vfs-fast-fingerprint", f"--dir-cache-time={_LISTED_S}s",
@@ -44,17 +46,17 @@ _RCLONE = (
 
 
 class NoMountError(HeadraceError):
-    """Nothing can be mounted on this host; the message says why, and what to do."""
+    """Nothing can be mounted on this host; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountProgram:
-    """A program, and how it shows a URL as a folder.
+    """A FUSE program, and its command line to mount a URL.
 
     Attributes:
-        name: The program's.
-        command: Its arguments; no secret is among them.
-        environment: Variables that it has beside this process's; secrets may be.
+        name: The program's name.
+        command: Its arguments, without secrets.
+        environment: Additional environment variables; may contain secrets.
     """
 
     name: str
@@ -65,50 +67,50 @@ class MountProgram:
 def choose_programs(
     location: Location, folder: Path, cache: Path, *, cache_bytes: int
 ) -> list[MountProgram]:
-    """Return what shows a URL as a folder on this host, the best first.
+    """Return the programs that can mount a URL on this host, the best first.
 
     Args:
-        location: What the URL names.
-        folder: Where; it exists and is empty.
-        cache: Where what was read is kept.
-        cache_bytes: How much of it.
+        location: The URL.
+        folder: The mount point; it exists and is empty.
+        cache: The program's cache folder.
+        cache_bytes: Limit of the cache.
 
     Raises:
-        NoMountError: No program is there, or this host has no FUSE.
-        UsageError: Settings of the store that cannot be.
+        NoMountError: No program is installed, or this host has no FUSE.
+        UsageError: Invalid settings of the store.
     """
     if not _DEVICE.exists():
         raise NoMountError(f"this host has no {_DEVICE} (in a container: --device {_DEVICE})")
     if not any(map(shutil.which, _UNMOUNTS)):
         raise NoMountError("this host has no fusermount3 (package fuse3)")
-    ways = _PROGRAMS.get(location.kind, {})
-    if not ways:
+    builders = _PROGRAMS.get(location.kind, {})
+    if not builders:
         raise NoMountError(f"no program shows {location.url} as a folder")
     found = [
-        way(program, location, folder, cache, cache_bytes)
-        for name, way in ways.items()
+        build(program, location, folder, cache, cache_bytes)
+        for name, build in builders.items()
         if (program := _program_path(name)) is not None
     ]
     if not found:
-        raise NoMountError(f"none of {', '.join(ways)} is on this host")
+        raise NoMountError(f"none of {', '.join(builders)} is on this host")
     return found
 
 
 def _program_path(name: str) -> str | None:
-    """Return a program of the user's path, or one that is installed beside this Python."""
+    """Return a program found on PATH, or installed beside this Python."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def is_mounted(folder: Path) -> bool:
-    """Whether something is mounted at a folder, also where its program is gone."""
-    # Not by looking at the folder, which may answer no more.
+    """Return whether something is mounted at a folder, even if its program is gone."""
+    # Without accessing the folder, which may hang.
     place = str(folder.parent.resolve() / folder.name).replace(" ", "\\040")
     lines = _MOUNTED.read_text(errors="surrogateescape").splitlines()
     return any(line.split(" ")[4] == place for line in lines)
 
 
 def unmount(folder: Path) -> None:
-    """End a mount at a folder, where there is one, whoever uses it."""
+    """End a mount at a folder, if there is one, even if it is in use."""
     program = next((found for name in _UNMOUNTS if (found := shutil.which(name))), None)
     if program is not None and is_mounted(folder):
         subprocess.run([program, "-u", "-z", str(folder)], capture_output=True, check=False)
@@ -158,9 +160,9 @@ def _rclone(
 ) -> MountProgram:
     settings = read_settings(location)
     backend, environment = _RCLONES[location.kind](settings)
-    told = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in environment[0])])
+    options = ",".join([backend, *(f"{name}={_quoted(value)}" for name, value in environment[0])])
     command = (
-        program, "mount", f":{told}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
+        program, "mount", f":{options}:{location.root}/{location.prefix}".rstrip("/"), str(folder),
         *_RCLONE, f"--cache-dir={cache}", f"--vfs-cache-max-size={cache_bytes}",
     )  # fmt: skip
     return MountProgram(name="rclone", command=command, environment=environment[1])
@@ -170,35 +172,35 @@ _RemoteOptions = tuple[str, tuple[list[tuple[str, str]], dict[str, str]]]
 
 
 def _rclone_s3(settings: Mapping[str, Any]) -> _RemoteOptions:
-    told = [("env_auth", "false" if settings.get("skip_signature") else "true")]
+    options = [("env_auth", "false" if settings.get("skip_signature") else "true")]
     if "endpoint" in settings:
-        told += [("provider", "Other"), ("endpoint", settings["endpoint"])]
+        options += [("provider", "Other"), ("endpoint", settings["endpoint"])]
     else:
-        told.append(("provider", "AWS"))
+        options.append(("provider", "AWS"))
     if "region" in settings:
-        told.append(("region", settings["region"]))
-    return "s3", (told, _aws_secrets(settings))
+        options.append(("region", settings["region"]))
+    return "s3", (options, _aws_secrets(settings))
 
 
 def _rclone_gs(settings: Mapping[str, Any]) -> _RemoteOptions:
-    told = [("env_auth", "true"), ("bucket_policy_only", "true")]
+    options = [("env_auth", "true"), ("bucket_policy_only", "true")]
     if settings.get("skip_signature"):
-        told = [("anonymous", "true")]
+        options = [("anonymous", "true")]
     if "base_url" in settings:
-        told.append(("endpoint", f"{settings['base_url']}/storage/v1/"))
-    return "gcs", (told, {})
+        options.append(("endpoint", f"{settings['base_url']}/storage/v1/"))
+    return "gcs", (options, {})
 
 
 def _rclone_az(settings: Mapping[str, Any]) -> _RemoteOptions:
-    told = [("env_auth", "true")]
+    options = [("env_auth", "true")]
     if "account_name" in settings:
-        told.append(("account", settings["account_name"]))
+        options.append(("account", settings["account_name"]))
     key = settings.get("account_key")
-    return "azureblob", (told, {"RCLONE_AZUREBLOB_KEY": key} if key else {})
+    return "azureblob", (options, {"RCLONE_AZUREBLOB_KEY": key} if key else {})
 
 
 def _aws_secrets(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys of a profile, which the programs find in variables only."""
+    """Return a profile's keys as variables, the only place where the programs find them."""
     names = {
         "access_key_id": "AWS_ACCESS_KEY_ID",
         "secret_access_key": "AWS_SECRET_ACCESS_KEY",
@@ -208,7 +210,7 @@ def _aws_secrets(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quoted(value: str) -> str:
-    """Return a value of rclone's connection strings: in quotes, as it may hold a colon."""
+    """Quote a value for rclone's connection strings, as it may contain a colon."""
     return '"' + value.replace('"', '""') + '"'
 
 
@@ -228,17 +230,17 @@ _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def supervised_command(folder: Path, parent_pid: int, command: Sequence[str]) -> list[str]:
-    """Return the command line that does so for a command which shows something at a folder."""
+    """Return the command line that runs a mounting command, and unmounts when it ends."""
     own = [sys.executable, "-P", "-m", "headrace.data.channels.mount.mount_program"]
     return [*own, "--parent", str(parent_pid), "--folder", str(folder), "--", *command]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command until it, or whoever asked for it, ends."""
+    """Run the command until it, or the parent, ends; then unmount."""
     end = arguments.index("--")
-    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_END_SIGNALS, signal.SIGCHLD})
-    die_with_parent(int(told["--parent"]), signal.SIGTERM)
+    die_with_parent(int(options["--parent"]), signal.SIGTERM)
     program = subprocess.Popen(
         parent_bound_command(sys.executable, arguments[end + 1 :]), start_new_session=True
     )
@@ -248,7 +250,7 @@ def main(arguments: Sequence[str]) -> int:
             with suppress(subprocess.TimeoutExpired):
                 program.wait(_END_S)
             break
-    unmount(Path(told["--folder"]))
+    unmount(Path(options["--folder"]))
     program.kill()
     return program.wait()
 

@@ -1,8 +1,8 @@
-"""The process that reads files of a mount ahead of the script, so that they are on disk in time.
+"""The process that reads files of a mount ahead of the script, so that they are cached in time.
 
 `python -m headrace.data.channels.mount.read_ahead FOLDER BYTES` reads every file, in the order of
-names and many concurrently, until it has read so many bytes; what caches them is the mount's
-program. A file that cannot be read is left to whoever wants it, who gets the error.
+names and many concurrently, until it has read that many bytes; the mount's program caches them. An
+unreadable file is skipped: the script gets the error when it reads it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-_READERS = 32  # a small object costs one round trip to the store, whatever its size
+_READERS = 32  # a small object costs one round trip, whatever its size
 _PIECE_BYTES = 2**20
 _NICENESS = 10
 
 
 class _ByteBudget:
-    """The bytes that may yet be read."""
+    """The bytes that may still be read."""
 
     def __init__(self, count: int) -> None:
         self._left = count
         self._lock = Lock()
 
     def take(self, count: int) -> bool:
-        """Take some, and return whether there were any."""
+        """Subtract bytes, and return whether any are left."""
         with self._lock:
             self._left -= count
             return self._left > 0
@@ -37,10 +37,10 @@ class _ByteBudget:
 def main(folder: Path, most_bytes: int) -> None:
     """Read the files of a folder."""
     os.nice(_NICENESS)
-    allowance = _ByteBudget(most_bytes)
+    budget = _ByteBudget(most_bytes)
     with ThreadPoolExecutor(_READERS) as readers:
-        for _ in readers.map(lambda file: _read(file, allowance), _files(folder)):
-            if not allowance.take(0):
+        for _ in readers.map(lambda file: _read(file, budget), _files(folder)):
+            if not budget.take(0):
                 readers.shutdown(wait=False, cancel_futures=True)
                 return
 
@@ -51,9 +51,9 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(above) / name for name in sorted(names))
 
 
-def _read(file: Path, allowance: _ByteBudget) -> None:
+def _read(file: Path, budget: _ByteBudget) -> None:
     with suppress(OSError), file.open("rb", buffering=0) as source:
-        while (count := len(source.read(_PIECE_BYTES))) and allowance.take(count):
+        while (count := len(source.read(_PIECE_BYTES))) and budget.take(count):
             pass
 
 

@@ -1,1 +1,1 @@
-"""Channels as named pipes: each epoch's bytes, fetched as they are read, and nothing on disk."""
+"""Channels as named pipes: each epoch's bytes, fetched as they are read, nothing on disk."""

@@ -1,10 +1,10 @@
 """The named pipes of a channel, one an epoch, and the stream of bytes that is written to them.
 
-They are `train_0`, `train_1` and so on, as SageMaker makes them. Whoever opens `train_0` gets the
-channel's bytes up to their end, or closes it before; then `train_1` is for the next epoch (your-
-algorithms-training-algo-running-container.html in docs.aws.amazon.com). Whoever opens `train_0`
-again, as a script that was started anew does, begins again. A pipe has one reader; two would each
-get some of the bytes, so a second one is an error.
+They are `train_0`, `train_1` and so on, as in SageMaker. A reader of `train_0` gets the channel's
+bytes up to their end, or closes it before; then `train_1` is for the next epoch
+(your-algorithms-training-algo-running-container.html in docs.aws.amazon.com). Opening `train_0`
+again, as a restarted script does, starts again. A pipe has one reader; two would each get some of
+the bytes, so a second one is an error.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from headrace.data.storage.store import Part
 
 PIECE_BYTES = 2**23
 _AHEAD_BYTES = 2**26
-_AHEAD_PIECES = 64  # of 100 kB each, 30 ms away, they are 200 MB/s
+_AHEAD_PIECES = 64  # of 100 kB each, at 30 ms latency: 200 MB/s
 _Span = tuple[ObjectInfo, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """Some bytes of an object, on their way.
+    """Some bytes of an object that are being fetched.
 
     Attributes:
-        url: The object's, as it may be told.
+        url: The object's URL, without secrets.
         info: The object, as it was listed.
-        length: How many bytes.
-        part: They.
+        length: Number of bytes.
+        part: The future of the bytes.
     """
 
     url: str
@@ -51,18 +51,18 @@ class StreamPiece:
     part: Future[Part]
 
     def data(self) -> memoryview:
-        """Return them; raises StorageError where they cannot be had, or the object is another."""
+        """Return the bytes; raises StorageError, also where the object has changed."""
         part = self.part.result()
         check_unchanged(self.url, self.info, part.info)
         return memoryview(part.data)
 
 
 class ChannelStream:
-    """All objects of a listing, one behind the other.
+    """The objects of a listing, concatenated.
 
     Args:
         listing: The objects.
-        config: How requests are made.
+        config: The settings of requests.
     """
 
     def __init__(self, listing: ChannelListing, config: StorageConfig) -> None:
@@ -70,7 +70,7 @@ class ChannelStream:
         self._listing = listing
 
     def pieces(self) -> Generator[StreamPiece]:
-        """Yield an epoch's bytes in order; what follows is fetched meanwhile."""
+        """Yield an epoch's bytes in order, fetching ahead."""
         ahead: deque[StreamPiece] = deque()
         ahead_bytes = 0
         try:
@@ -85,7 +85,7 @@ class ChannelStream:
             while ahead:
                 yield ahead.popleft()
         finally:
-            for piece in ahead:  # whoever reads has left
+            for piece in ahead:  # the reader has left
                 piece.part.cancel()
 
     def _spans(self) -> Iterator[_Span]:
@@ -99,13 +99,13 @@ class ChannelStream:
 
 
 def count_readers(descriptor: int, below_pid: int) -> int:
-    """Return how many processes have opened a pipe.
+    """Return the number of processes that have opened a pipe.
 
-    Those that another one of them has started count as that one: they inherited it.
+    A process and its descendants count once: they inherited the pipe.
 
     Args:
-        descriptor: Of the pipe, in this process.
-        below_pid: Whose descendants are looked at.
+        descriptor: The pipe's descriptor in this process.
+        below_pid: Only descendants of this process are examined.
     """
     pipe = _identity(os.fstat(descriptor))
     parents: dict[int, int] = {}
@@ -141,22 +141,22 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-_LOOK_EVERY_S = 0.02  # whether a pipe was opened: no call waits for that and can be stopped
-_READER_EVERY_S = 0.1  # whether whoever reads is still there
-_PIPE_BYTES = 2**20  # what an unprivileged process may ask for, <man 7 pipe>
+_LOOK_EVERY_S = 0.02  # whether a pipe was opened: no interruptible call waits for that
+_READER_EVERY_S = 0.1  # whether the reader still exists
+_PIPE_BYTES = 2**20  # the most that an unprivileged process may request, <man 7 pipe>
 
 
 class EpochPipes:
     """The pipes of one channel.
 
     Args:
-        name: The channel's.
-        folder: Where they lie; it is there.
+        name: The channel's name.
+        folder: The pipes' folder; it exists.
         stream: The channel's bytes.
-        readers_below: The pid of whoever started the script.
+        readers_below: The pid of the process that started the script.
 
     Attributes:
-        name: The channel's.
+        name: The channel's name.
     """
 
     def __init__(self, name: str, folder: Path, stream: ChannelStream, readers_below: int) -> None:
@@ -168,21 +168,21 @@ class EpochPipes:
         self._make(0)
 
     def serve(self) -> NoReturn:
-        """Write epochs for whoever opens their pipes, as long as this process lives.
+        """Write epochs to the readers of their pipes, as long as this process lives.
 
         Raises:
-            StorageError: Bytes cannot be had; the reader does not see an end of the pipe.
+            StorageError: Fetching failed; the reader does not see an end of the pipe.
             UsageError: A pipe has two readers.
         """
         while True:
             epoch, descriptor = self._opened()
             self._path(epoch).unlink(missing_ok=True)
-            self._make(epoch)  # anew: who comes now gets no bytes that are another's
+            self._make(epoch)  # a new pipe: a later reader gets none of this one's bytes
             self._make(epoch + 1)
             self._check_alone(epoch, descriptor)
             if self._write_epoch(descriptor):
                 self._check_alone(epoch, descriptor)
-            os.close(descriptor)  # not where it failed: that would look like the epoch's end
+            os.close(descriptor)  # not after a failure, which would look like the epoch's end
             if self._served > 0:
                 self._path(self._served).unlink(missing_ok=True)
             self._served, self._next = epoch, epoch + 1
@@ -198,25 +198,25 @@ class EpochPipes:
             time.sleep(_LOOK_EVERY_S)
 
     def _waiting(self) -> dict[int, int]:
-        """Return the epochs whose pipes have readers that nobody writes to, with descriptors.
+        """Return the epochs whose pipes have readers but no writer, with descriptors.
 
-        Who gets one must use it or leave it open: closing it would be the epoch's end.
+        The caller must use a descriptor or leave it open: closing it would end the epoch.
         """
-        looked = {each: self._open(self._path(each)) for each in {0, self._served, self._next}}
-        return {each: found for each, found in looked.items() if found is not None}
+        descriptors = {each: self._open(self._path(each)) for each in {0, self._served, self._next}}
+        return {each: found for each, found in descriptors.items() if found is not None}
 
     def _open(self, path: Path) -> int | None:
-        """Return a descriptor to write to a pipe; None: nobody reads it."""
+        """Return a descriptor to write to a pipe; None where nobody reads it."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # ENXIO, or the script has removed it
             return None
-        with suppress(OSError):  # this user has used up what pipes may hold
+        with suppress(OSError):  # this user's limit of pipe memory is reached
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         return descriptor
 
     def _write_epoch(self, descriptor: int) -> bool:
-        """Write an epoch's bytes; return whether its reader was there to the end."""
+        """Write an epoch's bytes; return whether its reader stayed to the end."""
         reader = _PipeReader(descriptor, self._check_nobody_waits)
         pieces = self._stream.pieces()
         try:
@@ -224,20 +224,20 @@ class EpochPipes:
                 reader.write(piece)
             reader.look()
             self._check_nobody_waits()
-        except BrokenPipeError:  # whoever read has closed it: done with this epoch
+        except BrokenPipeError:  # the reader has closed it: the epoch is over
             return False
         finally:
-            pieces.close()  # what was fetched ahead
+            pieces.close()  # cancels fetches ahead
         return True
 
     def _check_nobody_waits(self) -> None:
-        """Raise UsageError where there is another reader than the one that is written to."""
+        """Raise UsageError where another pipe has a waiting reader."""
         others = self._waiting()
         if others:
             raise self._shared(max(others))
 
     def _check_alone(self, epoch: int, descriptor: int) -> None:
-        """Raise UsageError where two processes have opened the very pipe that is written to."""
+        """Raise UsageError where two processes have opened the pipe being written."""
         if count_readers(descriptor, self._readers_below) > 1:
             raise self._shared(epoch)
 
@@ -253,16 +253,16 @@ class EpochPipes:
         return self._folder / f"{self.name}_{epoch}"
 
     def _make(self, epoch: int) -> None:
-        with suppress(FileExistsError):  # somebody may be waiting for it already
+        with suppress(FileExistsError):  # a reader may be waiting for it already
             os.mkfifo(self._path(epoch), 0o600)
 
 
 class _PipeReader:
-    """Whoever has opened a pipe.
+    """The reader of a pipe.
 
     Args:
-        descriptor: Of the pipe; does not block.
-        meanwhile: Called often while it waits; may raise.
+        descriptor: The pipe's non-blocking descriptor.
+        meanwhile: Called every 0.1 s during waits; may raise.
     """
 
     def __init__(self, descriptor: int, meanwhile: Callable[[], None]) -> None:
@@ -271,7 +271,7 @@ class _PipeReader:
         self._poll = select.poll()
 
     def write(self, piece: StreamPiece) -> None:
-        """Write a piece once it has come; raises BrokenPipeError where nobody reads any more."""
+        """Write a piece once it is fetched; raises BrokenPipeError where the reader has gone."""
         self.look()
         while not piece.part.done():
             wait([piece.part], _READER_EVERY_S)
@@ -286,13 +286,13 @@ class _PipeReader:
                 self._meanwhile()
 
     def look(self) -> None:
-        """Raise BrokenPipeError where nobody reads any more."""
-        self._poll.register(self._descriptor, 0)  # POLLERR is always told
+        """Raise BrokenPipeError where the reader has gone."""
+        self._poll.register(self._descriptor, 0)  # POLLERR is always reported
         if self._poll.poll(0):
             raise BrokenPipeError
 
     def _can_write(self) -> bool:
-        """Wait for room in the pipe; raises BrokenPipeError where nobody reads any more."""
+        """Wait for room in the pipe; raises BrokenPipeError where the reader has gone."""
         self.look()
         self._poll.register(self._descriptor, select.POLLOUT)
         return bool(self._poll.poll(_READER_EVERY_S * 1000))

@@ -1,10 +1,10 @@
 """The sidecar that serves channels as pipes while a job runs.
 
-`python -m headrace.data.channels.pipe.process --parent PID` ends with whoever started it. It reads
-a request, one line, looks what there is, and answers with one; on "serve" it makes the pipes,
-answers again, and writes to them until its input ends. Where bytes cannot be had it says why in
+`python -m headrace.data.channels.pipe.process --parent PID` ends with its parent. It reads a
+request, one line, lists the channels, and answers with one; on "serve" it makes the pipes, answers
+again, and writes to them until its input ends. Where fetching fails it reports the reason in
 another line; the pipes stay open then, as their end would look like the epoch's. It forks nothing:
-the object-store client does not survive that.
+the object-store client does not survive a fork.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _MAX_REQUESTS = 128
 
 
 def main() -> None:
-    """Look, answer, and serve."""
+    """List the channels, answer, and serve the pipes."""
     parent = int(sys.argv[2])
     become_sidecar(parent)
     request = ChannelsRequest.from_json(sys.stdin.readline())
     config = StorageConfig(in_flight=_MAX_REQUESTS)
     listings: dict[str, ChannelListing] = {}
     try:
-        for wanted in request.channels:
-            listings[wanted.name] = list_channel(wanted, config)
+        for channel in request.channels:
+            listings[channel.name] = list_channel(channel, config)
         answer = ChannelsAnswer(folders={})
     except HeadraceError as error:
         answer = ChannelsAnswer.of(error)
@@ -41,7 +41,7 @@ def main() -> None:
     if answer.kind is None and sys.stdin.readline().strip() == SERVE:
         _serve(request, listings, config, parent)
         sys.stdin.read()
-    # At once: leaving in order would take the interpreter apart under the client's threads.
+    # At once: an orderly exit would finalise the interpreter under the client's threads.
     os._exit(0 if answer.kind is None else 1)
 
 
@@ -51,14 +51,14 @@ def _serve(
     config: StorageConfig,
     parent: int,
 ) -> None:
-    """Make the pipes and write to each channel's in a thread of its own, or tell why not."""
+    """Make the pipes and write to each channel's in a thread of its own, or report why not."""
     try:
         made = [
             EpochPipes(
-                wanted.name, Path(wanted.folder), ChannelStream(listings[wanted.name], config),
+                channel.name, Path(channel.folder), ChannelStream(listings[channel.name], config),
                 parent,
             )
-            for wanted in request.channels
+            for channel in request.channels
         ]  # fmt: skip
     except (HeadraceError, OSError) as error:
         write_answer(ChannelsAnswer.of(_as_headrace_error(error, "its pipes cannot be made")))
