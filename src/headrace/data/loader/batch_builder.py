@@ -54,7 +54,7 @@ class LoaderSpec:
         batch_size: Samples a batch of an iterable dataset; None for single, uncollated samples.
         drop_last: Drop an iterable dataset's last, smaller batch.
         seed: The loader's seed.
-        epoch: The epoch, where workers start anew each epoch (iterable datasets); otherwise 0.
+        epoch: The epoch, where workers restart each epoch (iterable datasets); otherwise 0.
         worker_init_fn: Called with the worker's number when a worker starts.
         rank: The rank; iterable datasets of different ranks draw differently.
         switches: Settings of libraries that the script changed, for all its processes.

@@ -75,14 +75,14 @@ class DataLoader:
     are the same, bit for bit, for any number of workers, for map-style datasets that draw from
     Python's, NumPy's and torch's global generators.
 
-    Each `iter(loader)` begins the next epoch; the first one after `load_state_dict` goes on where
+    Each `iter(loader)` begins the next epoch; the first one after `load_state_dict` continues where
     the state was taken.
 
     Args:
         dataset: Map-style (`__getitem__`, `__len__`) or iterable; or a Ray Dataset, or an iterator
             of one, whose batches are its columns as a dict of tensors.
         batch_size: Samples a batch on this rank; None yields single samples, uncollated.
-        shuffle: Shuffle anew each epoch.
+        shuffle: Shuffle differently each epoch.
         seed: Decides the order and every sample's random draws.
         num_workers: Worker processes; 0 makes batches inline; "auto" takes this rank's share of
             the host's cores.

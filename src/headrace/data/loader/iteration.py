@@ -133,7 +133,7 @@ class DeviceTransfer:
         self._under_way.append((event, pinned))
         current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
-        # The caching allocator must not hand this memory out while the step's stream reads it.
+        # The caching allocator must not reuse this memory while the step's stream reads it.
         map_tensors(moved, lambda tensor: tensor.record_stream(current))
         return moved
 

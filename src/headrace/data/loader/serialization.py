@@ -120,7 +120,7 @@ def _dump(encoder: type[_Encoder | _CloudEncoder], batch: object, arena: Arena) 
 
 
 def _placed_reference(obj: object, arena: Arena) -> tuple[str, str, tuple[int, ...], int] | None:
-    """Return the reference that stands for `obj` in the structure, or None for a plain object."""
+    """Return the reference that replaces `obj` in the structure, or None for a plain object."""
     if type(obj) is np.ndarray and obj.dtype.kind in "biufcSU" and obj.size:
         obj = _copy_in(arena, "array", obj)
     elif (torch := sys.modules.get("torch")) is not None and type(obj) is torch.Tensor:

@@ -162,7 +162,7 @@ class ShardDataset(NativeDataset):
     """Samples of a packed or indexed dataset, read by range, verified and decoded.
 
     A sample is a dict: its members by extension, decoded (jpg and png to uint8[H, W, C] arrays, cls
-    to int, json to what it holds, txt to str, others to bytes), and "__key__", its name.
+    to int, json to its value, txt to str, others to bytes), and "__key__", its name.
 
     A sample that is damaged (its checksum differs twice, or no decoder accepts it) is replaced by
     another of its shard, always by the same one, and recorded in quarantine.jsonl in the run
@@ -223,13 +223,15 @@ class ShardDataset(NativeDataset):
     def _begin(self) -> None:
         self._reader = SampleReader(self._store, verified=self.verify)
         self._undecoded: frozenset[str] = getattr(self.transform, "wants_bytes", frozenset())
-        if self.verify and self.index.manifest.decoded:  # checksums vouch for whole files
+        if (
+            self.verify and self.index.manifest.decoded
+        ):  # a matching checksum means a decodable file
             self._undecoded |= getattr(self.transform, "takes_bytes", frozenset())
         self._collected: list[Mapping[str, Any]] | None = None
         self._bad = self._seen = 0
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
         return self.index.num_samples
 
     def __getitem__(self, sample: int) -> Any:
@@ -240,21 +242,21 @@ class ShardDataset(NativeDataset):
         return self._load_or_replace(number % len(self))
 
     def __getitems__(self, samples: Sequence[int]) -> list[Any]:
-        """Return several samples; their reads are under way together."""
+        """Return several samples; their reads run concurrently."""
         self.prefetch(samples)
         return [self[sample] for sample in samples]
 
     def prefetch(self, samples: Sequence[int]) -> None:
-        """Begin to read these samples, so that they are there when they are asked for."""
+        """Start the reads of these samples, which will be needed soon."""
         if self.reads_ahead:
-            # Numbers that are none are left for `__getitem__`, which says so.
+            # Invalid numbers are left to `__getitem__`, which reports them.
             count = len(self)
             known = [int(each) % count for each in samples if -count <= int(each) < count]
             self.index.prefetch(known)
             self._reader.begin(self.index.locate(sample) for sample in known)
 
     def reads_under_way(self) -> int:
-        """Return how many of the reads that were begun have not arrived."""
+        """Return the number of started reads that have not arrived."""
         return self._reader.under_way() if self.reads_ahead else 0
 
     def describe(self, sample: int) -> str:
@@ -264,7 +266,7 @@ class ShardDataset(NativeDataset):
 
     @contextmanager
     def collecting_bad(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Hand the records of bad samples met meanwhile to the caller, who writes them down."""
+        """Collect the records of bad samples met inside the context, for the caller to write."""
         records: list[Mapping[str, Any]] = []
         self._collected = records
         try:
@@ -304,7 +306,7 @@ class ShardDataset(NativeDataset):
     def _replacement(self, location: SampleLocation, attempt: int) -> SampleLocation:
         """Return another sample of the same shard, or of the dataset where the shard has only one.
 
-        A function of the sample and the attempt alone, so every rank and every resumed run takes
+        It depends on the sample and the attempt alone, so every rank and every resumed run takes
         the same one.
         """
         size, first = len(self), 0
@@ -340,11 +342,11 @@ class ShardDataset(NativeDataset):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process; a subclass's own attributes go along."""
+        """Return the state without this process's reader and counts, but with subclasses' attributes."""
         own = {"_reader", "_undecoded", "_collected", "_bad", "_seen"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
+        """Restore the state, with a new reader, in another process."""
         self.__dict__.update(state)
         self._begin()

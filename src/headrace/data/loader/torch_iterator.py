@@ -156,7 +156,7 @@ class ExecutorIterator(_BaseDataLoaderIter):
     def _worker_seed(self) -> int:
         """Return the base seed of an iterable dataset's workers, as in torch.
 
-        torch's workers start anew with each epoch, also where they are persistent, and so do their
+        torch's workers restart with each epoch, also where they are persistent, and so do their
         draws.
         """
         if not self._epochs:

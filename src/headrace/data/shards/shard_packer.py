@@ -80,7 +80,7 @@ class PackOptions:
 _THREADS = 16
 _AHEAD_BYTES = 64 * 2**20  # of files whose size is known
 _AHEAD_SAMPLES = 64
-_STORES = 256  # open at once, for tables whose URLs lie in many folders
+_STORES = 256  # open at once, for tables of URLs in many folders
 
 UNREADABLE = (NotFoundError, DeniedError, CorruptError)
 """Errors of a file; other errors are the store's, and end the work.

@@ -274,7 +274,7 @@ class MemoryStore:
                 )
 
     def head(self, path: str) -> ObjectInfo:
-        """Return what is known of an object."""
+        """Return an object's description."""
         info = self._find(path)[1]
         return ObjectInfo(
             path=path, size_bytes=info.size_bytes, etag=info.etag, modified_s=info.modified_s
@@ -300,15 +300,15 @@ class MemoryStore:
         return [self.get_range(path, start, length) for start, length in ranges]
 
     def submit_range(self, path: str, start: int, length: int) -> Future[Buffer]:
-        """Read a range; the future is already done."""
+        """Read a range; the returned future is already done."""
         return done_future(lambda: self.get_range(path, start, length))
 
     def submit_head(self, path: str) -> Future[ObjectInfo]:
-        """Return what is known of an object; the future is already done."""
+        """Describe an object; the returned future is already done."""
         return done_future(lambda: self.head(path))
 
     def submit_part(self, path: str, start: int, length: int) -> Future[Part]:
-        """Read a range up to the object's end; the future is already done."""
+        """Read a range up to the object's end; the returned future is already done."""
         return done_future(
             lambda: Part(data=self.get(path)[start : start + length], info=self.head(path))
         )
@@ -319,7 +319,7 @@ class MemoryStore:
         self._objects[self._location.key(path)] = _stored(path, b"".join(pieces_of(data)))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write an object unless there is one; return whether it was written."""
+        """Write an object unless it exists; return whether it was written."""
         check_path(path)
         stored = _stored(path, data)
         return self._objects.setdefault(self._location.key(path), stored) is stored

@@ -27,7 +27,6 @@ class ColorJitter:
     Brightness, contrast and saturation are affine in (R, G, B), so their product is one 3x4 matrix
     and one pass over the image (30 us for 224x224). Each factor is uniform in [max(0, 1 - x),
     1 + x]; the order of the three is random. Values are clipped once at the end, where torchvision
-    1 + x]; the order of the three is random. Values are clipped once at the end, where torchvision
     clips after each: the two differ only in pixels that leave 0..255 in between. Hue, if any, is
     turned last, uniform in [-hue, hue] of a full circle.
 

@@ -102,7 +102,7 @@ def _evict(folders: CacheDir, need: SpaceNeed, limit_bytes: int | None) -> None:
 
 
 def remove_tree(folders: CacheDir, identity: str) -> bool:
-    """Remove a tree unless a job uses or makes it; return whether it is gone."""
+    """Remove a tree unless a job uses or makes it; return whether it was removed."""
     lock = folders.lock(identity)
     try:
         if not lock.take(alone=True):

@@ -1,1 +1,1 @@
-"""Executors of a loader: whoever makes its batches."""
+"""The executors of a loader, which make its batches, and their protocol."""

@@ -136,7 +136,7 @@ _CLAIMS: WeakKeyDictionary[Executor, object] = WeakKeyDictionary()
 def claim_executor(executor: Executor) -> Callable[[], bool]:
     """Claim an executor; return a function that tells whether another iteration claimed it."""
     claim = _CLAIMS[executor] = object()
-    # At a common garbage collection the entry may be gone first.
+    # When all of it is collected together, the entry may be removed first.
     return lambda: _CLAIMS.get(executor, claim) is not claim
 
 
@@ -145,7 +145,7 @@ def release_executor(executor: Executor, idle: list[Executor] | None) -> None:
 
     Args:
         executor: It has finished its iteration.
-        idle: Kept executors; None where the loader is gone, as that of a `for` line is.
+        idle: Kept executors; None where the loader has died, like one made in a `for` line.
     """
     executor.finish()
     if idle is None or idle:

@@ -2,7 +2,7 @@
 
 Batches are issued in order as tasks. Any worker may take the oldest task that nobody took; a batch
 whose worker died is issued again as a new task, and whichever task of a batch finishes first
-counts. Batches are delivered in order, whatever the order they finish in.
+counts. Batches are delivered in order, though they may finish in any order.
 """
 
 from __future__ import annotations

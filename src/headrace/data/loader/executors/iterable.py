@@ -79,7 +79,7 @@ class IterableExecutor(ProcessExecutor):
         self._waited_for = -1, 0.0, 0.0  # a batch, seconds so far, time of the last check
         self._held_up_s: dict[int, float] = {}  # partition -> how long the script waited for it
         self._reclaim_requested: dict[int, float] = {}  # partition -> when
-        self._reclaimed_partitions: set[int] = set()  # their timeout begins anew
+        self._reclaimed_partitions: set[int] = set()  # the batch timeout starts again
         self._last_progress = 0
 
     def has_room(self) -> bool:
@@ -91,7 +91,7 @@ class IterableExecutor(ProcessExecutor):
     def submit(self, spec: BatchSpec) -> None:
         """Take the spec of the next batch; only when there is room."""
         slot = self._slots.take()
-        assert slot is not None  # the stream asks has_room() first
+        assert slot is not None  # the stream calls has_room() first
         batch = self._submitted
         self._submitted += 1
         self._batch_specs[batch] = replace(spec, place=batch // self.workers)

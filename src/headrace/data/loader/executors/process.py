@@ -141,7 +141,7 @@ class ProcessExecutor:
     def submit(self, spec: BatchSpec) -> None:
         """Take the spec of the next batch; only when there is room."""
         slot = self._slots.take()
-        assert slot is not None  # the stream asks has_room() first
+        assert slot is not None  # the stream calls has_room() first
         batch = self._submitted
         self._submitted += 1
         self._batch_specs[batch] = spec

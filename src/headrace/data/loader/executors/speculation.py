@@ -89,7 +89,7 @@ def is_partition_overdue(
 
 
 _AHEAD = 2
-"""Batches made ahead of a late one, for each that may be open: others go on meanwhile."""
+"""Batches made ahead of a late one, for each open one: other workers continue meanwhile."""
 
 
 class RemoteTasks:

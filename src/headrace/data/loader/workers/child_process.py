@@ -125,7 +125,7 @@ class ChildProcess:
         return report
 
     def end(self) -> None:
-        """Kill it, whatever it does."""
+        """Kill it at once."""
         _LIVE.discard(self)
         self._process.kill()
         self._process.wait()

@@ -4,7 +4,7 @@ The training process is never forked: it has threads, an accelerator, object-sto
 forkserver is started fresh, receives the loader spec, imports its modules once, and forks each
 worker in milliseconds; the workers share its memory. A worker that dies is forked again.
 
-It ends when the loader's end of its control connection closes, whatever ended the loader; the
+It ends when the loader's end of its control connection closes, however the loader ended; the
 kernel ends the workers with it.
 """
 
@@ -49,7 +49,7 @@ class Forkserver:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Answer requests until the loader is gone."""
+        """Answer requests until the loader has ended."""
         while True:
             for ready in wait([self._control, self._wakeup]):
                 if ready is self._control:
@@ -148,7 +148,7 @@ def main(control_descriptor: int, ends_json: str, modules: list[str]) -> None:
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
-    # When the loader is gone, the kernel ends the workers as this process ends.
+    # When the loader has ended, the kernel ends the workers as this process ends.
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         control.send(("imported",))
         Forkserver(control, WorkerDescriptors.from_json(ends_json)).serve()

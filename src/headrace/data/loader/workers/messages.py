@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TASKS_PER_WORKER = 2  # a worker makes one batch and may have the reads of the next one under way
+TASKS_PER_WORKER = 2  # a worker makes one batch and may have started the reads of the next one
 STATUS_COLUMNS = TASKS_PER_WORKER + 1  # its tasks, and the samples done of the current one
 NO_TASK = -1
 

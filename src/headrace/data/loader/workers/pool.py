@@ -274,7 +274,7 @@ class WorkerPool:
                 message = self._answers.recv(64)
             except BlockingIOError:
                 return answers
-            if not message:  # every sender is gone; the forkserver's end is noticed elsewhere
+            if not message:  # every sender has closed; the forkserver's end is noticed elsewhere
                 return answers
             answers.append(AnswerMessage.unpack(message))
 

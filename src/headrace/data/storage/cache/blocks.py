@@ -9,7 +9,7 @@ truncated by a crash, or damaged, fails its checks and counts as missing.
     FOLDER/ab/...    block files; a file's modification time is that of its last use
 
 The count may exceed the truth (a killed process wrote less than it took), but is never far below: a
-process takes space in advance, and each eviction counts anew.
+process takes space in advance, and each eviction counts again.
 """
 
 from __future__ import annotations
