@@ -335,15 +335,15 @@ class Checkpointer:
         """Yield the folder with a checkpoint's verified files, shared by the ranks of a host."""
         folder = f"{step_folder(commit.step)}/{commit.save}"
         if self._local is not None:
-            here = _ranks_of_host()
-            share = commit.files[here.index(this_rank()) :: len(here)]
+            host_ranks = _ranks_of_host()
+            share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
             on_all_ranks(lambda: self._fetch(share, folder, None))
             yield self._local / folder
             return
         with scratch_folder() as scratch:
-            here = _ranks_of_host()
-            shared = Path(gather_values(lambda: str(scratch))[here[0]])
-            share = commit.files[here.index(this_rank()) :: len(here)]
+            host_ranks = _ranks_of_host()
+            shared = Path(gather_values(lambda: str(scratch))[host_ranks[0]])
+            share = commit.files[host_ranks.index(this_rank()) :: len(host_ranks)]
             on_all_ranks(lambda: self._fetch(share, folder, shared))
             yield shared
             on_all_ranks(lambda: None)  # the folder goes once nobody reads it any more

@@ -158,7 +158,7 @@ class _Resolver:
         self._limit = parse_cache_limit(options.cache_limit) if options.cache_limit else None
         self._places: dict[str, str] = {}
         self._mounts = ChannelMounts(folder / "mounts", self._limit)
-        self._held: list[ActiveChannels] = [self._mounts]
+        self._active: list[ActiveChannels] = [self._mounts]
         self._mounted: list[ChannelRequest] = []
         self._copied: list[ChannelRequest] = []
         self._streamed: list[ChannelRequest] = []
@@ -187,21 +187,21 @@ class _Resolver:
         """Copy the channels that are copied, and return all channels."""
         piped = None
         if self._mounted:
-            self._held.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
+            self._active.append(ChannelChangeWatch(ChannelsRequest(channels=tuple(self._mounted))))
         if self._streamed:
             piped = ChannelPipes(ChannelsRequest(channels=tuple(self._streamed)))
-            self._held.append(piped)
+            self._active.append(piped)
             piped.look()
         if self._copied:
             request = ChannelsRequest(channels=tuple(self._copied), limit_bytes=self._limit)
             copies = ChannelCopies(request)
-            self._held.append(copies)
+            self._active.append(copies)
             self._places |= {name: str(path) for name, path in copies.make().items()}
-        return ResolvedChannels(places=self._places, held=tuple(self._held), piped=piped)
+        return ResolvedChannels(places=self._places, held=tuple(self._active), piped=piped)
 
     def give_up(self) -> None:
         """Release what was resolved, after a failure."""
-        for each in self._held:
+        for each in self._active:
             each.end(_STOPPED_CODE)
 
 

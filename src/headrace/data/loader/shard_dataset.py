@@ -342,7 +342,7 @@ class ShardDataset(NativeDataset):
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without this process's reader and counts, but with subclasses' attributes."""
+        """Return the state without this process's reader and counts; subclasses' fields stay."""
         own = {"_reader", "_undecoded", "_collected", "_bad", "_seen"}
         return {name: value for name, value in self.__dict__.items() if name not in own}
 

@@ -93,7 +93,7 @@ class ShardRecord:
 
     def to_bytes(self) -> bytes:
         """Return the record as an Arrow IPC stream."""
-        about = {
+        fields = {
             "number": self.number,
             "name": self.name,
             "size_bytes": self.size_bytes,
@@ -104,7 +104,7 @@ class ShardRecord:
             "digest": self.digest,
             "kinds": dict(self.kinds),
         }
-        schema = self.batch.schema.with_metadata({_KEY: json.dumps(about).encode()})
+        schema = self.batch.schema.with_metadata({_KEY: json.dumps(fields).encode()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(self.batch)
@@ -115,10 +115,10 @@ class ShardRecord:
         """Read a record; raises DatasetError, naming `where`, if it is damaged."""
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-                about: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
+                fields: dict[str, Any] = json.loads((reader.schema.metadata or {})[_KEY])
                 batch = reader.read_next_batch()
-            bad = tuple(BadFile(**bad) for bad in about.pop("bad"))
-            record = cls(bad=bad, batch=batch, **about)
+            bad = tuple(BadFile(**bad) for bad in fields.pop("bad"))
+            record = cls(bad=bad, batch=batch, **fields)
         except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError, StopIteration) as error:
             raise DatasetError(
                 f"{where} is no record of a finished shard ({error}). Delete the destination and "

@@ -116,19 +116,19 @@ class ObjectFiles:
     def _link(self, file: str, place: str) -> None:
         """Link a file to a path, or copy it where the disk allows no more links."""
         # In another folder: a killed process must not leave a file among a channel's.
-        beside = f"{self._folders.folder}/drafts/link-{uuid4().hex}"
+        temporary = f"{self._folders.folder}/drafts/link-{uuid4().hex}"
         try:
             os.link(file, place)
         except FileExistsError:  # replaced atomically: readers find one or the other
-            os.link(file, beside)
-            os.replace(beside, place)  # noqa: PTH105
+            os.link(file, temporary)
+            os.replace(temporary, place)  # noqa: PTH105
             with suppress(FileNotFoundError):  # one file under both names: rename leaves both
-                os.unlink(beside)  # noqa: PTH108
+                os.unlink(temporary)  # noqa: PTH108
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
                 raise
-            _copy(file, beside)
-            os.replace(beside, place)  # noqa: PTH105
+            _copy(file, temporary)
+            os.replace(temporary, place)  # noqa: PTH105
 
 
 def _copy(file: str, place: str) -> None:

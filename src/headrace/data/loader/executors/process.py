@@ -314,8 +314,8 @@ class ProcessExecutor:
         held = set().union(*self._worker_pool.assigned_tasks().values())
         unseen = self._dispatch.unseen(held, none_waiting=self._worker_pool.none_waiting())
         self._take_in(*self._worker_pool.wait(0))
-        here = self._dispatch.open_numbers() - self._remote_tasks.numbers.keys()
-        unseen &= here
+        local_tasks = self._dispatch.open_numbers() - self._remote_tasks.numbers.keys()
+        unseen &= local_tasks
         if unseen & self._missing:
             # Remote workers' answers are thrown away, too: they restart as well.
             self._remote_tasks.forget()

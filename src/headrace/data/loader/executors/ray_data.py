@@ -335,7 +335,7 @@ class _BatchThread:
     def __init__(self, batches: Iterator[Any], collate: Callable[[Any], Any]) -> None:
         self._batches = batches
         self._collate = collate
-        self._wanted = threading.Semaphore(2)  # one for the script, one ahead
+        self._permits = threading.Semaphore(2)  # one for the script, one ahead
         self._stopped = False
         self._taken: queue.SimpleQueue[tuple[int, Any] | BatchFailure | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="headrace-ray", daemon=True)
@@ -344,18 +344,18 @@ class _BatchThread:
     def take(self, timeout_s: float) -> tuple[int, Any] | BatchFailure | None:
         """Return a batch and its rows, a failure, or None at the end; raises Empty."""
         taken = self._taken.get(timeout=timeout_s)
-        self._wanted.release()
+        self._permits.release()
         return taken
 
     def leave(self) -> None:
         """Stop, and release Ray's iterator."""
         self._stopped = True
-        self._wanted.release()
+        self._permits.release()
         self._thread.join(_STOP_TIMEOUT_S)  # one that is stuck in Ray ends with the process
 
     def _run(self) -> None:
         try:
-            while self._wanted.acquire() and not self._stopped:
+            while self._permits.acquire() and not self._stopped:
                 columns = next(self._batches, None)
                 if columns is None:
                     break

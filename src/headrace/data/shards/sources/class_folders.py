@@ -138,9 +138,9 @@ class _Listing:
             )
         if not self.sizes:
             examples = ", ".join(self.ignored.examples)
-            beside = f"; it holds {self.ignored.count} other files ({examples})"
+            others = f"; it holds {self.ignored.count} other files ({examples})"
             raise DatasetError(
-                f"{url} holds no images{beside if examples else ', or does not exist'}. Expected "
+                f"{url} holds no images{others if examples else ', or does not exist'}. Expected "
                 "folder/class/image.jpg; for images with masks give --image-glob and --mask-glob."
             )
         if self.classes and self._loose:

@@ -100,8 +100,8 @@ async def part_of(store: ObjectStore, key: str, start: int, length: int) -> Part
     end = min(end, result.meta["size"])
     data = memoryview(await result.bytes_async())
     if result.range != (start, end) and end > start:
-        came = f"{result.range[0]}..{result.range[1]}"
-        raise WrongAnswerError(f"bytes {start}..{end} were asked for and {came} came")
+        received = f"{result.range[0]}..{result.range[1]}"
+        raise WrongAnswerError(f"bytes {start}..{end} were asked for and {received} came")
     return Part(data=checked_range(data, end - start), info=info_of(result.meta))
 
 
