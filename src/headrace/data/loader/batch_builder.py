@@ -57,7 +57,7 @@ class LoaderSpec:
         epoch: The epoch, where workers restart each epoch (iterable datasets); otherwise 0.
         worker_init_fn: Called with the worker's number when a worker starts.
         rank: The rank; iterable datasets of different ranks draw differently.
-        switches: Settings of libraries that the script changed, for all its processes.
+        switches: The script's settings of libraries; see `library_settings`.
         torch_seed: The base seed of a torch DataLoader, whose workers seed their generators as
             torch does; None for our own loader.
     """
@@ -238,8 +238,8 @@ class BatchBuilder:
     def _pass_over_until(self, place: int) -> None:
         """Skip to a batch, past those of this partition that another worker has made.
 
-        All of them were made: a failure when a batch was first made ends its partition's moves. So
-        an error here is a new one, and later batches would be lost or delivered twice.
+        All of them were made before: a partition in which a batch failed is never moved. So an error
+        here is a new one, and later batches would be lost or delivered twice.
         """
         if place < self._place or self._has_lost_place:
             raise LoaderError(

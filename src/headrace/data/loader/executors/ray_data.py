@@ -45,7 +45,7 @@ _TENSOR_KINDS = "biufc"  # NumPy's kinds that torch has, too: bool, int, uint, f
 
 
 def is_ray_dataset(dataset: Any) -> bool:
-    """Whether a dataset is a `ray.data.Dataset` or a `ray.data.DataIterator`."""
+    """Return whether a dataset is a `ray.data.Dataset` or a `ray.data.DataIterator`."""
     return _is_whole(dataset) or _has_class(dataset, "ray.data.iterator", "DataIterator")
 
 
