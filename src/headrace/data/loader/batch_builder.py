@@ -238,8 +238,8 @@ class BatchBuilder:
     def _pass_over_until(self, place: int) -> None:
         """Skip to a batch, past those of this partition that another worker has made.
 
-        All of them were made before: a partition in which a batch failed is never moved. So an error
-        here is a new one, and later batches would be lost or delivered twice.
+        All of them were made before: a partition in which a batch failed is never moved. So an
+        error here is a new one, and later batches would be lost or delivered twice.
         """
         if place < self._place or self._has_lost_place:
             raise LoaderError(
