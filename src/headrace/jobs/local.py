@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -217,8 +218,20 @@ def _describe(job: DirectJob, script: str) -> int:
     return describe_direct_job(job, script, torch.accelerator.device_count())
 
 
+_DEVICE_FILES = (
+    "nvidia[0-9]*", "nvhost*", "nvmap",  # NVIDIA: cards, Jetson
+    "dxg",  # within Windows
+    "kfd", "dri/renderD*",  # AMD, Intel
+    "accel*", "davinci*", "hl*", "mlu*", "neuron*",
+)  # fmt: skip
+"""Files in /dev by which Linux shows accelerators. A host without any of them has no device, and
+needs no torch to say so: its import takes one to three seconds."""
+
+
 def _count_devices() -> int:
     """Return how many devices this host has, asked in another process: torch starts threads."""
-    asked = "import torch; print(torch.accelerator.device_count())"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).stdout
-    return int(told) if told.strip().isdigit() else 0
+    if not any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES):
+        return 0
+    code = "import torch; print(torch.accelerator.device_count())"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stdout
+    return int(printed) if printed.strip().isdigit() else 0
