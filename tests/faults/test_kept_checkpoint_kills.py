@@ -51,7 +51,7 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
     with started(tmp_path, *flags, "train.py", "1.2") as job:
         kept = RemoteCopy(s3_url, print)
         _steps(tmp_path, chosen.randint(1, 2))
-        keepers = [pid for pid in descendants(job.pid) if b"uploads.keeper" in _command(pid)]
+        keepers = [pid for pid in descendants(job.pid) if b"sync.sync_process" in _command(pid)]
         for pid in keepers:  # another takes over
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: kept.newest().files, "something is kept")
@@ -83,7 +83,7 @@ def test_on_the_same_disk_a_job_goes_on_from_the_last_checkpoint_whatever_ended_
                 job.terminate()
             else:
                 for pid in (job.pid, *descendants(job.pid)):
-                    if end == "kill -9, everything" or b"uploads.keeper" not in _command(pid):
+                    if end == "kill -9, everything" or b"sync.sync_process" not in _command(pid):
                         with suppress(ProcessLookupError):
                             os.kill(pid, signal.SIGKILL)
             job.wait(DEADLINE_S)
