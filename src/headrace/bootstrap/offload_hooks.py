@@ -114,13 +114,8 @@ def _hook_headrace(module: ModuleType, hosts_file: Path) -> None:
 def _remote_partitions_of(loader: Any, hosts_file: Path) -> int:
     """Return how many partitions of our own loader's iterable dataset offload servers have."""
     is_given = loader._executor_given is not None  # noqa: SLF001 - as above; the user's own
-    is_excluded = getattr(loader, _EXCLUDED, False)
-    if (
-        is_given
-        or is_excluded
-        or loader.is_ray_dataset
-        or loader.num_workers < _MIN_SHARING_WORKERS
-    ):
+    excluded = getattr(loader, _EXCLUDED, False)
+    if is_given or excluded or loader.is_ray_dataset or loader.num_workers < _MIN_SHARING_WORKERS:
         return 0
     return _partitions(hosts_file, loader.world.size)
 

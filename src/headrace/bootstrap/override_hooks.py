@@ -135,7 +135,7 @@ def prepare_overrides() -> None:
 def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
     original = module.DataLoader.__init__
     signature = inspect.signature(original)
-    default_workers = signature.parameters["num_workers"].default
+    default = signature.parameters["num_workers"].default
 
     @functools.wraps(original)
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -148,7 +148,7 @@ def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
         if applied:
             wanted: dict[str, Any] = {each.name: each.value for each in applied}
             given = dict(bound.arguments)
-            bound.arguments.update(_consistent(wanted, given, default_workers))
+            bound.arguments.update(_consistent(wanted, given, default))
             args, kwargs = bound.args[1:], bound.kwargs
         original(loader, *args, **kwargs)
         _record_applied(applied)
@@ -156,25 +156,21 @@ def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
     module.DataLoader.__init__ = __init__
 
 
-def _consistent(
-    wanted: dict[str, Any], given: dict[str, Any], default_workers: object
-) -> dict[str, Any]:
+def _consistent(wanted: dict[str, Any], given: dict[str, Any], default: object) -> dict[str, Any]:
     """Return the arguments to change; without workers, reset those that need workers.
 
     Args:
         wanted: The overrides.
         given: The script's arguments.
-        default_workers: The loader's default number of workers.
+        default: The loader's default number of workers.
     """
     if "prefetch_factor" in wanted and "prefetch_batches" in given:  # Headrace's loader has both
         wanted = {**wanted, "prefetch_batches": None}
-    workers = wanted.get("num_workers", given.get("num_workers", default_workers))
+    workers = wanted.get("num_workers", given.get("num_workers", default))
     if workers:
         return wanted
-    without_workers = {
-        name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}
-    }
-    return {**wanted, **without_workers}
+    unneeded = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
+    return {**wanted, **unneeded}
 
 
 def _record_applied(applied: Sequence[Override]) -> None:

@@ -64,16 +64,14 @@ def _env(
             "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "
             "another contract."
         )
-    preview = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
+    shown = preview_environment(options, groups, host=host, job=name, script=script, cores=cores)
     if json:
-        typer.echo(
-            json_format.dumps({"variables": preview.variables, "arguments": preview.arguments})
-        )
+        typer.echo(json_format.dumps({"variables": shown.variables, "arguments": shown.arguments}))
         return
-    typer.echo(f"# {preview.host}, of {', '.join(preview.hosts)}")
-    for variable, value in sorted(preview.variables.items()):
+    typer.echo(f"# {shown.host}, of {', '.join(shown.hosts)}")
+    for variable, value in sorted(shown.variables.items()):
         typer.echo(f"{variable}={shlex.quote(value)}")
-    typer.echo(f"# arguments: {shlex.join(preview.arguments)}")
+    typer.echo(f"# arguments: {shlex.join(shown.arguments)}")
 
 
 _JOIN_HELP = """Make one cluster of a job's hosts, and run a script on it; on every host alike.

@@ -169,42 +169,43 @@ def print_ranks(
     print_forecast(forecast, console or Console(highlight=False))
 
 
-def print_forecast(told: ScalingForecast, console: Console) -> None:
+def print_forecast(forecast: ScalingForecast, console: Console) -> None:
     """Print a run as measured, with another number of ranks, and what would help then.
 
     Args:
-        told: The forecast.
+        forecast: The forecast.
         console: The console.
     """
-    then = told.then
+    then = forecast.then
     console.print(
-        f"[bold]At {_ranks(then.ranks)}: {_rate(told, then)}, "
+        f"[bold]At {_ranks(then.ranks)}: {_rate(forecast, then)}, "
         f"scaling efficiency {_percent(then.efficiency)}, "
         f"data wait {_percent(then.wait_share)}.[/bold]"
     )
     console.print(
-        f"Measured at {_ranks(told.now.ranks)}: {_rate(told, told.now, interval=False)}, "
-        f"data wait {told.now.wait_share.value:.0%}."
+        f"Measured at {_ranks(forecast.now.ranks)}: "
+        f"{_rate(forecast, forecast.now, interval=False)}, "
+        f"data wait {forecast.now.wait_share.value:.0%}."
     )
     console.print(
-        f"[dim]A batch takes {told.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
-        f"{told.cores:g} cores. {_NOT_COUNTED}[/dim]"
+        f"[dim]A batch takes {forecast.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
+        f"{forecast.cores:g} cores. {_NOT_COUNTED}[/dim]"
     )
-    if told.spins:
+    if forecast.spins:
         factor = then.spin_factor
         console.print(
             "[yellow]The workers' threads will outnumber the cores, and may spin while they wait "
             f"for each other: {factor.value:.1f} ({factor.low:.0f} to {factor.high:.0f}) times the "
             "CPU for a batch.[/yellow]"
         )
-    if told.foreign_cores >= _HIGH_SHARE * told.cores:
+    if forecast.foreign_cores >= _HIGH_SHARE * forecast.cores:
         console.print(
-            f"[yellow]Other processes used {told.foreign_cores:.1f} of the cores meanwhile, which "
-            "changed what was measured: repeat the run without them to rely on this.[/yellow]"
+            f"[yellow]Other processes used {forecast.foreign_cores:.1f} of the cores meanwhile, "
+            "which changed what was measured: repeat the run without them to rely on this.[/yellow]"
         )
-    if told.remedies:
+    if forecast.remedies:
         console.print(f"\nWhat would help at {_ranks(then.ranks)}:")
-    for remedy in told.remedies:
+    for remedy in forecast.remedies:
         print_remedy(console, remedy)
 
 

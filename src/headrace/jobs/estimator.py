@@ -269,12 +269,12 @@ class Estimator:
             UsageError: An invalid value; nothing has run.
             LaunchError: The job failed; the message ends with its last output.
         """
-        run_command = self._run_command(inputs, experiment_config)
-        for note in run_command.notes:
+        command = self._run_command(inputs, experiment_config)
+        for note in command.notes:
             print_status(f"headrace: {note}\n")
         self.latest_run = None
         self.latest_run = run = _start_run(
-            run_command, job_name or self._job.job_name, run_stem(self._given), tied=wait,
+            command, job_name or self._job.job_name, run_stem(self._given), tied=wait,
             folder=self._folder(),
         )  # fmt: skip
         if not wait:
@@ -293,10 +293,10 @@ class Estimator:
         Raises:
             UsageError: An invalid value.
         """
-        run_command = self._run_command(inputs, None)
+        command = self._run_command(inputs, None)
         result = subprocess.run(
-            [*_HEADRACE, *run_command.flags, "--dry-run", run_command.script],
-            env=env.child_environment(run_command.variables),
+            [*_HEADRACE, *command.flags, "--dry-run", command.script],
+            env=env.child_environment(command.variables),
             cwd=self._folder(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -333,19 +333,19 @@ class Estimator:
         *,
         deep_s: float | None = None,
     ) -> None:
-        """Change how the latest run is recorded while it runs; run.json has what was asked.
+        """Change how the latest run is recorded while it runs; run.json records the change.
 
         Args:
-            rules: Rules of SageMaker Debugger's that are checked, too, when it has ended.
+            rules: Further SageMaker Debugger rules, which are checked when the run has ended.
             system_monitor_interval_millis: Milliseconds between samples of the system.
-            s3_output_path: SageMaker's; what is recorded lies in the run's folder.
-            framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
-            disable_framework_metrics: Look closer no more; steps are recorded as usual.
-            deep_s: Look closer for so many seconds, and trace a few steps.
+            s3_output_path: SageMaker's; the records are in the run folder.
+            framework_profile_params: FrameworkProfile: record in depth for its duration or 20 s.
+            disable_framework_metrics: End the recording in depth; steps are recorded as usual.
+            deep_s: Record in depth for this many seconds, and trace a few steps.
 
         Raises:
-            UsageError: Nothing is to change, or a value cannot be.
-            RecordsError: It does not run, or is not recorded.
+            UsageError: Nothing is to change, or a value is invalid.
+            RecordsError: The run is not running, or is not recorded.
         """
         ProfilerUpdate(
             rules=rules,
@@ -404,19 +404,17 @@ _HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
 
 
 def _start_run(
-    run_command: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
+    started: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
 ) -> RunHandle:
     run = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(run.attempts())
     run.check_free()
-    command = [*_HEADRACE, f"--run-dir={run.path}", *run_command.flags, run_command.script]
+    command = [*_HEADRACE, f"--run-dir={run.path}", *started.flags, started.script]
     with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             parent_bound_command(sys.executable, command) if tied else command,
-            env=env.child_environment(
-                {**run_command.variables, env.JOB_REQUEST.name: run_command.asked}
-            ),
+            env=env.child_environment({**started.variables, env.JOB_REQUEST.name: started.asked}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

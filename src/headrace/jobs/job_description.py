@@ -160,7 +160,7 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
 
 def _contracts(contracts: str | Sequence[str]) -> tuple[str, ...]:
     names = contracts.split(",") if isinstance(contracts, str) else contracts
-    return tuple(name.strip() for name in names)  # `--contract` says which there are
+    return tuple(name.strip() for name in names)  # checked by `--contract`
 
 
 def _hosts(asked: Mapping[str, Any], ranks: RanksSpec | None, where: str) -> HostsSpec:
@@ -191,10 +191,8 @@ def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceG
         return groups
     count, kind = asked.get("instance_count", 1), asked.get("instance_type", LOCAL_TYPES[0])
     contracts = _contracts(asked.get("contract", "sagemaker"))
-    use_sagemaker_name = engine == "local" and any(
-        each.startswith("sagemaker") for each in contracts
-    )
-    only = InstanceGroup(_ONLY_GROUP if use_sagemaker_name else DEFAULT_GROUP, kind, count)
+    is_sagemaker = engine == "local" and any(each.startswith("sagemaker") for each in contracts)
+    only = InstanceGroup(_ONLY_GROUP if is_sagemaker else DEFAULT_GROUP, kind, count)
     return [] if engine == "local" and count == 1 and kind in LOCAL_TYPES else [only]
 
 

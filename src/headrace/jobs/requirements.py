@@ -38,26 +38,26 @@ def code_folder(job: TorchrunJob) -> Path:
     return Path() if args.module or args.no_python else Path(args.training_script).parent
 
 
-def find_requirements(told: str | None, beside: Path | None) -> Path | None:
+def find_requirements(given: str | None, code: Path | None) -> Path | None:
     """Return the file to install; None: nothing is installed.
 
     Args:
-        told: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
-        beside: The code folder; None: not searched.
+        given: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
+        code: The code folder; None: not searched.
 
     Raises:
         UsageError: There is no such file.
     """
-    if told == _NONE:
+    if given == _NONE:
         return None
-    if told is None:
-        is_there = beside is not None and (beside / _DEFAULT_FILE).is_file()
-        return _normalized(beside / _DEFAULT_FILE) if beside is not None and is_there else None
-    if not Path(told).is_file():
+    if given is None:
+        is_there = code is not None and (code / _DEFAULT_FILE).is_file()
+        return _normalized(code / _DEFAULT_FILE) if code is not None and is_there else None
+    if not Path(given).is_file():
         raise UsageError(
-            f"--requirements {told}: there is no such file in {Path.cwd()}. Name one, or `none`."
+            f"--requirements {given}: there is no such file in {Path.cwd()}. Name one, or `none`."
         )
-    return _normalized(Path(told))
+    return _normalized(Path(given))
 
 
 def _normalized(file: Path) -> Path:

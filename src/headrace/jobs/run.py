@@ -76,7 +76,7 @@ def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
         child = subprocess.Popen(
             [*command, "--parent", str(os.getpid()), "--announce", str(write_fd), "--", *argv],
             pass_fds=[write_fd],
-            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+            start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
         os.close(write_fd)
         returncode = wait_for(

@@ -28,7 +28,7 @@ State = Literal["InProgress", "Completed", "Failed", "Stopped"]
 """A run's state, in SageMaker's words."""
 _POLL_S = 0.1
 _GRACE_S = 120.0  # what SageMaker gives a job between SIGTERM and SIGKILL
-_CHILDREN_END_S = 10.0  # those who close the records end by themselves
+_CHILDREN_END_S = 10.0  # the collector ends by itself once its records are closed
 _SWITCH_S = 60.0
 _LAUNCHER_LINES = (
     "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",

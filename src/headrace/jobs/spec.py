@@ -66,23 +66,23 @@ class ScriptOptions:
     dry_run: bool = False
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> ScriptOptions:
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> ScriptOptions:
         """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by option name; `dry_run` only where it is given.
+            flags: The values of each flag, by option name; `dry_run` only where it is given.
 
         Raises:
             UsageError: An invalid value.
         """
-        limits, files = told.get("max_run", ()), told.get("requirements", ())
+        limits, files = flags.get("max_run", ()), flags.get("requirements", ())
         return cls(
             requirements=files[-1] if files else None,
-            environment=_environment(told.get("environment", ())),
-            dependencies=tuple(_dependency(path) for path in told.get("dependency", ())),
-            metrics=_metrics(told.get("metric", ())),
+            environment=_environment(flags.get("environment", ())),
+            dependencies=tuple(_dependency(path) for path in flags.get("dependency", ())),
+            metrics=_metrics(flags.get("metric", ())),
             max_run_s=parse_max_run(limits[-1]) if limits else None,
-            dry_run="dry_run" in told,
+            dry_run="dry_run" in flags,
         )
 
 
@@ -230,21 +230,21 @@ class ContractOptions:
         return bool(self.contracts or self.hyperparameters or self.source_dir)
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> ContractOptions:
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> ContractOptions:
         """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by option name.
+            flags: The values of each flag, by option name.
 
         Raises:
             UsageError: An invalid value, or flags that exclude each other.
         """
-        contracts = _contracts(told.get("contract", ()))
-        channels = _values_by_name("--channel", told.get("channel", ()), "URL")
+        contracts = _contracts(flags.get("contract", ()))
+        channels = _values_by_name("--channel", flags.get("channel", ()), "URL")
         hyperparameters = {
             name: _hyperparameter_value(text)
             for name, text in _values_by_name(
-                "--hyperparameter", told.get("hyperparameter", ()), "VALUE"
+                "--hyperparameter", flags.get("hyperparameter", ()), "VALUE"
             ).items()
         }
         check_hyperparameters(hyperparameters)
@@ -253,10 +253,10 @@ class ContractOptions:
                 f"--channel {next(iter(channels))}=...: {_CHANNELS_NEED_CONTRACT}. Add --contract "
                 "sagemaker (SM_CHANNEL_...) or --contract vertex (AIP_..._DATA_URI)."
             )
-        modes = read_modes(told.get("input_mode", ()))
-        cache_dir, cache_limit = _last_value(told, "cache_dir"), _last_value(told, "cache_limit")
+        modes = read_modes(flags.get("input_mode", ()))
+        cache_dir, cache_limit = _last_value(flags, "cache_dir"), _last_value(flags, "cache_limit")
         check_channels(channels, modes, cache_dir, cache_limit)
-        place = _last_value(told, "checkpoint_local_path")
+        place = _last_value(flags, "checkpoint_local_path")
         return cls(
             input_modes=modes,
             cache_dir=cache_dir,
@@ -266,8 +266,8 @@ class ContractOptions:
             contracts=contracts,
             channels=channels,
             hyperparameters=hyperparameters,
-            source_dir=_last_value(told, "source_dir"),
-            distribution=_distribution(_last_value(told, "distribution"), contracts),
+            source_dir=_last_value(flags, "source_dir"),
+            distribution=_distribution(_last_value(flags, "distribution"), contracts),
         )
 
 
@@ -379,17 +379,17 @@ class SyncOptions:
         return self.checkpoint_uri is not None or self.output_path is not None
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> SyncOptions:
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> SyncOptions:
         """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by option name.
+            flags: The values of each flag, by option name.
 
         Raises:
             UsageError: An unknown scheme, or a store that other processes cannot read.
         """
         found = {
-            name: told[name][-1] if told.get(name) else None
+            name: flags[name][-1] if flags.get(name) else None
             for name in ("checkpoint_uri", "output_path")
         }
         for name, url in found.items():

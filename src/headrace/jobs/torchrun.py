@@ -81,7 +81,7 @@ _IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it sees the signal, ends by i
 
 
 def exit_on_stop_signal(
-    besides: Callable[[], frozenset[int]],
+    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
@@ -90,7 +90,7 @@ def exit_on_stop_signal(
     Children that serve channels do not count either: they end with this process.
 
     Args:
-        besides: Returns the children that do not count.
+        ignored: Returns the children that do not count.
         first: Called before the end.
         code: Returns this process's exit code for a signal's, 128 + n.
     """
@@ -99,13 +99,13 @@ def exit_on_stop_signal(
     # The signal handler in C writes to it, whatever the main thread is busy with.
     signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     threading.Thread(
-        target=_wait_and_exit, args=[read_fd, besides, first, code], name="leaving", daemon=True
+        target=_wait_and_exit, args=[read_fd, ignored, first, code], name="leaving", daemon=True
     ).start()
 
 
 def _wait_and_exit(
     read_fd: int,
-    besides: Callable[[], frozenset[int]],
+    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
@@ -114,21 +114,21 @@ def _wait_and_exit(
     alone_s = 0.0
     while alone_s < _IDLE_BEFORE_EXIT_S:
         time.sleep(_POLL_S)
-        alone_s = 0.0 if _has_children(besides()) else alone_s + _POLL_S
+        alone_s = 0.0 if _has_children(ignored()) else alone_s + _POLL_S
     first()
     os._exit(code(exit_code_of(-number)))
 
 
-def _has_children(besides: frozenset[int]) -> bool:
+def _has_children(ignored: frozenset[int]) -> bool:
     try:
         tasks = Path("/proc/self/task").iterdir()
         children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-    except OSError:  # a thread that ends meanwhile, or a system without: torchrun decides
+    except OSError:  # a thread has ended, or the kernel lacks this: torchrun decides
         return True
-    return bool(children - besides - sidecar_pids())
+    return bool(children - ignored - sidecar_pids())
 
 
-_CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
+_CLUSTERS_EXTRA_S = 30  # to end agents and emulated hosts
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
         job = parse_torchrun_flags(argv)
         if "--member" in flags:
             return _run_as_cluster_host(job, flags, announce_fd)
-        if "--run-dir" in flags:  # whatever the command line says of it
+        if "--run-dir" in flags:  # it takes precedence over the command line
             job.args.run_dir, job.args.name = flags["--run-dir"], None
         folder, attempt = _start_attempt(job, argv, announce_fd)
         TimeLimit(
@@ -193,7 +193,7 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
     script = [job.args.training_script, *job.args.training_script_args]
     install_requirements(job.contract, job.around, folder, attempt)
     output = OutputUpload(job.uploads, job.contract, folder.path)
-    output.begin()  # first: another job that writes there is known before anything is copied
+    output.begin()  # first: fails before anything is copied where another job writes there
     with finished_on_error(output):
         script_env = _script_environment(job, folder)
         uploads = _uploads(job, script_env, folder.path)
@@ -215,7 +215,7 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
         logs = Path(log_dir) if log_dir else folder.logs(attempt.number)
         code = script_env.verdict(_run(job, logs, report, script_env))
     finally:
-        _ignore_signals()  # how the job ended is known: one that comes now must not change that
+        _ignore_signals()  # the exit code is known: a late signal must not change it
         recording.finish()
         script_env.note_end(code, script, message)
         uploads.finish(clean=not was_killed(code))
@@ -226,7 +226,7 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
 def _uploads(job: TorchrunJob, script_env: ScriptEnvironment, run: Path) -> HostSync:
     if torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1:
         return HostSync(job.uploads, script_env, run)
-    # torchrun's own flags name the other hosts, each of which runs a launcher of its own.
+    # Each of the other hosts that torchrun's flags name runs its own launcher.
     return HostSync(job.uploads, script_env, run, kept_as=socket.gethostname(), kept_by=None)
 
 
@@ -251,7 +251,7 @@ def _ignore_signals() -> None:
 
 
 def _run_as_cluster_host(job: TorchrunJob, flags: Mapping[str, str], announce_fd: int) -> int:
-    """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
+    """Run the ranks of this host of a cluster; the driver prints their failure."""
     assignment, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
     job = replace(job, ranks_here=assignment.ranks or job.ranks_here)
     assignment.apply(job.args)
@@ -320,7 +320,7 @@ def _run(
     assignment: HostAssignment | None = None,
 ) -> int:
     args = job.args
-    args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
+    args.log_dir = str(logs_folder)  # else torchrun creates a temporary folder
     _choose_threads(job)
     _isolate_restarts(args)
     _choose_local_rendezvous(args)
@@ -342,10 +342,10 @@ def _run(
     try:
         _launch(config, entrypoint, arguments, leftovers)
     except ChildFailedError as error:
-        _ignore_signals()  # what failed is to be told, whatever comes
+        _ignore_signals()  # a late signal must not prevent the report
         failed = _failed(error, logs)
         if logs is not None:
-            logs.close()  # what the ranks said comes before what is said about them
+            logs.close()  # the ranks' output is shown before the report
         report(failed)
         return exit_code_of(failed.first.returncode)
     except SignalException as error:
@@ -369,13 +369,13 @@ def _launch(
     try:
         elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
     except BaseException:
-        # Here alone: what ranks that ended well leave running, they mean to.
+        # Only on failure: what successful ranks leave running is intended.
         leftovers.end()
         raise
 
 
 def _choose_threads(job: TorchrunJob) -> None:
-    # Without it torchrun gives each rank one thread, whatever the host has, and warns at length.
+    # torchrun's default is one thread per rank, with a long warning.
     if job.ranks_here < 2 or env.OMP_NUM_THREADS.get() is not None:
         return
     threads = threads_per_rank(job.ranks_here)

@@ -158,7 +158,7 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
 
 def tie_ranks_to_torchrun(
     args: argparse.Namespace,
-    site: ScriptEnvironment,
+    script_env: ScriptEnvironment,
     pid_pipe: int | None = None,
     restarts: int | None = None,
 ) -> None:
@@ -166,14 +166,14 @@ def tie_ranks_to_torchrun(
 
     Args:
         args: torchrun's arguments, which are changed.
-        site: The script environment.
+        script_env: The script environment.
         pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """
-    script = [args.training_script, *site.arguments, *args.training_script_args]
+    script = [args.training_script, *script_env.arguments, *args.training_script_args]
     if args.no_python and not args.run_path:
-        script = program_command(args.training_script, args.training_script_args, site)
-    elif site.folder is not None and not args.module:
+        script = program_command(args.training_script, args.training_script_args, script_env)
+    elif script_env.folder is not None and not args.module:
         script[0] = str(Path(script[0]).absolute())
     if args.run_path:  # runs in torchrun's own child processes, which torch ties to itself
         args.training_script_args = script[1:]
@@ -181,13 +181,13 @@ def tie_ranks_to_torchrun(
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
-    if site.runs_once:
+    if script_env.runs_once:
         script = [*command_without_rank_variables(), *script]
-    if site.folder is not None:
-        script = ["env", f"--chdir={site.folder}", *script]
+    if script_env.folder is not None:
+        script = ["env", f"--chdir={script_env.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    tied = parent_bound_command(sys.executable, site.placed(script), pid_pipe=pid_pipe)
+    tied = parent_bound_command(sys.executable, script_env.placed(script), pid_pipe=pid_pipe)
     program, *arguments = tied
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments

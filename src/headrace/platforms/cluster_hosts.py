@@ -82,42 +82,38 @@ def find_cluster_hosts(
     """
     if flags.group is not None:
         check_group_name(flags.group, f"--group {flags.group}")
-    topology = None
+    job = None
     if not (flags.hosts and flags.group):  # else the flags are complete
         try:
-            topology = job_topology(variables, resource_config)
+            job = job_topology(variables, resource_config)
         except UsageError as error:
             raise UsageError(f"{error} {_HOSTS_HINT}") from error
-    hosts = (
-        _from_flags(flags, find_here)
-        if topology is None
-        else _from_topology(topology, flags, find_here)
-    )
+    hosts = _from_flags(flags, find_here) if job is None else _from_topology(job, flags, find_here)
     _check_offload(hosts, flags)
     return hosts
 
 
 def _from_topology(
-    topology: JobTopology, flags: ClusterHostFlags, find_here: Callable[[Sequence[str]], str | None]
+    job: JobTopology, flags: ClusterHostFlags, find_here: Callable[[Sequence[str]], str | None]
 ) -> ClusterHosts:
     if flags.hosts:
-        here = topology.here if topology.here in flags.hosts else find_here(flags.hosts)
-        topology = replace(topology, hosts=flags.hosts, here=here or topology.here)
-    groups = _groups_among(topology.groups, topology.hosts)
-    training = _choose_training_group(groups, topology, flags)
-    among = training.hosts if training is not None else topology.hosts
-    cluster_hosts = ClusterHosts(
-        head=flags.head or (topology.head if topology.head in among else among[0]),
-        here=topology.here,
-        group=flags.group or check_group_name(topology.group, f"Group {topology.group}"),
-        hosts=topology.hosts,
+        here = job.here if job.here in flags.hosts else find_here(flags.hosts)
+        job = replace(job, hosts=flags.hosts, here=here or job.here)
+    groups = _groups_among(job.groups, job.hosts)
+    training = _choose_training_group(groups, job, flags)
+    among = training.hosts if training is not None else job.hosts
+    found = ClusterHosts(
+        head=flags.head or (job.head if job.head in among else among[0]),
+        here=job.here,
+        group=flags.group or check_group_name(job.group, f"Group {job.group}"),
+        hosts=job.hosts,
         # If a flag gives one host's group, other hosts may have such flags, too.
         groups=() if flags.group else tuple(
             GroupSpec(name=group.name, hosts=len(group.hosts))
             for group in sorted(groups, key=lambda group: group is not training)
         ),
     )  # fmt: skip
-    return _validated(cluster_hosts)
+    return _validated(found)
 
 
 def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
@@ -131,7 +127,7 @@ def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[Ho
 
 
 def _choose_training_group(
-    groups: Sequence[HostGroup], topology: JobTopology, flags: ClusterHostFlags
+    groups: Sequence[HostGroup], job: JobTopology, flags: ClusterHostFlags
 ) -> HostGroup | None:
     """Return the training group; None: not all groups are known."""
     if not groups:
@@ -147,11 +143,7 @@ def _choose_training_group(
                 f"{describe_groups(groups)}."
             )
     return training_group(
-        groups,
-        flagged=flags.training,
-        head=flags.head,
-        told=topology.training,
-        offload=flags.offload,
+        groups, flagged=flags.training, head=flags.head, told=job.training, offload=flags.offload
     )
 
 

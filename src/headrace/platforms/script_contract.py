@@ -89,26 +89,26 @@ _SAGEMAKER_PREFIXES = ("SM_CHANNEL_", "SM_HP_")
 _VERTEX_PREFIXES = ("AIP_",)
 
 
-def conflicting_variables(told: Collection[str], here: Iterable[str]) -> list[str]:
+def conflicting_variables(own: Collection[str], here: Iterable[str]) -> list[str]:
     """Return which set variables belong to a contract that does not set them for this job.
 
     Other SM_* names, which no contract has, are the user's.
 
     Args:
-        told: The names of the variables that the contracts set.
+        own: The names of the variables that the contracts set.
         here: The names of the variables that are set already.
     """
     sagemaker, vertex, unknown = _contract_variables()
     names: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
-    if env.SM_HOSTS.name in told:
+    if env.SM_HOSTS.name in own:
         names, prefixes = names | sagemaker, prefixes + _SAGEMAKER_PREFIXES
-    if env.CLUSTER_SPEC.name in told:
+    if env.CLUSTER_SPEC.name in own:
         names, prefixes = names | vertex, prefixes + _VERTEX_PREFIXES
     return sorted(
         name
         for name in here
-        if name not in told and name not in unknown and (name in names or name.startswith(prefixes))
+        if name not in own and name not in unknown and (name in names or name.startswith(prefixes))
     )
 
 

@@ -147,52 +147,50 @@ def find_existing_job(options: ContractOptions, training: str | None = None) -> 
     Raises:
         UsageError: The job's variables contradict each other or the flags.
     """
-    platforms = {name.partition("-")[0] for name in options.contracts}
+    wanted = {name.partition("-")[0] for name in options.contracts}
     variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
-    if "vertex" not in platforms:
+    if "vertex" not in wanted:
         variables[env.CLUSTER_SPEC.name] = None
-    if "sagemaker" not in platforms:
+    if "sagemaker" not in wanted:
         variables = {env.CLUSTER_SPEC.name: variables[env.CLUSTER_SPEC.name]}
     try:
-        topology = job_topology(
-            variables, read_resource_config() if "sagemaker" in platforms else None
-        )
+        job = job_topology(variables, read_resource_config() if "sagemaker" in wanted else None)
     except UsageError as error:
         raise UsageError(
             f"{error} Where this host is in no job of theirs, unset these variables: --contract "
             "makes what the script is told."
         ) from error
-    if topology is None:
+    if job is None:
         return None
     if options.channels:
         name = next(iter(options.channels))
         raise UsageError(
-            f"--channel {name}=...: this is host {topology.here} of a job that has its channels "
+            f"--channel {name}=...: this is host {job.here} of a job that has its channels "
             "already. Leave the flag out, or unset the variables of that job."
         )
     if options.checkpoint_local_path is not None:
         raise UsageError(
-            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {topology.here} of a job "
+            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {job.here} of a job "
             "that has its checkpoints' folder already. Leave the flag out, or unset the variables "
             "of that job."
         )
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
     return ExistingJob(
-        told=topology,
+        told=job,
         port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
         named=training,
     )
 
 
-def check_variables(told: Mapping[str, str]) -> None:
+def check_variables(variables: Mapping[str, str]) -> None:
     """Raise UsageError where this process's variables contradict the contract's.
 
     That includes variables that the contract would leave unset for this job.
 
     Args:
-        told: The contract's variables, by name.
+        variables: The contract's variables, by name.
     """
-    for name, value in told.items():
+    for name, value in variables.items():
         if _is_replaced(name):
             continue
         own = env.values_of([name])[name]
@@ -203,7 +201,7 @@ def check_variables(told: Mapping[str, str]) -> None:
             )
     left = [
         name
-        for name in conflicting_variables(told, env.whole_environment())
+        for name in conflicting_variables(variables, env.whole_environment())
         if not _is_replaced(name)
     ]
     if left:
@@ -220,13 +218,13 @@ def _is_replaced(name: str) -> bool:
     return name.startswith(_REPLACED_PREFIXES) or name in _RANK_VARIABLES
 
 
-def _training_hosts(told: JobTopology, training: str | None) -> tuple[str, ...]:
+def _training_hosts(topology: JobTopology, training: str | None) -> tuple[str, ...]:
     """Return the hosts that have ranks: of the training group, or of the primary pools."""
-    hosts: Sequence[str] = told.primary or told.hosts
-    if told.groups:
+    hosts: Sequence[str] = topology.primary or topology.hosts
+    if topology.groups:
         group = training_group(
-            told.groups, flagged=training, head=None, told=told.training, offload=None
+            topology.groups, flagged=training, head=None, told=topology.training, offload=None
         )
         hosts = group.hosts
     # Stable: the head first, then the others in their order.
-    return tuple(sorted(hosts, key=lambda host: host != told.head))
+    return tuple(sorted(hosts, key=lambda host: host != topology.head))

@@ -31,7 +31,7 @@ from headrace.jobs.output.script_output import run_script, script_command
 from headrace.records.launcher import process_identity, running_pid
 from headrace.records.run_folder import RunFolder
 
-_RUN_FILE = "headrace-run.json"  # beside the folders of all starts
+_RUN_FILE = "headrace-run.json"  # in the parent of all starts' folders
 _LEADER_FILE, _FOLLOWER_FILE = "headrace.json", "headrace-{}.json"
 _MAX_START_S = 120.0  # all ranks are started at once, but a full host is slow
 _POLL_S = 0.05

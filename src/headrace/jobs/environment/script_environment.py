@@ -76,13 +76,13 @@ class ScriptEnvironment:
         print_status(f"headrace: {failure}\n")
         return StorageError.exit_code
 
-    def note_end(self, exit_code: int, command: Sequence[str], told: str) -> None:
+    def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
         """Write the contract's failure file, where it has one, and end the channels."""
         for each in self.held:
             each.end(exit_code)
         if self.tree is not None:
             try:
-                self.tree.note_end(exit_code, shlex.join(command), told)
+                self.tree.note_end(exit_code, shlex.join(command), message)
             except OSError as error:  # a full disk must not cost the script's own exit code
                 print_status(f"headrace: {self.tree.folders.failure}: {error}\n")
 
@@ -182,10 +182,8 @@ def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
     for name, value in texts.items():
         count = len(name.encode()) + len(value.encode()) + 2  # "=" and the zero at the end
         if count > _MAX_VARIABLE_BYTES:
-            hyperparameters = script.job.hyperparameters
-            longest = max(
-                hyperparameters, key=lambda each: len(str(hyperparameters[each])), default=""
-            )
+            values = script.job.hyperparameters
+            longest = max(values, key=lambda each: len(str(values[each])), default="")
             raise UsageError(
                 f"{name} would take {count:,} bytes, and a process gets {_MAX_VARIABLE_BYTES:,} "
                 "at most. "
@@ -193,7 +191,9 @@ def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
             )
 
 
-def program_command(program: str, arguments: Sequence[str], site: ScriptEnvironment) -> list[str]:
+def program_command(
+    program: str, arguments: Sequence[str], script_env: ScriptEnvironment
+) -> list[str]:
     """Return the command line of a program that is not run by Python.
 
     Its own arguments come first: the script's name may be among them, as in `bash train.sh`.
@@ -201,10 +201,12 @@ def program_command(program: str, arguments: Sequence[str], site: ScriptEnvironm
     Args:
         program: A path, or a name to look up on PATH.
         arguments: The user's.
-        site: The script environment.
+        script_env: The script environment.
     """
-    found = str(Path(program).absolute()) if site.folder and Path(program).exists() else program
-    return [found, *arguments, *site.arguments]
+    found = (
+        str(Path(program).absolute()) if script_env.folder and Path(program).exists() else program
+    )
+    return [found, *arguments, *script_env.arguments]
 
 
 def _unset_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -268,12 +270,12 @@ _DEPENDENCIES = "dependencies"
 
 
 def with_script_options(
-    site: ScriptEnvironment, options: ScriptOptions, folder: Path
+    script_env: ScriptEnvironment, options: ScriptOptions, folder: Path
 ) -> ScriptEnvironment:
     """Return a script environment with the command line's variables and dependencies added.
 
     Args:
-        site: The script environment.
+        script_env: The script environment.
         options: The command line's script options.
         folder: The run folder; links to the dependencies lie in it.
 
@@ -282,40 +284,42 @@ def with_script_options(
         LaunchError: The links cannot be made.
     """
     if not options.environment and not options.dependencies:
-        return site
-    check_environment(options.environment, site.environment)
-    paths = [site.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
+        return script_env
+    check_environment(options.environment, script_env.environment)
+    paths = [script_env.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
     paths.insert(0, options.environment.get(env.PYTHONPATH.name))
     if options.dependencies:
         paths.append(str(_link_dependencies(options.dependencies, folder / _DEPENDENCIES)))
     joined = ":".join(path for path in paths if path)
     path_variable = {env.PYTHONPATH.name: joined} if joined else {}
-    return replace(site, environment={**site.environment, **options.environment, **path_variable})
+    return replace(
+        script_env, environment={**script_env.environment, **options.environment, **path_variable}
+    )
 
 
-def check_environment(environment: Mapping[str, str], told: Mapping[str, str]) -> None:
+def check_environment(environment: Mapping[str, str], variables: Mapping[str, str]) -> None:
     """Raise UsageError where a variable of the command line contradicts the contract.
 
     Args:
         environment: The command line's variables.
-        told: The contract's variables, by name.
+        variables: The contract's variables, by name.
     """
     for name, value in environment.items():
-        if told.get(name, value) != value and name != env.PYTHONPATH.name:
+        if variables.get(name, value) != value and name != env.PYTHONPATH.name:
             raise UsageError(
-                f"--environment {name}={value}: the contract says {name}={told[name]}. Leave it "
-                "out, or take another name."
+                f"--environment {name}={value}: the contract says {name}={variables[name]}. Leave "
+                "it out, or take another name."
             )
 
 
 def join_environments(
-    site: Mapping[str, str | None], recorded: Mapping[str, str | None]
+    script: Mapping[str, str | None], recorded: Mapping[str, str | None]
 ) -> dict[str, str | None]:
     """Return a recorded script's variables; PYTHONPATH has the entries of both."""
-    paths = [recorded.get(env.PYTHONPATH.name), site.get(env.PYTHONPATH.name)]
+    paths = [recorded.get(env.PYTHONPATH.name), script.get(env.PYTHONPATH.name)]
     entries = dict.fromkeys(part for path in paths if path for part in path.split(":"))
     path_variable = {env.PYTHONPATH.name: ":".join(entries)} if entries else {}
-    return {**site, **recorded, **path_variable}
+    return {**script, **recorded, **path_variable}
 
 
 def _link_dependencies(dependencies: tuple[str, ...], folder: Path) -> Path:

@@ -156,8 +156,8 @@ def _takes_next_word(word: str) -> bool:
     return word.startswith("--") or len(word) == 2
 
 
-def _port(told: Mapping[str, str]) -> int:
-    text = told.get("--port", str(_PORT))
+def _port(flags: Mapping[str, str]) -> int:
+    text = flags.get("--port", str(_PORT))
     if not text.isdecimal() or not 1 <= int(text) < 65535:
         raise UsageError(
             f"--port {text}: a port of the head from 1 to 65534; Ray takes it, and the one after "
@@ -256,10 +256,8 @@ class _Head:
             store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
         )  # fmt: skip
         code = LaunchError.exit_code
-        with _ray_node(node_spec, head_flags(self._options.port), server.token) as (
-            node,
-            variables,
-        ):
+        flags = head_flags(self._options.port)
+        with _ray_node(node_spec, flags, server.token) as (node, variables):
             try:
                 _wait_until_up(node, self._waiting.pause)
                 server.start(self._ray_address)
@@ -327,7 +325,7 @@ class _Head:
         child = subprocess.Popen(
             parent_bound_command(sys.executable, command),
             env=env.child_environment(variables),
-            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+            start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
 
         def look() -> None:

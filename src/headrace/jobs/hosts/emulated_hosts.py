@@ -75,7 +75,7 @@ def _token_variables(folder: Path) -> dict[str, str]:
     """Return the variables with the token by which the script's Ray nodes authenticate.
 
     Ray requires a token that `ray.init()` once left in the home folder, but `ray start --address`
-    does not send it unless told to.
+    sends it only by these variables.
     """
     if any(each.get() is not None for each in _TOKEN_VARIABLES):
         return {}

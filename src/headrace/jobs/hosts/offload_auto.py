@@ -70,7 +70,7 @@ class OffloadAuto:
         self._ranks = ranks
         self._tell = tell
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
-        self._predicting: Future[OffloadPrediction | None] | None = None
+        self._looking: Future[OffloadPrediction | None] | None = None
         self._measuring: Future[Comparison | None] | None = None
         self._forecast: OffloadPrediction | None = None
         self._cores = 0
@@ -85,9 +85,7 @@ class OffloadAuto:
             now_s: The time of a monotonic clock.
         """
         if self._forecast is None or not (self._forecast.helps or cores == self._cores):
-            self._update_prediction(
-                cores, now_s
-            )  # for the first time, or as its hosts have changed
+            self._update_prediction(cores, now_s)  # the first one, or after a change of hosts
         elif self._forecast.helps and not self._is_checked:
             self._check(now_s)
         return self._forecast is not None and self._forecast.helps
@@ -108,7 +106,7 @@ class OffloadAuto:
         """Return why the group was not used; a prediction after the job's end is too late."""
         if not self._cores:
             return "none of its hosts was there"
-        looking = self._predicting
+        looking = self._looking
         found = None if looking is None or looking.cancelled() else looking.result()
         if found is None:
             return (
@@ -120,16 +118,16 @@ class OffloadAuto:
         return ended + self._summary(found)
 
     def _update_prediction(self, cores: int, now_s: float) -> None:
-        if self._predicting is None:
+        if self._looking is None:
             if cores and now_s >= self._next_s:
                 self._cores = cores
                 self._schedule_next(now_s)
                 cores_per_rank = cores / self._ranks
-                self._predicting = self._thread.submit(
+                self._looking = self._thread.submit(
                     _or_none, lambda: predict_offload(self._run, self._attempt, cores_per_rank)
                 )
-        elif self._predicting.done():
-            found, self._predicting = self._predicting.result(), None
+        elif self._looking.done():
+            found, self._looking = self._looking.result(), None
             self._use_prediction(found)
 
     def _use_prediction(self, found: OffloadPrediction | None) -> None:

@@ -27,14 +27,14 @@ class ClockOffset:
     def __init__(self) -> None:
         self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
 
-    def hear(self, told_s: float, now_s: float) -> None:
+    def hear(self, sent_s: float, now_s: float) -> None:
         """Add one report.
 
         Args:
-            told_s: The other host's clock when it sent the report, in seconds since 1970.
+            sent_s: The other host's clock when it sent the report, in seconds since 1970.
             now_s: This host's clock when the report arrived.
         """
-        self._ahead_s.append(now_s - told_s)
+        self._ahead_s.append(now_s - sent_s)
 
     def here(self, failure: RankFailure) -> RankFailure:
         """Return another host's failure with its times converted to this host's clock."""
@@ -207,16 +207,16 @@ class RankGroup:
             self._poll(agent)
             return
         last = self._announced.get(agent.host.node_id, {})
-        failure = last.get("failure")
+        failed = last.get("failure")
         clock = self._clocks[agent.host.node_id]
         self._ends.append(
             HostExit(
                 agent=agent,
                 returncode=report.returncode,
-                failure=clock.here(RankFailure(**failure["first"])) if failure else None,
+                failure=clock.here(RankFailure(**failed["first"])) if failed else None,
                 # Another machine's logs have been copied here by now.
-                message=failure["message"].replace(failure["logs"], str(self._logs))
-                if failure
+                message=failed["message"].replace(failed["logs"], str(self._logs))
+                if failed
                 else "",
                 refusal=last.get(REFUSED, ""),
             )

@@ -122,16 +122,16 @@ def main(arguments: Sequence[str]) -> int:
     flags = dict(zip(arguments[::2], arguments[1::2], strict=True))
     die_with_parent(int(flags["--parent"]))
     announce_fd = int(flags["--announce"])
-    host_script = HostScript(**json.loads(flags["--once"]))
+    script = HostScript(**json.loads(flags["--once"]))
     logs = Path(flags["--logs"])
-    if host_script.restarts:
-        logs /= f"restart-{host_script.restarts}"
+    if script.restarts:
+        logs /= f"restart-{script.restarts}"
     logs.mkdir(parents=True, exist_ok=True)
     try:
-        script_env = host_script.site()
-        uploads = host_script.host_uploads(script_env)
+        script_env = script.site()
+        uploads = script.host_uploads(script_env)
         output = host_output_upload(
-            SyncOptions(**host_script.uploads), host_script.contract_options(), host_script
+            SyncOptions(**script.uploads), script.contract_options(), script
         )
         output.begin()
         uploads.fetch()
@@ -139,18 +139,16 @@ def main(arguments: Sequence[str]) -> int:
     except HeadraceError as error:
         announce_refusal(announce_fd, error)
         return error.exit_code
-    code = _run(host_script, script_env, uploads, logs)
+    code = _run(script, script_env, uploads, logs)
     output.finish()
     if code != 0:
-        _announce(announce_fd, host_script, code, logs)
+        _announce(announce_fd, script, code, logs)
     return exit_code_of(code)
 
 
-def _run(
-    host_script: HostScript, script_env: ScriptEnvironment, uploads: HostSync, logs: Path
-) -> int:
-    streams = {name: logs / f"{host_script.name}.{name}" for name in ("stdout", "stderr")}
-    command = host_script.command(script_env)
+def _run(script: HostScript, script_env: ScriptEnvironment, uploads: HostSync, logs: Path) -> int:
+    streams = {name: logs / f"{script.name}.{name}" for name in ("stdout", "stderr")}
+    command = script.command(script_env)
     leftovers = RankProcessGroups()
     with signals_blocked() as blocked:
         uploads.start()
@@ -166,8 +164,8 @@ def _run(
                 start_new_session=True,
             )
         follower = LogFollower()
-        follower.follow(streams["stdout"], f"[{host_script.prefix}] ", sys.stdout.buffer)
-        follower.follow(streams["stderr"], f"[{host_script.prefix}] ", sys.stderr.buffer)
+        follower.follow(streams["stdout"], f"[{script.prefix}] ", sys.stdout.buffer)
+        follower.follow(streams["stderr"], f"[{script.prefix}] ", sys.stderr.buffer)
         # The agent enforces the grace period, and kills.
         code = wait_for(
             child, blocked, own_session=True,
@@ -182,13 +180,13 @@ def _run(
     return code if verdict == exit_code_of(code) else verdict
 
 
-def _announce(descriptor: int, host_script: HostScript, code: int, logs: Path) -> None:
-    log = logs / f"{host_script.name}.stderr"
+def _announce(descriptor: int, script: HostScript, code: int, logs: Path) -> None:
+    log = logs / f"{script.name}.stderr"
     first = RankFailure(
-        rank=host_script.number, returncode=code, seen_s=time.time(), last_words_s=last_write_s(log)
+        rank=script.number, returncode=code, seen_s=time.time(), last_words_s=last_write_s(log)
     )
     message = (
-        f"headrace: {host_script.name} failed: {describe_exit(code)}\n"
+        f"headrace: {script.name} failed: {describe_exit(code)}\n"
         f"{last_traceback(log).rstrip()}\n"
         f"headrace: its whole log: {log}\n"
     )

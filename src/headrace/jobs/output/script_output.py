@@ -75,7 +75,7 @@ def open_stream(shown: IO[bytes]) -> OutputStream:
         read_fd, write_fd = os.pipe()
     return OutputStream(
         -1 if terminal is None else terminal,
-        open(read_fd, "rb"),  # noqa: PTH123 - a descriptor, closed by who reads it
+        open(read_fd, "rb"),  # noqa: PTH123 - a descriptor, closed by its reader
         write_fd,
         terminal is not None,
     )
@@ -210,19 +210,19 @@ def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def script_command(job: DirectJob, script: str, site: ScriptEnvironment) -> list[str]:
+def script_command(job: DirectJob, script: str, script_env: ScriptEnvironment) -> list[str]:
     """Return the command line of a script.
 
     Args:
         job: The parsed command line.
         script: The script's path, or a module's name.
-        site: The script environment.
+        script_env: The script environment.
     """
     python = env.PYTHON_EXEC.get() or sys.executable
-    if site.folder is not None and not job.module:
+    if script_env.folder is not None and not job.module:
         script = str(Path(script).absolute())
     module = ["-m"] if job.module else []
-    return [python, "-u", *module, script, *site.arguments, *job.arguments]
+    return [python, "-u", *module, script, *script_env.arguments, *job.arguments]
 
 
 def run_script(

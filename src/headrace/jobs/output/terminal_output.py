@@ -84,10 +84,7 @@ class _FollowedFile:
         try:
             self._terminal.write(text)
             self._terminal.flush()
-        except (
-            OSError,
-            ValueError,
-        ):  # the reader is gone, or the disk full: only the log continues
+        except (OSError, ValueError):  # the reader is gone, or its disk full: see the log
             self._terminal = None
 
 

@@ -136,20 +136,20 @@ _PARTS: Mapping[str, type[_Range]] = {
 }
 
 
-def read_profile(told: object) -> object | None:
+def read_profile(given: object) -> object | None:
     """Return a FrameworkProfile, also of a mapping of its arguments; other values stay as they are.
 
     Args:
-        told: None, True, a FrameworkProfile, or its arguments, as in job files and run.json.
+        given: None, True, a FrameworkProfile, or its arguments, as in job files and run.json.
     """
-    if not isinstance(told, Mapping):
-        return FrameworkProfile() if told is True else told or None
+    if not isinstance(given, Mapping):
+        return FrameworkProfile() if given is True else given or None
     parts = {
         name: _made(_PARTS[name], each) if isinstance(each, Mapping) else each
-        for name, each in told.items()
+        for name, each in given.items()
         if name in _PARTS
     }
-    return _made(FrameworkProfile, {**told, **parts})
+    return _made(FrameworkProfile, {**given, **parts})
 
 
 def check_range(given: _Range | FrameworkProfile) -> None:

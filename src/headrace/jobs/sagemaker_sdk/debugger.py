@@ -110,19 +110,19 @@ class TensorBoardOutputConfig:
     container_local_output_path: str | None = None
 
 
-def read_rules(told: object, where: str) -> list[_Rule]:
+def read_rules(given: object, where: str) -> list[_Rule]:
     """Return the requested rules; job files and run.json have names or dicts of them.
 
     Args:
-        told: A list of rules.
+        given: A list of rules.
         where: Prefix of error messages: who gave the rules.
 
     Raises:
         UsageError: An entry is no rule.
     """
-    if not isinstance(told, Sequence) or isinstance(told, str | bytes):
-        raise UsageError(f"{where}rules: {told!r} is not a list of ProfilerRule.")
-    return [_rule(each, f"{where}rules: ") for each in told]
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise UsageError(f"{where}rules: {given!r} is not a list of ProfilerRule.")
+    return [_rule(each, f"{where}rules: ") for each in given]
 
 
 def _rule(given: object, prefix: str) -> _Rule:
@@ -179,6 +179,5 @@ def ignored_settings(
     if s3_output_path is not None:
         ignored.append("s3_output_path (what is recorded lies in the run's folder)")
     ignored += others
-    return (
-        [f"of SageMaker Debugger's, these have no effect: {'; '.join(ignored)}"] if ignored else []
-    )
+    text = f"of SageMaker Debugger's, these have no effect: {'; '.join(ignored)}"
+    return [text] if ignored else []

@@ -42,11 +42,11 @@ class RanksSpec:
     per_host: int | None = None
 
 
-def ranks_of(told: Mapping[str, Any], where: str) -> RanksSpec | None:
+def ranks_of(given: Mapping[str, Any], where: str) -> RanksSpec | None:
     """Return how ranks are started; None: the script runs once on each host.
 
     Args:
-        told: The argument's value.
+        given: The argument's value.
         where: Prefix of error messages: who gave the argument.
 
     Raises:
@@ -55,7 +55,7 @@ def ranks_of(told: Mapping[str, Any], where: str) -> RanksSpec | None:
     prefix = f"{where}distribution: "
     known: tuple[Distribution, ...] = get_args(Distribution)
     enabled = {}
-    for name, value in told.items():
+    for name, value in given.items():
         if name in _UNSUPPORTED:
             raise UsageError(f"{prefix}{name}: {_UNSUPPORTED[name]}")
         if name not in (*known, _WITHOUT_RANKS, _GROUPS):
@@ -67,7 +67,7 @@ def ranks_of(told: Mapping[str, Any], where: str) -> RanksSpec | None:
             enabled[name] = options
     if len(enabled) > 1:
         raise UsageError(f"{prefix}{' and '.join(enabled)}: enable one of them.")
-    group = _group(told[_GROUPS], prefix) if told.get(_GROUPS) is not None else None
+    group = _group(given[_GROUPS], prefix) if given.get(_GROUPS) is not None else None
     name = next(iter(enabled), _WITHOUT_RANKS)
     if name == _WITHOUT_RANKS:
         if group is not None:
@@ -80,10 +80,10 @@ def ranks_of(told: Mapping[str, Any], where: str) -> RanksSpec | None:
     return RanksSpec(distribution=known[known.index(name)], group=group, per_host=per_host)
 
 
-def distribution_notes(told: Mapping[str, Any]) -> list[str]:
+def distribution_notes(given: Mapping[str, Any]) -> list[str]:
     """Return which parts of a distribution, checked by `ranks_of`, have no effect here."""
     notes = []
-    for name, value in told.items():
+    for name, value in given.items():
         if name == _GROUPS:
             continue
         options = value["dataparallel"] if name == "smdistributed" else value
@@ -133,11 +133,7 @@ def training_first(
                 f"{where}distribution: which of the groups {', '.join(candidates)} trains? Name "
                 f'it: "{_GROUPS}": ["{candidates[0]}"].'
             )
-        chosen = (
-            candidates[0]
-            if candidates
-            else next((name for name in names if name != offload), names[0])
-        )
+        chosen = (candidates or [name for name in names if name != offload] or names)[0]
     if chosen is not None and chosen not in names:
         raise UsageError(f"{where}distribution: {_GROUPS}: {chosen}{choices_hint(chosen, names)}")
     return tuple(sorted(groups, key=lambda group: group.name != chosen))

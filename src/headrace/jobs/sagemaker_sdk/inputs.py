@@ -180,9 +180,9 @@ def _input(value: object, where: str) -> Input:
     )
 
 
-def read_file_system(told: Mapping[str, Any], where: str) -> FileSystemInput:
+def read_file_system(arguments: Mapping[str, Any], where: str) -> FileSystemInput:
     """Return the FileSystemInput of its arguments; raises UsageError."""
-    found = _made(FileSystemInput, told, where)
+    found = _made(FileSystemInput, arguments, where)
     assert isinstance(found, FileSystemInput)
     return found
 

@@ -163,18 +163,18 @@ class FolderScan:
 
     Args:
         folder: The folder.
-        told: Called once per file that is never synced, with the reason.
+        tell: Called once per file that is never synced, with the reason.
         clock: Returns monotonic seconds.
     """
 
     def __init__(
         self,
         folder: Path,
-        told: Callable[[str], object],
+        tell: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._tell = told
+        self._tell = tell
         self._clock = clock
         self._reported: set[str] = set()
         self._file_groups: dict[str, FileGroup] = {}

@@ -43,31 +43,31 @@ class FolderSync:
     """The sync of one host's folder.
 
     Args:
-        kept: The remote copy.
+        remote: The remote copy.
         folder: The folder.
         host: The host's name.
         others: The job's other hosts; None: unknown.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
         clock: Returns monotonic seconds.
     """
 
     def __init__(
-        self, kept: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
-        told: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
+        self, remote: RemoteCopy, folder: Path, host: str, others: Iterable[str] | None,
+        tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._clock = clock
-        self._remote = kept
+        self._remote = remote
         self._folder = folder
         self._host = host
         self._others = None if others is None else set(others)
         self._owner = uuid4().hex[:12]
-        self._scan = FolderScan(folder, told, clock)
+        self._scan = FolderScan(folder, tell, clock)
         self._manifests: list[SyncManifest] = []
         self._synced_states: dict[str, FileState] = {}  # of files as they were uploaded
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
         self._foreign: dict[str, FileState] = {}  # files that other hosts sync
         self._gone_s: dict[str, float] = {}
-        self._upload_count = 0
+        self._number = 0
 
     def begin(self) -> None:
         """Take over from the process that synced this host's files before.
@@ -140,8 +140,8 @@ class FolderSync:
             state = self._scan.mark(name)
             if state is None or state.link != file.link:
                 continue
-            is_same = (state.size_bytes, state.mtime_ns) == (file.size_bytes, file.mtime_ns)
-            if file.link or (is_same and file_checksum(self._folder / name) == file.checksum):
+            same = (state.size_bytes, state.mtime_ns) == (file.size_bytes, file.mtime_ns)
+            if file.link or (same and file_checksum(self._folder / name) == file.checksum):
                 own = merged.hosts[name] not in others
                 (self._synced_states if own else self._foreign)[name] = state
                 if own:
@@ -176,13 +176,9 @@ class FolderSync:
         with ThreadPoolExecutor(_MAX_UPLOADS) as pool:
             sending = []
             for name, state in new.items():
-                self._upload_count += 1
-                object_name = self._remote.object_name(
-                    name, self._host, self._owner, self._upload_count
-                )
-                sending.append(
-                    pool.submit(self._upload, name, state, before.get(name), object_name)
-                )
+                self._number += 1
+                stored_as = self._remote.object_name(name, self._host, self._owner, self._number)
+                sending.append(pool.submit(self._upload, name, state, before.get(name), stored_as))
             try:
                 fresh = {file.name: file for file in (each.result() for each in sending)}
             except FileNotFoundError:
@@ -205,10 +201,10 @@ class FolderSync:
             )  # fmt: skip
         path = self._folder / name
         checksum = file_checksum(path)
-        is_same = before is not None and (before.checksum, before.size_bytes) == (
+        same = before is not None and (before.checksum, before.size_bytes) == (
             checksum, state.size_bytes,
         )  # fmt: skip
-        if before is not None and is_same:  # touched, or rewritten with the same bytes
+        if before is not None and same:  # touched, or rewritten with the same bytes
             object_name = before.stored_as
         else:
             self._remote.store.put(object_name, path)
@@ -255,8 +251,8 @@ def _must_wait(group: FileGroup, groups: Iterable[FileGroup]) -> bool:
 
 
 def sync_until(
-    keeping: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
-    told: Callable[[str], object],
+    sync: FolderSync, is_over: Callable[[float], bool], look_every_s: float,
+    tell: Callable[[str], object],
 ) -> None:  # fmt: skip
     """Make passes until `is_over`, which also waits, returns True; failures are retried.
 
@@ -268,17 +264,17 @@ def sync_until(
     while not is_over(wait_s):
         start_s = time.monotonic()
         try:
-            done = keeping.one_pass()
+            done = sync.one_pass()
         except CheckpointError:
             raise
         except OSError as error:  # a StorageError is one
             wait_s = min(60.0, max(wait_s * 2, 1.0))
             if not failing:
-                told(f"{error} It is tried again until it succeeds.")
+                tell(f"{error} It is tried again until it succeeds.")
             failing = True
         else:
             if failing:
-                told("checkpoints are kept again")
+                tell("checkpoints are kept again")
             # A folder of very many files is scanned less often, to use a tenth of a core.
             took_s = 0.0 if done.uploaded else time.monotonic() - start_s
             failing, wait_s = False, min(_MAX_PASS_INTERVAL_S, max(look_every_s, 9 * took_s))

@@ -38,7 +38,7 @@ class HostSync:
 
     Args:
         options: The sync options.
-        site: The script environment of the host.
+        script_env: The script environment of the host.
         run: The run folder on this host.
         kept_as: The name under which this host's files are synced.
         kept_by: Those names of all hosts of the job; None: unknown.
@@ -48,13 +48,13 @@ class HostSync:
     """
 
     def __init__(
-        self, options: SyncOptions, site: ScriptEnvironment, run: Path, *, kept_as: str = "host",
-        kept_by: Sequence[str] | None = (),
+        self, options: SyncOptions, script_env: ScriptEnvironment, run: Path, *,
+        kept_as: str = "host", kept_by: Sequence[str] | None = (),
     ) -> None:  # fmt: skip
         self._url = options.checkpoint_uri
         self._run = run
-        self._folder = _checkpoints_of(site, run)
-        self._is_vertex = "AIP_CHECKPOINT_DIR" in site.environment
+        self._folder = _checkpoints_of(script_env, run)
+        self._is_vertex = "AIP_CHECKPOINT_DIR" in script_env.environment
         self._host = kept_as
         self._others = None if kept_by is None else tuple(sorted(set(kept_by) - {kept_as}))
         self._lock = threading.Lock()  # guards the decision on another process
@@ -156,10 +156,10 @@ class HostSync:
             )
 
 
-def _checkpoints_of(site: ScriptEnvironment, run: Path) -> Path:
-    if site.tree is not None:
-        return Path(site.tree.folders.checkpoints)
-    folder = site.environment.get("AIP_CHECKPOINT_DIR")
+def _checkpoints_of(script_env: ScriptEnvironment, run: Path) -> Path:
+    if script_env.tree is not None:
+        return Path(script_env.tree.folders.checkpoints)
+    folder = script_env.environment.get("AIP_CHECKPOINT_DIR")
     return Path(folder) if folder else run / "checkpoints"
 
 

@@ -32,12 +32,12 @@ from headrace.jobs.sync.sync_messages import OutputTask, SyncProcessInput, read_
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
-def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) -> dict[str, Path]:
+def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) -> dict[str, Path]:
     """Return the files of all hosts' folders by name; of several with one name, the newest.
 
     Args:
         folders: The folders, by host name.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
     """
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
@@ -47,7 +47,7 @@ def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) ->
             name = path.relative_to(folder).as_posix()
             other = found.get(name)
             if other is not None:
-                told(f"{name} was made by several hosts, {host} among them; the newest is taken")
+                tell(f"{name} was made by several hosts, {host} among them; the newest is taken")
                 if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
                     continue
             found[name] = path
@@ -85,14 +85,14 @@ class FolderMirror:
         store: The store.
         prefix: The folder in the store.
         folder: The local folder.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
     """
 
     def __init__(
-        self, store: Store, prefix: str, folder: Path, told: Callable[[str], object]
+        self, store: Store, prefix: str, folder: Path, tell: Callable[[str], object]
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._scan = FolderScan(folder, told)
+        self._scan = FolderScan(folder, tell)
         self._uploaded: dict[str, FileState] = {}
 
     def one_pass(self, *, at_the_end: bool = False) -> None:
@@ -114,11 +114,11 @@ class JobOutputs:
         store: The store at the output path.
         job: The job's name.
         run: The run folder on this host.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
     """
 
-    def __init__(self, store: Store, job: str, run: Path, told: Callable[[str], object]) -> None:
-        self._store, self._job, self._run, self._tell = store, job, run, told
+    def __init__(self, store: Store, job: str, run: Path, tell: Callable[[str], object]) -> None:
+        self._store, self._job, self._run, self._tell = store, job, run, tell
         self._mirrors: dict[str, FolderMirror] = {}
 
     def meanwhile(self) -> None:

@@ -48,13 +48,13 @@ class RemoteCopy:
 
     Args:
         url: A URL of a writable store.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
     """
 
-    def __init__(self, url: str, told: Callable[[str], object]) -> None:
+    def __init__(self, url: str, tell: Callable[[str], object]) -> None:
         self.store: Store = open_store(url)
-        self._tell = told
-        self._reported_duplicates: set[str] = set()
+        self._tell = tell
+        self._warned: set[str] = set()
 
     def check(self, name: str) -> None:
         """Write a small object and delete it; raises UsageError where that fails."""
@@ -191,12 +191,8 @@ class RemoteCopy:
         for host, manifest in sorted(manifests.items()):
             for name, file in manifest.files.items():
                 other = files.get(name)
-                if (
-                    other is not None
-                    and _differ(other, file)
-                    and name not in self._reported_duplicates
-                ):
-                    self._reported_duplicates.add(name)
+                if other is not None and _differ(other, file) and name not in self._warned:
+                    self._warned.add(name)
                     self._tell(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
                         "last is taken"
@@ -207,12 +203,12 @@ class RemoteCopy:
 
 
 def adopting_manifest(
-    union: MergedFiles, host: str, owner: str, generation: int, others: set[str]
+    merged: MergedFiles, host: str, owner: str, generation: int, others: set[str]
 ) -> SyncManifest:
     """Return the manifest with which a process takes over a host's files.
 
     Args:
-        union: The merged files of all hosts.
+        merged: The merged files of all hosts.
         host: The process's host.
         owner: The process's unique name.
         generation: The manifest's number.
@@ -222,7 +218,7 @@ def adopting_manifest(
     return SyncManifest(
         host=host, generation=generation, owner=owner, saved_s=time.time(),
         files={
-            name: file for name, file in union.files.items() if union.hosts[name] not in others
+            name: file for name, file in merged.files.items() if merged.hosts[name] not in others
         },
     )  # fmt: skip
 

@@ -37,16 +37,16 @@ _PIECE_BYTES = 8 * 1024 * 1024
 _STATUS_EVERY_S = 5.0
 
 
-def restore(kept: RemoteCopy, folder: Path, told: Callable[[str], object]) -> MergedFiles:
+def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> MergedFiles:
     """Restore a folder from its remote copy; files that are present and equal are not fetched.
 
     A file that was changed here stays where it is newer, and so do files that were never synced:
     nothing is deleted.
 
     Args:
-        kept: The remote copy.
+        remote: The remote copy.
         folder: The folder; it is created.
-        told: Called with messages for the user.
+        tell: Called with messages for the user.
 
     Raises:
         CheckpointError: The remote copy is broken.
@@ -55,9 +55,9 @@ def restore(kept: RemoteCopy, folder: Path, told: Callable[[str], object]) -> Me
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned_files(folder)
     for left in range(_RESTORE_TRIES, 0, -1):
-        merged = kept.newest()
+        merged = remote.newest()
         try:
-            _fetch_all(kept, merged, folder, told)
+            _fetch_all(remote, merged, folder, tell)
         except NotFoundError:  # another host deleted it: a newer manifest lists another object
             if left == 1:
                 raise
@@ -67,14 +67,14 @@ def restore(kept: RemoteCopy, folder: Path, told: Callable[[str], object]) -> Me
 
 
 def _fetch_all(
-    remote: RemoteCopy, merged: MergedFiles, folder: Path, told: Callable[[str], object]
+    remote: RemoteCopy, merged: MergedFiles, folder: Path, tell: Callable[[str], object]
 ) -> None:
     wanted = [file for file in merged.files.values() if not _is_present(folder / file.name, file)]
     if not wanted:
         return
     size = sum(file.size_bytes for file in wanted)
-    told(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}")
-    progress = _RestoreProgress(size, told)
+    tell(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}")
+    progress = _RestoreProgress(size, tell)
     with ThreadPoolExecutor(_MAX_FETCHES) as pool:
         links = [file for file in wanted if file.link]
         fetched = [
@@ -217,25 +217,25 @@ def _sync(task: SyncTask) -> int:
             return 0  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(task.parent))
         remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
-        folder_sync = FolderSync(
+        sync = FolderSync(
             remote,
             Path(task.folder),
             task.host,
             task.others,
             lambda text: _print_host_status(task, text),
         )
-        _take_over(folder_sync, job_input, task)
+        _take_over(sync, job_input, task)
         sync_until(
-            folder_sync, job_input.within, PASS_EVERY_S, lambda text: _print_host_status(task, text)
+            sync, job_input.within, PASS_EVERY_S, lambda text: _print_host_status(task, text)
         )
-        return _finish(folder_sync, job_input, task)
+        return _finish(sync, job_input, task)
 
 
-def _take_over(folder_sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> None:
+def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> None:
     is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
-            return folder_sync.begin()
+            return sync.begin()
         except FencedError:  # the process that synced these files before was about to end
             if (tries := tries - 1) == 0:
                 raise
@@ -247,13 +247,13 @@ def _take_over(folder_sync: FolderSync, job_input: SyncProcessInput, task: SyncT
             is_reported = True
 
 
-def _finish(folder_sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> int:
+def _finish(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> int:
     """Upload the last files, within the launcher's deadline."""
     is_ended_by_launcher, clean, deadline_s = job_input.end()
     last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
     last.daemon = True
     last.start()
-    done = folder_sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
+    done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
     last.cancel()
     if done.waiting:
         _print_host_status(

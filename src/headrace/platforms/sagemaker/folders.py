@@ -144,13 +144,13 @@ class SageMakerTree:
             if channel.mode != "Pipe":
                 _symlink_channel(Path(folders.channel(channel.name)), Path(channels[channel.name]))
 
-    def note_end(self, exit_code: int, command: str, told: str) -> None:
+    def note_end(self, exit_code: int, command: str, message: str) -> None:
         """Write the file about the script's end; a failure file of the script's own stays.
 
         Args:
             exit_code: The exit code, 128 + n for signal n.
             command: The command that ran.
-            told: The script's last traceback, or its last lines.
+            message: The script's last traceback, or its last lines.
         """
         output = Path(self.folders.output)
         failure = Path(self.folders.failure)
@@ -163,7 +163,7 @@ class SageMakerTree:
         reason = "OutOfMemory: killed, often for want of memory\n" if exit_code == 137 else ""
         text = (
             f"{reason}ExecuteUserScriptError:\nExitCode {exit_code}\n"
-            f'ErrorMessage "{told}"\nCommand "{command}"\n'
+            f'ErrorMessage "{message}"\nCommand "{command}"\n'
         )
         write_text_atomically(failure, text[:_MAX_FAILURE_BYTES])
 
@@ -202,25 +202,25 @@ _DEFAULT_CHECKPOINTS = SageMakerFolders().checkpoints
 _RESERVED_FOLDERS = ("code", "input", "model", "output")
 
 
-def check_checkpoint_path(text: str, contracts: Sequence[str], said: str) -> str | None:
+def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str | None:
     """Return the normalized path; None: the contract has checkpoints there already.
 
     Args:
         text: The path.
         contracts: The contracts of the job.
-        said: Prefix of error messages: the argument's name.
+        flag: The argument's name, for error messages.
 
     Raises:
         UsageError: No script could find checkpoints there.
     """
     if not any(each.startswith("sagemaker") for each in contracts):
         raise UsageError(
-            f"{said} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
+            f"{flag} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
             "scripts are told of their checkpoints by HEADRACE_CHECKPOINT_DIR, or by "
             "AIP_CHECKPOINT_DIR."
         )
     if not text.startswith("/"):
-        raise UsageError(f"{said} {text}: it begins with /, such as /opt/ml/checkpoints.")
+        raise UsageError(f"{flag} {text}: it begins with /, such as /opt/ml/checkpoints.")
     place = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
     if place.is_relative_to(_DEFAULT_CHECKPOINTS):
         return None
@@ -229,7 +229,7 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], said: str) -> str
         place.is_relative_to(base) and place.relative_to(base).parts[0] in _RESERVED_FOLDERS
     ):
         raise UsageError(
-            f"{said} {text}: the contract has other things there. Take a folder apart, such as "
+            f"{flag} {text}: the contract has other things there. Take a folder apart, such as "
             f"{_DEFAULT_CHECKPOINTS}."
         )
     return str(place)

@@ -63,14 +63,14 @@ class _TopologySources:
 
     def hosts(self) -> tuple[str, ...]:
         name = env.SM_HOSTS.name
-        from_variable = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
+        given = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
         listed = parse_names(f"{_RESOURCE_CONFIG}, hosts", self._config.get("hosts"))
-        if from_variable and listed and set(from_variable) != set(listed):
+        if given and listed and set(given) != set(listed):
             raise _contradiction(
-                f"{name} lists {_joined_names(from_variable)}",
+                f"{name} lists {_joined_names(given)}",
                 f"{_RESOURCE_CONFIG} {_joined_names(listed)}",
             )
-        hosts = from_variable or listed
+        hosts = given or listed
         if not hosts:
             raise _missing("which hosts there are", env.SM_HOSTS, "hosts")
         count = _number(env.SM_HOST_COUNT, self._get(env.SM_HOST_COUNT))
@@ -102,9 +102,9 @@ class _TopologySources:
     def groups(self, hosts: Sequence[str]) -> tuple[HostGroup, ...]:
         """Return all groups; empty: unknown."""
         name = env.SM_INSTANCE_GROUPS_DICT.name
-        from_variable = parse_json_value(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
-        source = name if from_variable is not None else f"{_RESOURCE_CONFIG}, instance_groups"
-        listed = self._config.get("instance_groups") if from_variable is None else from_variable
+        given = parse_json_value(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
+        source = name if given is not None else f"{_RESOURCE_CONFIG}, instance_groups"
+        listed = self._config.get("instance_groups") if given is None else given
         if isinstance(listed, dict):
             listed = [{"instance_group_name": group, **of} for group, of in listed.items()
                       if isinstance(of, dict)]  # fmt: skip

@@ -27,16 +27,13 @@ def sagemaker_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
     They are sorted by name; a name of one letter has one dash; True is `True`, None is empty, and
     a dict is `a=1,b=2`.
     """
-    arguments = []
+    args = []
     for name in sorted(hyperparameters):
         value = hyperparameters[name]
         if isinstance(value, Mapping):
             value = ",".join(f"{key}={inner}" for key, inner in sorted(value.items()))
-        arguments += [
-            f"--{name}" if len(name) > 1 else f"-{name}",
-            "" if value is None else str(value),
-        ]
-    return arguments
+        args += [f"--{name}" if len(name) > 1 else f"-{name}", "" if value is None else str(value)]
+    return args
 
 
 def sagemaker_v3_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
@@ -44,11 +41,11 @@ def sagemaker_v3_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
 
     They are in the order given; all values but texts are JSON. A text that is JSON is parsed first.
     """
-    arguments = []
+    args = []
     for name, value in hyperparameters.items():
         read = _parse_json_text(value) if isinstance(value, str) else value
-        arguments += [f"--{name}", read if isinstance(read, str) else json.dumps(read)]
-    return arguments
+        args += [f"--{name}", read if isinstance(read, str) else json.dumps(read)]
+    return args
 
 
 def _parse_json_text(text: str) -> Any:
@@ -74,13 +71,11 @@ def sagemaker_variables(
         machine: The host's resources.
     """
     training = _environment(job, host, folders, machine)
-    values_by_name = {**_variable_names(training), "training_env": training}
-    values_by_name |= {"user_args": sagemaker_arguments(job.hyperparameters)}
-    values_by_name |= {
-        f"channel_{name}": path for name, path in training["channel_input_dirs"].items()
-    }
-    values_by_name |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
-    values = {f"SM_{name.upper()}": _compact(value) for name, value in values_by_name.items()}
+    named = {**_variable_names(training), "training_env": training}
+    named |= {"user_args": sagemaker_arguments(job.hyperparameters)}
+    named |= {f"channel_{name}": path for name, path in training["channel_input_dirs"].items()}
+    named |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
+    values = {f"SM_{name.upper()}": _compact(value) for name, value in named.items()}
     added = sagemaker_v3_variables(job, host, folders, machine)
     return {**added, **values, **_container_variables(job, host, folders, machine)}
 
@@ -187,13 +182,11 @@ _TRAINING_ENV_ONLY = (
 
 
 def _variable_names(training: dict[str, Any]) -> dict[str, Any]:
-    values_by_name = {
-        name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY
-    }
-    values_by_name["hps"] = values_by_name.pop("hyperparameters")
-    values_by_name["framework_params"] = values_by_name.pop("additional_framework_parameters")
-    values_by_name["channels"] = sorted(training["channel_input_dirs"])
-    return values_by_name
+    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
+    named["hps"] = named.pop("hyperparameters")
+    named["framework_params"] = named.pop("additional_framework_parameters")
+    named["channels"] = sorted(training["channel_input_dirs"])
+    return named
 
 
 def _container_variables(
