@@ -41,7 +41,7 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
     if runs_itself:
         if path.exists() and not os.access(path, os.X_OK):
             raise UsageError(f"{script} may not be executed. Run `chmod +x {script}`.")
-        return  # a bare name is looked up on PATH when it starts
+        return  # a bare name is looked up on PATH at the start
     if not path.exists():
         raise UsageError(f"There is no script {script} in {Path.cwd()}.{_nearest_script(path)}")
     if path.is_dir() and not (path / "__main__.py").exists():

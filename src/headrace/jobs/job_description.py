@@ -39,7 +39,7 @@ from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 
 ENGINES = ("local", "ray")
-_ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
+_ONLY_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     if rank is not None and not rank.is_leader:
         return run_follower(job, script, rank)
     folder, attempt = _start_attempt(job, argv, script, rank)
-    limit = TimeLimit(  # from here on: what brings the channels counts, as on SageMaker
+    limit = TimeLimit(  # from here on: the copying of channels counts, as on SageMaker
         job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
         is_passed_on=False,
     )  # fmt: skip
@@ -102,7 +102,7 @@ class _LocalRun:
         self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
         install_requirements(job.contract, job.around, folder, attempt)
         self._output = OutputUpload(job.uploads, job.contract, folder.path)
-        self._output.begin()  # first: another job that writes there is known before a copy is made
+        self._output.begin()  # first: fails before anything is copied where another job writes there
         with finished_on_error(self._output):
             self._script_env = self._build_environment(script)
             self._uploads = self._host_uploads()
@@ -141,7 +141,7 @@ class _LocalRun:
         }
         environment = join_environments(base, recording.environment())
         if self._rank is not None:
-            for name in TORCHRUN_VARIABLES:  # ranks meet where torchrun has them meet, as always
+            for name in TORCHRUN_VARIABLES:  # ranks keep torchrun's own rendezvous
                 environment.pop(name, None)
             self._share_with_followers(self._rank, environment)
         # A script may save for minutes after a stop signal, but not after the job's time limit.

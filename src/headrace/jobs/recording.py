@@ -73,7 +73,7 @@ class CollectorSupervisor:
             ],
             stdin=subprocess.PIPE,
             env=self._environment,
-            # What ends the job by its process group or terminal must not end the records.
+            # Signals to the job's process group or terminal must not end the collector.
             start_new_session=True,
         )  # fmt: skip
 
@@ -94,7 +94,7 @@ class CollectorSupervisor:
     def _start_another(self) -> bool:
         try:
             self._process = self._start()
-        except OSError:  # no memory for it either
+        except OSError:  # no memory for another process
             return False
         return True
 

@@ -105,7 +105,7 @@ class RunHandle:
         """Wait for the end of the attempt and return its exit code."""
         self._until_ended(lambda: None)
         code = self.exit_code
-        return 128 + signal.SIGKILL if code is None else code  # it wrote nothing down
+        return 128 + signal.SIGKILL if code is None else code  # it recorded nothing
 
     def logs(self) -> int:
         """Print the attempt's output from its beginning to its end; return the exit code."""
@@ -136,7 +136,7 @@ class RunHandle:
             return
         if not self._ends_within(grace_s):
             below = [*below, *_children(leader)]
-            leader.kill()  # what it started is tied to it
+            leader.kill()  # its child processes end with it
             self._ends_within(_CHILDREN_END_S)
             self._note_killed()
         _, left = psutil.wait_procs(below, timeout=_CHILDREN_END_S)

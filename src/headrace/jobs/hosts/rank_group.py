@@ -49,7 +49,7 @@ class ClockOffset:
 
 
 _POLL_S = 0.1
-_SILENT_S = 60.0  # an agent that lives answers within a second or two
+_SILENT_S = 60.0  # a live agent answers within a second or two
 _SILENT_AFTER_KILL_S = 10.0
 _OTHER_FAILURES_S = 1.5  # in which ranks that fail because of another report it themselves
 

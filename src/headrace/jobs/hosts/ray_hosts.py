@@ -79,9 +79,7 @@ def ray_variables(
         variables[env.PYTHONPATH.name] = (
             env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
         )
-    if (
-        drives and env.RAY_JOB_CONFIG.get() is None
-    ):  # else this is a job of Ray's already, with its own
+    if drives and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job, with its own config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables

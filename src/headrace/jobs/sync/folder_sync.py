@@ -63,7 +63,7 @@ class FolderSync:
         self._owner = uuid4().hex[:12]
         self._scan = FolderScan(folder, tell, clock)
         self._manifests: list[SyncManifest] = []
-        self._synced_states: dict[str, FileState] = {}  # of files as they were uploaded
+        self._synced_states: dict[str, FileState] = {}  # states of uploaded files
         self._files: dict[str, SyncedFile] = {}  # uploaded files, listed by a manifest or not yet
         self._foreign: dict[str, FileState] = {}  # files that other hosts sync
         self._gone_s: dict[str, float] = {}

@@ -231,7 +231,7 @@ class OutputUpload:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=env.child_environment(),
-            start_new_session=True,  # what ends the job by its group must not end the upload
+            start_new_session=True,  # signals to the job's group must not end the upload
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -88,7 +88,7 @@ class SyncProcessInput:
         return self._over
 
     def end(self) -> tuple[bool, bool, float]:
-        """Return whether the launcher wrote this, whether no rank was killed, a deadline (s)."""
+        """Return whether the launcher wrote an end, whether no rank was killed, a deadline (s)."""
         with suppress(ValueError, KeyError, TypeError):
             message = json.loads(self._line)
             return True, bool(message["clean"]), float(message["deadline_s"])
