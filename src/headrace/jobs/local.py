@@ -102,7 +102,7 @@ class _LocalRun:
         self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
         install_requirements(job.contract, job.around, folder, attempt)
         self._output = OutputUpload(job.uploads, job.contract, folder.path)
-        self._output.begin()  # first: fails before anything is copied where another job writes there
+        self._output.begin()  # first: fails before any copy where another job writes there
         with finished_on_error(self._output):
             self._script_env = self._build_environment(script)
             self._uploads = self._host_uploads()

@@ -193,7 +193,7 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
     script = [job.args.training_script, *job.args.training_script_args]
     install_requirements(job.contract, job.around, folder, attempt)
     output = OutputUpload(job.uploads, job.contract, folder.path)
-    output.begin()  # first: fails before anything is copied where another job writes there
+    output.begin()  # first: fails before any copy where another job writes there
     with finished_on_error(output):
         script_env = _script_environment(job, folder)
         uploads = _uploads(job, script_env, folder.path)

@@ -67,9 +67,8 @@ class ExistingJob:
             args: torchrun's arguments, which are changed.
             has_ranks: Whether ranks were asked for at all.
         """
-        if (
-            not has_ranks or not self.has_local_ranks
-        ):  # the script runs once: see `command_without_rank_variables`
+        if not has_ranks or not self.has_local_ranks:
+            # The script runs once: see `command_without_rank_variables`.
             args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
             return
         if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
