@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import socket
 import sys
 import traceback
@@ -18,6 +17,7 @@ from headrace.data.loader.batch_builder import (
     LoaderSpec,
 )
 from headrace.data.loader.failures import BatchFailure, sample_at
+from headrace.data.loader.former_names import unpickle
 from headrace.data.loader.library_state import (
     seed_generators,
     seed_like_torch_worker,
@@ -113,7 +113,7 @@ class Worker:
         self._status_row[len(self._tasks)] = task.number
         payload = read_at(self._slots[task.slot], 0, task.payload_bytes)
         try:
-            spec: BatchSpec | Exception = pickle.loads(payload)
+            spec: BatchSpec | Exception = unpickle(payload)
         except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything
             spec = error
         self._tasks.append((task, spec))
