@@ -247,7 +247,7 @@ class HostAgent:
         with self._process_lock:
             process = self._process
             if process is None:
-                self._stop_signal = number  # its start has not returned yet
+                self._stop_signal = number  # not started yet: `_run_to_end` sends it then
                 return
         if process.returncode is not None:
             return

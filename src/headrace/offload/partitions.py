@@ -241,11 +241,11 @@ class PartitionScheduler:
 
     def _cancel(self, partition: _Partition, without: int | None = None) -> None:
         """Cancel the assignments of a partition, except one; their tasks wait again, in order."""
-        kept = [number for number in partition.out if number == without]
+        remaining = [number for number in partition.out if number == without]
         cancelled = [
             self._assignments.pop(number).ticket for number in partition.out if number != without
         ]
-        partition.out = deque(kept)
+        partition.out = deque(remaining)
         partition.waiting.extendleft(reversed(cancelled))
         partition.host = None
 

@@ -28,11 +28,11 @@ _MAX_POSTPONED = 1000
 
 @dataclass(slots=True)
 class _OpenRing:
-    """A ring being read; `told`: how many of its dropped records the store's events name."""
+    """A ring being read; `recorded_drops` of its dropped records are in the store's events."""
 
     path: Path
     reader: ring.RingReader
-    told: int
+    recorded_drops: int
     ended: bool = False
     faults: list[str] = field(default_factory=list)
 
@@ -73,7 +73,7 @@ class Collector:
     def take_pids(self) -> set[int]:
         """Return the processes whose rings are being read, or were since the last call."""
         taken, self._ended_pids = self._ended_pids, set()
-        return taken | {one.reader.pid for one in self._rings.values()}
+        return taken | {source.reader.pid for source in self._rings.values()}
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add rows of this process itself, written with the next drain."""
@@ -103,14 +103,14 @@ class Collector:
             # The readers are ahead of the store: reopened, they start at its positions.
             self._close_readers()
             raise
-        for open_ring in self._rings.values():
-            open_ring.reader.release()
+        for source in self._rings.values():
+            source.reader.release()
         with suppress(sqlite3.Error, OSError):  # such as a full disk: the rows stay as they are
             self.store.roll_up()
             self.store.move_out()
-        for open_ring in list(self._rings.values()):
-            if open_ring.ended or not open_ring.reader.usable or last:
-                self._remove(open_ring)
+        for source in list(self._rings.values()):
+            if source.ended or not source.reader.usable or last:
+                self._remove(source)
         return count
 
     def close(self, wait_s: float = _CLOSE_S) -> None:
@@ -125,7 +125,7 @@ class Collector:
         deadline = time.monotonic() + wait_s
         self.drain()
         self._check_writers(now=True)
-        while any(not one.ended for one in self._rings.values()) and time.monotonic() < deadline:
+        while any(not each.ended for each in self._rings.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self.drain()
             self._check_writers(now=True)
@@ -154,7 +154,7 @@ class Collector:
         self._unfinished = []
         for path in sorted(new):
             try:
-                one = self._opened(path)
+                source = self._open(path)
             except ring.UnfinishedRing:
                 self._unfinished.append(path)
             except FileNotFoundError:
@@ -167,43 +167,45 @@ class Collector:
                     self._unopened.add(path.name)
                     self.add(EVENTS, [fault_row(f"{path}: {error}")])
             else:
-                self._rings[path.name] = one
+                self._rings[path.name] = source
 
-    def _opened(self, path: Path) -> _OpenRing:
+    def _open(self, path: Path) -> _OpenRing:
         reader = ring.RingReader(path)
-        place = self.store.place(path.name, reader.made_ns)
-        if place.read is not None:
-            reader.go_on(place.read, place.texts)
-        return _OpenRing(path, reader, place.dropped)
+        position = self.store.place(path.name, reader.made_ns)
+        if position.read is not None:
+            reader.go_on(position.read, position.texts)
+        return _OpenRing(path, reader, position.dropped)
 
     def _check_writers(self, *, now: bool) -> None:
         # Before a ring is read: if its writer has ended, the read gets all its rows.
         if now or time.monotonic() - self._last_check_s >= _EXIT_POLL_S:
             self._last_check_s = time.monotonic()
-            for one in self._rings.values():
-                one.ended = one.ended or one.reader.ended
+            for source in self._rings.values():
+                source.ended = source.ended or source.reader.ended
 
     def _move(self, *, last: bool) -> int:
-        moved = {one.path.name: self._rows(one) for one in self._rings.values()}
+        moved = {source.path.name: self._rows(source) for source in self._rings.values()}
         count = sum(len(rows) for tables in moved.values() for _, rows in tables.values())
         # Read once: the count may grow meanwhile, and the event must match the stored number.
-        dropped = {name: one.reader.dropped for name, one in self._rings.items()}
+        dropped = {name: source.reader.dropped for name, source in self._rings.items()}
         changed = [
-            one
-            for name, one in self._rings.items()
-            if one.reader.position != one.reader.released or dropped[name] > one.told
+            source
+            for name, source in self._rings.items()
+            if source.reader.position != source.reader.released
+            or dropped[name] > source.recorded_drops
         ]
-        if not (changed or self._waiting or last or any(o.faults for o in self._rings.values())):
+        has_faults = any(source.faults for source in self._rings.values())
+        if not (changed or self._waiting or last or has_faults):
             return 0
         with self.store.transaction():
             for add in self._waiting:
                 add()
-            for one in self._rings.values():
-                for table, rows in moved[one.path.name].values():
+            for source in self._rings.values():
+                for table, rows in moved[source.path.name].values():
                     self.store.add(table, rows)
-                self.store.add(EVENTS, _events_of(one, dropped[one.path.name], last=last))
-            for one in changed:
-                name, reader = one.path.name, one.reader
+                self.store.add(EVENTS, _events_of(source, dropped[source.path.name], last=last))
+            for source in changed:
+                name, reader = source.path.name, source.reader
                 self.store.move(
                     name,
                     reader.made_ns,
@@ -213,35 +215,35 @@ class Collector:
                     reader.forgotten,
                 )
         self._waiting.clear()
-        for one in self._rings.values():
-            one.faults.clear()
-            one.told = dropped[one.path.name]
+        for source in self._rings.values():
+            source.faults.clear()
+            source.recorded_drops = dropped[source.path.name]
         return count
 
     @staticmethod
-    def _rows(one: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
+    def _rows(source: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
         found: dict[int, tuple[Table, list[tuple[Any, ...]]]] = {}
         try:
-            for table, row in one.reader.rows():
+            for table, row in source.reader.rows():
                 found.setdefault(table.number, (table, []))[1].append(row)
         except RecordsError as error:
-            one.faults.append(str(error))
+            source.faults.append(str(error))
         return found
 
-    def _remove(self, open_ring: _OpenRing) -> None:
-        if open_ring.reader.usable:
-            open_ring.path.unlink(missing_ok=True)
+    def _remove(self, source: _OpenRing) -> None:
+        if source.reader.usable:
+            source.path.unlink(missing_ok=True)
         else:
-            _set_aside(open_ring.path)
+            _set_aside(source.path)
         with suppress(sqlite3.Error), self.store.transaction():  # if it fails, they only take room
-            self.store.forget_texts(open_ring.path.name, open_ring.reader.made_ns)
-        self._ended_pids.add(open_ring.reader.pid)
-        open_ring.reader.close()
-        del self._rings[open_ring.path.name]
+            self.store.forget_texts(source.path.name, source.reader.made_ns)
+        self._ended_pids.add(source.reader.pid)
+        source.reader.close()
+        del self._rings[source.path.name]
 
     def _close_readers(self) -> None:
-        for one in self._rings.values():
-            one.reader.close()
+        for source in self._rings.values():
+            source.reader.close()
         self._rings.clear()
 
 
@@ -273,12 +275,13 @@ def is_collector_running(lock: Path) -> bool:
         os.close(descriptor)
 
 
-def _events_of(one: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
-    rows = [fault_row(text) for text in one.faults]
-    if dropped > one.told:
-        rows.append(dropped_row(one.path.name, dropped - one.told))
-    if last and not one.ended:
-        rows.append(fault_row(f"{one.path.name}: process {one.reader.pid} outlived its records"))
+def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
+    rows = [fault_row(text) for text in source.faults]
+    if dropped > source.recorded_drops:
+        rows.append(dropped_row(source.path.name, dropped - source.recorded_drops))
+    if last and not source.ended:
+        name, pid = source.path.name, source.reader.pid
+        rows.append(fault_row(f"{name}: process {pid} outlived its records"))
     return rows
 
 
