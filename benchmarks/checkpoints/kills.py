@@ -180,7 +180,7 @@ def _end(job: subprocess.Popen[bytes], end: str) -> tuple[float, list[int]]:
         job.wait(timeout=_LONGEST_S)
         return ended_s, []
     everything = [job.pid, *descendants(job.pid)]
-    keepers = [pid for pid in everything if b"uploads.keeper" in _command(pid)]
+    keepers = [pid for pid in everything if b"sync.sync_process" in _command(pid)]
     left = keepers if end == "kill -9, keeper left" else []
     ended_s = time.time()
     for pid in everything:

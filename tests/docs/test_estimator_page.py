@@ -10,23 +10,25 @@ import typer.main
 
 from headrace.cli.main import build_app
 from headrace.jobs.job_arguments import ARGUMENTS
-from jobs import run
+from jobs import run_here
 
 PAGE = (Path(__file__).parents[2] / "docs/estimator.md").read_text()
+# It trains where it is given how many epochs, which the page's first example does.
 TRAIN = """
 import argparse, os
-import torch
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int)
-parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--epochs", type=int, default=0)
 args = parser.parse_args()
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if args.epochs:
+    import torch
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(args.epochs):
     model(torch.ones(args.batch_size, 1)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-print("read", os.listdir(os.environ["SM_CHANNEL_TRAIN"]), flush=True)
+print("read", os.listdir(os.environ["SM_CHANNEL_TRAIN"]), args.batch_size, flush=True)
 """
 
 
@@ -47,7 +49,7 @@ def snippets(language: str) -> list[str]:
 def test_the_first_example_trains(job: Path, capsys: pytest.CaptureFixture[str]):
     exec(snippets("python")[0], {})  # noqa: S102 - the page's own words
     said = capsys.readouterr().out
-    assert "read ['a.txt']\n" in said
+    assert "read ['a.txt'] 256\n" in said
     assert "Completed" in said
 
 
@@ -58,11 +60,26 @@ def test_a_launch_script_for_sagemaker_is_told_what_it_would_start(
     assert "ranks         2: 1 on each of the 2 hosts of gpu" in capsys.readouterr().out
 
 
-def test_the_job_file_runs(job: Path):
+def test_the_job_file_is_told_what_it_would_start(job: Path):
     (job / "job.toml").write_text(snippets("toml")[0])
-    ended = run(job, "job.toml")
+    ended = run_here(job, "run", "--dry-run", "job.toml")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("read ['a.txt']\n") == 2
+    lines = [line.strip() for line in ended.stdout.splitlines()]
+    assert "arguments     --batch-size 256" in lines
+    assert "gpu: 2 x ml.g5.xlarge, 4 cores, 1 devices each" in lines
+    assert "ranks         2: 1 on each of the 2 hosts of gpu" in lines
+    assert "max run       7200 s" in lines
+    assert "train       images" in lines
+
+
+def test_the_job_file_runs_on_this_host(job: Path):
+    lines = snippets("toml")[0].splitlines()
+    hosts = [line for line in lines if line.startswith(("instance_groups", "distribution"))]
+    assert len(hosts) == 2
+    (job / "job.toml").write_text("\n".join(line for line in lines if line not in hosts))
+    ended = run_here(job, "run", "job.toml")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("read ['a.txt'] 256\n") == 1
 
 
 def test_every_argument_that_means_something_and_every_flag_is_told():

@@ -37,7 +37,8 @@ while True:
     (folder / "draft").rename(latest)
     for old in sorted(folder.glob("step-*"))[:-2]:
         shutil.rmtree(old)
-    pathlib.Path("step").write_text(f"{step}\\n")
+    pathlib.Path("step.new").write_text(f"{step}\\n")
+    pathlib.Path("step.new").rename("step")
     time.sleep(float(sys.argv[1]))
 """
 
@@ -50,7 +51,7 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
     with started(tmp_path, *flags, "train.py", "1.2") as job:
         kept = RemoteCopy(s3_url, print)
         _steps(tmp_path, chosen.randint(1, 2))
-        keepers = [pid for pid in descendants(job.pid) if b"uploads.keeper" in _command(pid)]
+        keepers = [pid for pid in descendants(job.pid) if b"sync.sync_process" in _command(pid)]
         for pid in keepers:  # another takes over
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: kept.newest().files, "something is kept")
@@ -67,30 +68,33 @@ def test_what_is_kept_is_whole_whatever_is_killed(tmp_path: Path, s3_url: str, s
     _check(tmp_path / "there")
 
 
-@pytest.mark.parametrize("end", ["SIGTERM", "kill -9, keeper left", "kill -9, everything"])
-def test_on_the_same_disk_a_job_goes_on_from_the_last_checkpoint(
-    tmp_path: Path, s3_url: str, end: str
+def test_on_the_same_disk_a_job_goes_on_from_the_last_checkpoint_whatever_ended_it(
+    tmp_path: Path, s3_url: str
 ) -> None:
     (tmp_path / "train.py").write_text(WRITES)
     flags = ["--name", "a", "--profile", "off", "--checkpoint-uri", s3_url]
-    with started(tmp_path, *flags, "train.py", "0.1") as job:
-        _steps(tmp_path, 4)
-        if end == "SIGTERM":
-            job.terminate()
-        else:
-            for pid in (job.pid, *descendants(job.pid)):
-                if end == "kill -9, everything" or b"uploads.keeper" not in _command(pid):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-        job.wait(DEADLINE_S)
-    written = int((tmp_path / "step").read_text())
-    begun = tmp_path / "from"
-    begun.unlink()
-    with started(tmp_path, *flags, "train.py", "0.1") as job:  # a keeper that is left still uploads
-        eventually(lambda: begun.exists() and begun.read_text().endswith("\n"), "it goes on")
-        job.terminate()
-        job.wait(DEADLINE_S)
-    assert int(begun.read_text()) >= written
+    written = 0
+    for end in ("SIGTERM", "kill -9, keeper left", "kill -9, everything", "SIGTERM"):
+        # A keeper that is left still uploads while the next job starts.
+        with started(tmp_path, *flags, "train.py", "0.1") as job:
+            assert _first_step(tmp_path) >= written, end
+            _steps(tmp_path, written + 2)
+            if end == "SIGTERM":
+                job.terminate()
+            else:
+                for pid in (job.pid, *descendants(job.pid)):
+                    if end == "kill -9, everything" or b"sync.sync_process" not in _command(pid):
+                        with suppress(ProcessLookupError):
+                            os.kill(pid, signal.SIGKILL)
+            job.wait(DEADLINE_S)
+        written = int((tmp_path / "step").read_text())
+        (tmp_path / "from").unlink()
+
+
+def _first_step(folder: Path) -> int:
+    begun = folder / "from"
+    eventually(lambda: begun.exists() and begun.read_text().endswith("\n"), "it goes on")
+    return int(begun.read_text())
 
 
 def _check(folder: Path) -> None:

@@ -340,7 +340,7 @@ def test_import_hooks_run_once_found_and_their_faults_fail_no_import(tmp_path: P
     (tmp_path / "script.py").write_text("""
 import importlib
 from importlib.util import find_spec
-from headrace.core.import_hooks import FAILED, after_import
+from headrace.core.import_hooks import FAILED_HOOKS, after_import
 after_import("oddly", lambda module: print(module.answer))
 assert find_spec("oddly") and find_spec("oddly")
 import oddly
@@ -348,7 +348,7 @@ importlib.reload(oddly)
 def hook(module): raise ValueError("no such name")
 after_import("faulty", hook)
 import faulty
-print(faulty.answer, FAILED)
+print(faulty.answer, FAILED_HOOKS)
 """)
     ended = run_here(tmp_path, "run", "--run-dir", "out", "script.py")
     assert ended.returncode == 0, ended.stderr

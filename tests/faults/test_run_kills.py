@@ -21,33 +21,39 @@ from jobs import (
     started,
 )
 
-# Each rank starts a child of its own, as a data worker would be, in its process group.
+# What each rank does with signals is told by its argument. With "parents", each rank has a child in
+# its process group, as a data worker would be; rank 1 of the first start has a daemon, too.
 RANK = """
 import os, pathlib, signal, subprocess, sys
-rank = os.environ.get("RANK", "0")
-if "stubborn" in sys.argv:
-    def stay(number, frame):
-        pathlib.Path(f"stayed-{rank}").touch()
-    signal.signal(signal.SIGINT, stay)
-    signal.signal(signal.SIGTERM, stay)
-if "counting" in sys.argv:
-    def count(number, frame):
-        with pathlib.Path("interrupts").open("a") as file:
-            file.write("one\\n")
-    signal.signal(signal.SIGINT, count)
-if "polite" in sys.argv:
-    def leave(number, frame):
-        pathlib.Path(f"signal-{rank}").write_text(str(number))
-        sys.exit(0)
-    signal.signal(signal.SIGINT, leave)
-    signal.signal(signal.SIGTERM, leave)
-if "child" in sys.argv:
-    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-    pathlib.Path(f"pid-{rank}-child").write_text(f"{child.pid}\\n")
-pathlib.Path(f"pid-{rank}").write_text(f"{os.getpid()}\\n")
+rank, start = os.environ.get("RANK", "0"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+manners = sys.argv[1:] or ["plain"]
+manner = manners[int(rank) % len(manners)]
+def stay(number, frame):
+    pathlib.Path(f"stayed-{rank}").touch()
+def count(number, frame):
+    with pathlib.Path("interrupts").open("a") as file:
+        file.write("one\\n")
+def leave(number, frame):
+    pathlib.Path(f"signal-{rank}").write_text(str(number))
+    sys.exit(0)
+handler = {"stubborn": stay, "counting": count, "polite": leave}.get(manner)
+if handler is not None:
+    signal.signal(signal.SIGINT, handler)
+    if manner != "counting":
+        signal.signal(signal.SIGTERM, handler)
+def begin(name, **how):
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], **how)
+    pathlib.Path(f"pid-{start}-{rank}-{name}").write_text(f"{child.pid}\\n")
+if manner == "parents":
+    begin("child")
+    if (start, rank) == ("0", "1"):
+        begin("daemon", start_new_session=True)
+pathlib.Path(f"pid-{start}-{rank}").write_text(f"{os.getpid()}\\n")
 while True:
     signal.pause()
 """
+UNRECORDED = ("--profile", "off")
+TWO_RANKS = ("--nproc-per-node", "2")
 
 
 @pytest.fixture
@@ -60,21 +66,37 @@ def _text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
+def _pid(folder: Path, name: str) -> int:
+    return int((folder / f"pid-{name}").read_text())
+
+
 def all_gone(pids: list[int]) -> None:
     eventually(lambda: not any(map(alive, pids)), f"the end of {pids}")
 
 
-def test_kill_9_of_the_launcher_leaves_no_process(folder: Path):
-    with started(folder, "--nproc-per-node", "2", "train.py") as job:
-        ranks = pids_in(folder, 2)
+def no_thread_takes_a_signal_from_the_one_that_waits(job: subprocess.Popen[bytes]) -> None:
+    threads = list(Path(f"/proc/{job.pid}/task").iterdir())
+    assert threads
+    for thread in threads:
+        blocked = int((thread / "status").read_text().partition("SigBlk:")[2].split()[0], 16)
+        for passed_on in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            waits = thread.name == str(job.pid)
+            assert waits or blocked & 1 << passed_on - 1, f"{thread} takes {passed_on.name}"
+
+
+@pytest.mark.parametrize("flags", [(), TWO_RANKS])
+def test_kill_9_of_the_launcher_leaves_no_process(folder: Path, flags: tuple[str, ...]):
+    with started(folder, *flags, "train.py") as job:
+        ranks = pids_in(folder, 2 if flags else 1)
         everyone = descendants(job.pid)
-        assert set(ranks) < set(everyone)
+        assert set(ranks) <= set(everyone)
+        no_thread_takes_a_signal_from_the_one_that_waits(job)
         job.kill()
         all_gone([job.pid, *everyone])
 
 
 def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
-    with started(folder, "--nproc-per-node", "2", "--run-dir", "r", "train.py") as job:
+    with started(folder, *TWO_RANKS, "--run-dir", "r", "train.py") as job:
         ranks = pids_in(folder, 2)
         below = descendants(job.pid)
         (torchrun,) = [pid for pid in below if psutil.Process(pid).ppid() == job.pid]
@@ -85,13 +107,22 @@ def test_kill_9_of_torchrun_leaves_no_process(folder: Path):
     assert attempts_of(folder / "r")[0]["exit_code"] == 137
 
 
-def test_kill_9_of_a_rank_ends_the_others_and_what_it_had_started(folder: Path):
-    with started(folder, "--nproc-per-node", "2", "train.py", "child") as job:
-        pids = pids_in(folder, 4)
-        rank_1 = int((folder / "pid-1").read_text())
-        os.kill(rank_1, signal.SIGKILL)
-        assert job.wait(timeout=DEADLINE_S) == 137
-        all_gone(pids)
+def test_kill_9_of_a_rank_ends_the_others_and_what_all_had_started(folder: Path):
+    flags = (*UNRECORDED, *TWO_RANKS, "--max-restarts", "1")
+    with started(folder, *flags, "train.py", "parents") as job:
+        first = pids_in(folder, 5)
+        daemon = _pid(folder, "0-1-daemon")
+        try:
+            os.kill(_pid(folder, "0-1"), signal.SIGKILL)
+            second = set(pids_in(folder, 9)) - set(first)
+            all_gone([pid for pid in first if pid != daemon])
+            assert all(map(alive, second))
+            os.kill(_pid(folder, "1-1"), signal.SIGKILL)
+            assert job.wait(timeout=DEADLINE_S) == 137
+            all_gone(list(second))
+            assert alive(daemon)  # what has left the rank's group means to stay
+        finally:
+            os.kill(daemon, signal.SIGKILL)
     assert "rank 1 failed first: killed by SIGKILL" in (folder / "terminal").read_text()
 
 
@@ -110,12 +141,12 @@ start("left")
 """
 
 
-@pytest.mark.parametrize("flags", [[], ["--tee", "3"]])  # the logs are ours, or torchrun's
-def test_what_a_killed_rank_had_started_does_not_outlive_its_restart(
-    tmp_path: Path, flags: list[str]
+def test_what_a_killed_rank_had_started_does_not_outlive_its_restart_with_logs_of_torchruns(
+    tmp_path: Path,
 ):
     (tmp_path / "train.py").write_text(RESTARTED)
-    with started(tmp_path, "--max-restarts", "1", *flags, "train.py") as job:
+    flags = (*UNRECORDED, "--max-restarts", "1", "--tee", "3")
+    with started(tmp_path, *flags, "train.py") as job:
         assert job.wait(timeout=DEADLINE_S) == 0
     daemon, left, worker = pids_in(tmp_path, 3)
     try:
@@ -128,51 +159,30 @@ def test_what_a_killed_rank_had_started_does_not_outlive_its_restart(
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_reaches_the_ranks_once_and_is_the_code(folder: Path, sent: int, code: int):
-    with started(folder, "--nproc-per-node", "2", "train.py", "polite") as job:
+def test_ctrl_c_reaches_the_ranks_once_and_is_the_code(folder: Path):
+    with started(folder, *UNRECORDED, *TWO_RANKS, "train.py", "polite") as job:
         ranks = pids_in(folder, 2)
-        job.send_signal(sent)
-        assert job.wait(timeout=DEADLINE_S) == code
+        job.send_signal(signal.SIGINT)
+        assert job.wait(timeout=DEADLINE_S) == 130
         all_gone(ranks)
-    assert [(folder / f"signal-{rank}").read_text() for rank in range(2)] == [str(int(sent))] * 2
+    assert [(folder / f"signal-{rank}").read_text() for rank in range(2)] == ["2", "2"]
 
 
-def test_ranks_that_do_not_leave_are_killed_after_their_grace(folder: Path):
-    flags = ["--nproc-per-node", "2", "--shutdown-timeout", "1", "train.py", "stubborn"]
-    with started(folder, *flags) as job:
+def test_sigterm_is_the_code_and_a_rank_that_does_not_leave_is_killed_after_its_grace(
+    folder: Path,
+):
+    flags = (*UNRECORDED, *TWO_RANKS, "--shutdown-timeout", "1")
+    with started(folder, *flags, "train.py", "polite", "stubborn") as job:
         ranks = pids_in(folder, 2)
         job.terminate()
         assert job.wait(timeout=DEADLINE_S) == 143
         all_gone(ranks)
-
-
-def test_a_script_run_directly_ends_with_the_launcher(folder: Path):
-    with started(folder, "train.py") as job:
-        (script,) = pids_in(folder, 1)
-        job.kill()
-        all_gone([job.pid, script])
-
-
-def test_a_script_run_directly_gets_each_signal_and_is_not_killed(folder: Path):
-    with started(folder, "--run-dir", "r", "train.py", "polite") as job:
-        pids_in(folder, 1)
-        job.terminate()
-        assert job.wait(timeout=DEADLINE_S) == 0  # it left in its own way, with a code of its own
-    (folder / "pid-0").unlink()
-    with started(folder, "--run-dir", "r", "train.py", "counting") as job:
-        (script,) = pids_in(folder, 1)
-        for times in (1, 2, 3):
-            job.send_signal(signal.SIGINT)
-            eventually(lambda n=times: _text(folder / "interrupts") == n * "one\n", "each ctrl-C")
-        job.terminate()
-        assert job.wait(timeout=DEADLINE_S) == 143
-        all_gone([script])
-    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0, 143]
+    assert (folder / "signal-0").read_text() == "15"
+    assert (folder / "stayed-1").exists()
 
 
 def test_ranks_are_killed_at_a_second_ctrl_c(folder: Path):
-    with started(folder, "--nproc-per-node", "2", "train.py", "stubborn") as job:
+    with started(folder, *UNRECORDED, *TWO_RANKS, "train.py", "stubborn") as job:
         ranks = pids_in(folder, 2)
         job.send_signal(signal.SIGINT)
         eventually((folder / "stayed-0").exists, "the first ctrl-C at a rank")
@@ -181,22 +191,18 @@ def test_ranks_are_killed_at_a_second_ctrl_c(folder: Path):
         all_gone(ranks)
 
 
-@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "2"]])
-def test_no_thread_of_the_launcher_takes_a_signal_from_the_one_that_waits(
-    folder: Path, flags: list[str]
-):
-    with started(folder, *flags, "train.py") as job:
-        pids_in(folder, 2 if flags else 1)
-        for thread in Path(f"/proc/{job.pid}/task").iterdir():
-            blocked = int((thread / "status").read_text().partition("SigBlk:")[2].split()[0], 16)
-            for passed_on in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                waits = thread.name == str(job.pid)
-                assert waits or blocked & 1 << passed_on - 1, f"{thread} takes {passed_on.name}"
+def test_a_script_run_directly_leaves_in_its_own_way_with_a_code_of_its_own(folder: Path):
+    with started(folder, *UNRECORDED, "--run-dir", "r", "train.py", "polite") as job:
+        pids_in(folder, 1)
+        job.terminate()
+        assert job.wait(timeout=DEADLINE_S) == 0
+    assert (folder / "signal-0").read_text() == "15"
+    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [0]
 
 
-def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
+def test_a_script_run_directly_gets_each_signal_once_and_is_not_killed(folder: Path):
     keyboard, screen = os.openpty()
-    command = " ".join(headrace("run", "train.py", "counting"))
+    command = " ".join(headrace("run", *UNRECORDED, "--run-dir", "r", "train.py", "counting"))
     # The first terminal that the leader of a session opens becomes the session's.
     shell = ["sh", "-c", f"exec {command} < {os.ttyname(screen)}"]
     job = subprocess.Popen(shell, cwd=folder, start_new_session=True, stderr=subprocess.DEVNULL)
@@ -204,7 +210,10 @@ def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
         (script,) = pids_in(folder, 1)
         os.write(keyboard, b"\x03")
         eventually(lambda: _text(folder / "interrupts") == "one\n", "ctrl-C at the script")
-        job.terminate()  # comes after all that ctrl-C led to
+        for times in (2, 3, 4):
+            job.send_signal(signal.SIGINT)
+            eventually(lambda n=times: _text(folder / "interrupts") == n * "one\n", "each ctrl-C")
+        job.terminate()  # comes after all that the signals led to
         assert job.wait(timeout=DEADLINE_S) == 143
         all_gone([script])
     finally:
@@ -212,4 +221,5 @@ def test_ctrl_c_at_a_terminal_reaches_a_script_run_directly_once(folder: Path):
         job.wait()
         os.close(keyboard)
         os.close(screen)
-    assert (folder / "interrupts").read_text() == "one\n"
+    assert (folder / "interrupts").read_text() == "one\n" * 4
+    assert [attempt["exit_code"] for attempt in attempts_of(folder / "r")] == [143]

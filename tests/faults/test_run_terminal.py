@@ -17,16 +17,19 @@ import pytest
 from jobs import DEADLINE_S, clean_environment, eventually, headrace, run
 
 SCRIPT = """
-import os, signal, sys
+import os, pathlib, signal, sys
 print([each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)])
 if sys.stdout.isatty():
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH, signal.SIGHUP])
     print(os.get_terminal_size(1).columns, os.get_terminal_size(2).columns)
     while os.get_terminal_size(1).columns == 93:
         signal.sigwait([signal.SIGWINCH])
     # In one piece: what comes to the other stream may be shown between two.
     sys.stdout.write(f"now {os.get_terminal_size(1).columns}\\n")
 sys.stderr.write("half a line")
+if sys.stdout.isatty():
+    signal.sigwait([signal.SIGHUP])
+    pathlib.Path("gone").touch()
 sys.exit(7)
 """
 
@@ -36,6 +39,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.keyboard, self.screen = os.openpty()
+        self._ends = [self.keyboard, self.screen]
         self.resize(93)
         self.said = b""
 
@@ -50,8 +54,10 @@ class Screen:
         return words in self.said
 
     def close(self) -> None:
-        os.close(self.keyboard)
-        os.close(self.screen)
+        """Take the terminal away; once more does nothing."""
+        ends, self._ends = self._ends, []
+        for end in ends:
+            os.close(end)
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ def screen() -> Iterator[Screen]:
     made.close()
 
 
-def test_a_script_sees_the_terminal_its_size_and_its_changes(tmp_path: Path, screen: Screen):
+def test_a_script_sees_the_terminal_its_size_its_changes_and_its_end(
+    tmp_path: Path, screen: Screen
+):
     (tmp_path / "train.py").write_text(SCRIPT)
     # The first terminal that the leader of a session opens becomes the session's.
     inside = " ".join(headrace("run", "--run-dir", "r", "--profile", "off", "train.py"))
@@ -69,12 +77,16 @@ def test_a_script_sees_the_terminal_its_size_and_its_changes(tmp_path: Path, scr
     job = subprocess.Popen(
         ["sh", "-c", f"exec {inside} < {terminal} > {terminal} 2>&1"],
         cwd=tmp_path, start_new_session=True, env=clean_environment(),
+        # Under nohup it is ignored, and stays so.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )  # fmt: skip
     try:
         eventually(lambda: screen.shows(b"93 93\r\n"), "its size")
         screen.resize(71)
         eventually(lambda: screen.shows(b"now 71\r\n"), "its new size")
         eventually(lambda: screen.shows(b"half a line"), "what is no whole line")
+        screen.close()  # the launcher leads the session, and the kernel tells it alone
+        eventually((tmp_path / "gone").exists, "SIGHUP at the script", 60.0)
         assert job.wait(timeout=DEADLINE_S) == 7
     finally:
         job.send_signal(signal.SIGKILL)
@@ -100,33 +112,3 @@ def test_without_a_terminal_there_is_none(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
     ended = run(tmp_path, "--profile", "off", "train.py")
     assert (ended.returncode, ended.stdout) == (7, "[False, False, False]\n")
-
-
-HANGS_ON = """
-import os, pathlib, signal
-signal.signal(signal.SIGHUP, lambda *_: pathlib.Path("gone").touch())
-print("ready")
-while not pathlib.Path("gone").exists():
-    signal.pause()
-"""
-
-
-def test_a_terminal_that_goes_away_is_told_to_the_script(tmp_path: Path):
-    (tmp_path / "train.py").write_text(HANGS_ON)
-    screen = Screen()
-    inside = " ".join(headrace("run", "--run-dir", "r", "--profile", "off", "train.py"))
-    terminal = os.ttyname(screen.screen)
-    job = subprocess.Popen(
-        ["sh", "-c", f"exec {inside} < {terminal} > {terminal} 2>&1"],
-        cwd=tmp_path, start_new_session=True, env=clean_environment(),
-        # Under nohup it is ignored, and stays so.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
-    )  # fmt: skip
-    try:
-        eventually(lambda: screen.shows(b"ready"), "the script")
-        screen.close()  # the launcher leads the session, and the kernel tells it alone
-        eventually((tmp_path / "gone").exists, "SIGHUP at the script", 60.0)
-        assert job.wait(timeout=DEADLINE_S) == 0
-    finally:
-        job.send_signal(signal.SIGKILL)
-        job.wait()

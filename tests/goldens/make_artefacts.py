@@ -1,7 +1,8 @@
 """Makes the stored artefacts of tests/goldens/artefacts: `python tests/goldens/make_artefacts.py`.
 
 They were made once, by the commit named in artefacts/commit.txt, and stay: later versions must open
-them. Each folder that is there already is left alone.
+them. Each folder that is there already is left alone. artefacts/offload is what a rank of it
+sent to an offload server, by the module names that it had, and is not made anew.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +14,8 @@ from stored import CountingStore, checkpoint_parts
 from surfaces import ARTEFACTS, HERE, KINDS, collect
 
 import headrace
+from headrace.data.loader.executors.inline import InlineExecutor
+from headrace.data.loader.former_names import unpickle
 from headrace.data.storage.cache.cached_store import CachedStore
 from jobs import run_here
 
@@ -86,3 +90,19 @@ def test_an_old_cache_serves_its_blocks(tmp_path: Path) -> None:
     for info in list(store.list()):
         assert bytes(store.get(info.path)) == (ARTEFACTS / "dataset" / info.path).read_bytes()
     assert behind.read_bytes == 0
+
+
+def test_what_an_old_rank_sends_to_an_offload_server_makes_the_same_batch() -> None:
+    place = Path("/tmp/headrace-goldens")  # noqa: S108 - where it was, as its pickle says
+    place.mkdir(exist_ok=True)
+    shutil.copytree(ARTEFACTS / "dataset", place / "dataset", dirs_exist_ok=True)
+    folder = ARTEFACTS / "offload"
+    executor = InlineExecutor(0)
+    executor.start(unpickle((folder / "loader_spec.pickle").read_bytes()))
+    executor.submit(unpickle((folder / "batch_spec.pickle").read_bytes()))
+    batch = executor.next_made(10, lambda: None).content
+    shutil.rmtree(place)
+    assert json.loads((folder / "batch.json").read_text()) == {
+        "keys": batch["__key__"],
+        "jpg": hashlib.sha256(batch["jpg"].numpy().tobytes()).hexdigest(),
+    }

@@ -139,7 +139,7 @@ def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
     (ray,) = (
         pid
         for pid, line in command_lines(hosts["algo-3"]).items()
-        if "ray.scripts.scripts start" in line and "node_warden" not in line
+        if "ray.scripts.scripts start" in line and "process_groups" not in line
     )
     os.kill(ray, signal.SIGKILL)
     assert jobs["algo-3"].wait(30) == 1

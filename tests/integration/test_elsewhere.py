@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from headrace.bootstrap.process_start import is_on_another_machine
 from headrace.cluster.same_host import boot_id
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 from headrace.records.layout import RINGS
@@ -28,18 +31,31 @@ def test_it_says_once_that_it_is_not_recorded_and_writes_nothing(tmp_path: Path)
     create_live_switch(tmp_path, interval_s=0.5)
     (tmp_path / "train.py").write_text(TRAINS)
     source = str(Path(SITECUSTOMIZE_DIR).parents[2])
-    for boot, folder, told, written in (
-        ("another", tmp_path, 1, 0),
-        (boot_id(), tmp_path / "of another container", 1, 0),
-        (boot_id(), tmp_path, 0, 1),
-        ("", tmp_path, 0, 2),  # a disk that machines share
-    ):
+    for boot, told, written in (("another", 1, 0), (boot_id(), 0, 1)):
         ended = subprocess.run(
-            [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True,
+            [sys.executable, "train.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
             env=clean_environment(
-                HEADRACE_RECORDS_DIR=str(folder), HEADRACE_RECORDS_BOOT=boot, RANK="3",
+                HEADRACE_RECORDS_DIR=str(tmp_path),
+                HEADRACE_RECORDS_BOOT=boot,
+                RANK="3",
                 PYTHONPATH=f"{SITECUSTOMIZE_DIR}:{source}",
             ),
-        )  # fmt: skip
+        )
         assert ended.stderr.count("rank 3 trains on") == told
         assert len(list(rings.glob("*.ring"))) == written
+
+
+def test_where_a_run_s_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for boot, folder, elsewhere in (
+        ("another", tmp_path, True),
+        (boot_id(), tmp_path / "of another container", True),
+        (boot_id(), tmp_path, False),
+        ("", tmp_path, False),  # a disk that machines share
+    ):
+        monkeypatch.setenv("HEADRACE_RECORDS_DIR", str(folder))
+        monkeypatch.setenv("HEADRACE_RECORDS_BOOT", boot)
+        assert is_on_another_machine() is elsewhere

@@ -112,7 +112,7 @@ def receivers_of(script: int) -> list[int]:
     return [
         pid
         for pid in descendants(script)
-        if b"offload.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"offload.proxy" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

@@ -127,7 +127,7 @@ def test_hosts_die_freeze_and_come_back_in_the_middle_of_an_epoch(
         (receiver,) = [
             pid
             for pid in descendants(script.pid)
-            if b"offload.receiver" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"offload.proxy" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         os.kill(receiver, signal.SIGKILL)
         pause.unlink()

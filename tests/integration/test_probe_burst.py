@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from headrace.observe.probe import burst
-from headrace.records.live_switch import Switch
+from headrace.observe.probe import profiler_trace
+from headrace.records.live_switch import LiveSwitch
 
 net = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -35,21 +35,21 @@ def steps(count):
         train(x)
 
 def traced_steps(count):
-    Switch(switch.parent).go_deep(60)
+    LiveSwitch(switch.parent).go_deep(60)
     for (x,) in batches:
         train(x)
-        count -= burst.BURST.under_way
+        count -= profiler_trace.PROFILER_TRACE.under_way
         if not count:
             return
 
 def whole_burst():
-    Switch(switch.parent).go_deep(60)
+    LiveSwitch(switch.parent).go_deep(60)
     began = False
     for (x,) in batches:
         train(x)
-        if began and not burst.BURST.under_way:
+        if began and not profiler_trace.PROFILER_TRACE.under_way:
             return
-        began = began or burst.BURST.under_way
+        began = began or profiler_trace.PROFILER_TRACE.under_way
 
 def evaluate():
     with torch.no_grad():
@@ -66,9 +66,9 @@ with torch.autograd.profiler.profile() as own:
 assert any("addmm" in each.key for each in own.key_averages())
 traced_steps(2)
 evaluate()
-limit, burst.MOST_BYTES = burst.MOST_BYTES, 10
+limit, profiler_trace.MAX_TRACE_BYTES = profiler_trace.MAX_TRACE_BYTES, 10
 whole_burst()
-burst.MOST_BYTES = limit
+profiler_trace.MAX_TRACE_BYTES = limit
 traced_steps(1)
 """
 STEPS = {

@@ -28,9 +28,9 @@ from run_tables import row_of
 COLLECTOR = """
 import sys
 from pathlib import Path
-from headrace.records import parts, rolling
+from headrace.records import compaction
 from headrace.records.collector import Collector
-rolling.FIRST_ROWS, rolling.MOST_SUMS, parts.PART_ROWS = 50, 200, 64
+compaction.UNCHANGED_ROWS, compaction.MAX_SUM_ROWS, compaction.PART_ROWS = 50, 200, 64
 collector = Collector(Path(sys.argv[1]), "here")
 while True:
     if collector.drain():

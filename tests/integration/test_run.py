@@ -16,6 +16,7 @@ from jobs import (
     run,
     started,
 )
+from jobs_here import run_job
 
 DIRECT = """
 import json, multiprocessing, os, sys
@@ -82,7 +83,7 @@ def test_torchrun_restarts_ranks_and_the_end_is_told(tmp_path: Path):
         "here",
         "--shutdown-timeout=5",
     ]
-    ended = run(tmp_path, *flags, "train.py", "fail")
+    ended = run_job(tmp_path, *flags, "train.py", "fail")
     assert ended.returncode == 1  # of the ValueError, after the restart that 9 led to
     logs = tmp_path / "here" / "logs" / "attempt-1"
     for rank in range(2):
@@ -112,7 +113,8 @@ def test_a_host_that_joins_costs_the_others_none_of_their_logs(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"127.0.0.1:{server.getsockname()[1]}"
     flags = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
-    flags += ["--rdzv-conf", "last_call_timeout=1", "--run-dir", "here", "../train.py"]
+    flags += ["--rdzv-conf", "last_call_timeout=1", "--profile", "off", "--run-dir", "here"]
+    flags += ["../train.py"]
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -132,55 +134,55 @@ def test_a_rank_s_own_code_comes_back_through_torchrun(tmp_path: Path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
     (tmp_path / "pkg" / "train.py").write_text(TWO_RANKS)
-    ended = run(tmp_path, "--nproc-per-node", "2", "--tee", "1:3", "-m", "pkg.train")
+    flags = ["--profile", "off", "--nproc-per-node", "2", "--tee", "1:3"]
+    ended = run_job(tmp_path, *flags, "-m", "pkg.train")
     assert ended.returncode == 9
     assert "[default1]:restart 0" in ended.stderr  # what torchrun is told about output, it does
 
 
-def test_one_rank_under_torchrun_speaks_without_a_prefix(tmp_path: Path):
-    (tmp_path / "train.py").write_text("import os; print('rank', os.environ['RANK'])")
-    ended = run(tmp_path, "train.py", PET_NPROC_PER_NODE="auto")
-    assert (ended.returncode, ended.stdout) == (0, "rank 0\n")
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert attempts_of(folder)[0]["exit_code"] == 0
-
-
-@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("variables", "damage", "told"),
     [
-        ("shutil.rmtree('runs')", "No such file or directory"),
-        ("pathlib.Path('runs/base/run.json').write_text('{')", "run.json cannot be read"),
+        ({}, "shutil.rmtree('runs')", "No such file or directory"),
+        (
+            {"PET_NPROC_PER_NODE": "auto"},
+            "pathlib.Path('runs/base/run.json').write_text('{')",
+            "run.json cannot be read",
+        ),
     ],
 )
 def test_the_script_s_code_comes_back_where_the_end_cannot_be_written_down(
-    tmp_path: Path, flags: list[str], damage: str, told: str
+    tmp_path: Path, variables: dict[str, str], damage: str, told: str
 ):
-    (tmp_path / "train.py").write_text(f"import pathlib, shutil, sys; {damage}; sys.exit(7)")
-    ended = run(tmp_path, "--name", "base", *flags, "train.py")
-    assert ended.returncode == 7
+    """Directly, and as one rank under torchrun, which speaks without a prefix."""
+    (tmp_path / "train.py").write_text(
+        f"import os, pathlib, shutil, sys; print('rank', os.environ.get('RANK')); {damage}\n"
+        "sys.exit(7)\n"
+    )
+    ended = run_job(tmp_path, "--name", "base", "--profile", "off", "train.py", **variables)
+    assert (ended.returncode, ended.stdout) == (7, f"rank {0 if variables else None}\n")
     assert "Traceback" not in ended.stderr
     (line,) = [line for line in ended.stderr.splitlines() if "cannot be written down" in line]
     assert told in line
 
 
 @pytest.mark.parametrize(
-    ("closed", "shown", "tells"),
+    ("flags", "closed", "shown", "tells"),
     [
-        ("<&-", "out\n", True),
-        (">&-", "", True),
-        ("2>&-", "out\n", False),
-        ("<&- >&- 2>&-", "", False),
+        ([], "<&-", "out\n", True),
+        ([], ">&-", "", True),
+        ([], "2>&-", "out\n", False),
+        ([], "<&- >&- 2>&-", "", False),
+        (["--nproc-per-node", "1"], "<&- >&- 2>&-", "", False),
     ],
 )
-@pytest.mark.parametrize("flags", [[], ["--nproc-per-node", "1"]])
 def test_a_script_runs_where_standard_streams_are_closed(
     tmp_path: Path, flags: list[str], closed: str, shown: str, tells: bool
 ):
     (tmp_path / "train.py").write_text(
         "import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)"
     )
-    command = headrace("run", "--run-dir", "here", *flags, "train.py")
+    command = headrace("run", "--profile", "off", "--run-dir", "here", *flags, "train.py")
     ended = subprocess.run(
         ["sh", "-c", f'exec "$@" {closed}', "sh", *command],
         cwd=tmp_path,
@@ -207,7 +209,7 @@ def test_a_script_runs_where_standard_streams_are_closed(
     ],
 )
 def test_wrong_use_is_one_message_and_leaves_no_run(tmp_path: Path, arguments, message: str):
-    ended = run(tmp_path, *arguments)
+    ended = run_job(tmp_path, *arguments)
     assert ended.returncode == 2
     assert ended.stderr.startswith(message)
     assert len(ended.stderr.splitlines()) == 1
@@ -216,5 +218,5 @@ def test_wrong_use_is_one_message_and_leaves_no_run(tmp_path: Path, arguments, m
 
 def test_help_is_ours_before_the_script_and_the_script_s_after_it(tmp_path: Path):
     (tmp_path / "train.py").write_text("import sys; print(sys.argv[1:])")
-    assert "Example: headrace run" in run(tmp_path, "--help").stdout
-    assert run(tmp_path, "train.py", "--help").stdout == "['--help']\n"
+    assert "Example: headrace run" in run_job(tmp_path, "--help").stdout
+    assert run_job(tmp_path, "--profile", "off", "train.py", "--help").stdout == "['--help']\n"

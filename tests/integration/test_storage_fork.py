@@ -80,10 +80,10 @@ def test_a_forked_child_reads_after_its_parent_did(store: Store, *, daemon: bool
 _RANK = """
     import sys
     from headrace.data.storage import open_store
-    from headrace.data.storage.client.subprocess_client import helper_pids
+    from headrace.data.storage.client.subprocess_client import server_pids
 
     assert bytes(open_store(sys.argv[1]).get("x")) == b"123"
-    print(len(helper_pids()), "obstore" in sys.modules)
+    print(len(server_pids()), "obstore" in sys.modules)
 """
 
 
@@ -202,17 +202,17 @@ def test_a_streamed_upload_whose_helper_dies_is_an_error_and_leaves_nothing(
 _OWNER = """
     import sys, time
     from headrace.data.storage import open_store
-    from headrace.data.storage.client.subprocess_client import helper_pids
+    from headrace.data.storage.client.subprocess_client import server_pids
 
     store = open_store(sys.argv[1])
     def pieces():
         yield b"x" * 20_000_000
-        print(helper_pids()[0], flush=True)
+        print(server_pids()[0], flush=True)
         time.sleep(60)
     if sys.argv[2] == "upload":
         store.put("cut", pieces())
     store.get("x")
-    print(helper_pids()[0], flush=True)
+    print(server_pids()[0], flush=True)
 """
 
 

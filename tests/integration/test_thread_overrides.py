@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from jobs_here import run_job
 
 SCRIPT = """
 import json
@@ -47,7 +46,7 @@ if __name__ == "__main__":
     told = {"rank": [started_by_a_product(), torch.get_num_threads(), cv2.getNumThreads()]}
     # Likewise OpenCV: a forked worker that waited for its parent's threads would do so for ever.
     cv2.GaussianBlur(np.ones((2000, 2000, 3), np.uint8), (9, 9), 0)
-    for method in ("fork", "spawn"):
+    for method in sys.argv[2:]:
         loader = DataLoader(
             Threads(),
             batch_size=None,
@@ -59,38 +58,68 @@ if __name__ == "__main__":
     with open(sys.argv[1], "w") as file:
         json.dump(told, file)
 """
+# How many threads a product starts in a process, and in one that it forks.
+PRODUCTS = """
+import json, os
+import numpy as np
+
+def started_by_a_product():
+    before = len(os.listdir("/proc/self/task"))
+    matrix = np.ones((600, 600), dtype=np.float32)
+    matrix @ matrix
+    return len(os.listdir("/proc/self/task")) - before
+
+own = started_by_a_product()
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.write(writing, str(started_by_a_product()).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([own, int(os.read(reading, 10))]))
+"""
 CORES = len(os.sched_getaffinity(0))
 
 
-def threads_in(folder: Path, *flags: str) -> dict[str, list[int]]:
+def threads_in(folder: Path, *flags: str, methods: Sequence[str]) -> dict[str, list[int]]:
+    """How many threads a product starts, torch has, and OpenCV has: in the rank and its workers.
+
+    Args:
+        folder: The job's.
+        flags: Of `headrace run`.
+        methods: How the workers start.
+    """
     (folder / "train.py").write_text(SCRIPT)
-    words = [sys.executable, "-m", "headrace.cli.main", "run", *flags, "train.py", "told.json"]
-    ran = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert ran.returncode == 0, ran.stderr
-    return json.loads((folder / "told.json").read_text())
+    ended = run_job(folder, *flags, "train.py", "threads.json", *methods)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, list[int]] = json.loads((folder / "threads.json").read_text())
+    return found
 
 
-@pytest.mark.parametrize("flags", [(), ("--profile", "off")], ids=["recorded", "not recorded"])
-def test_workers_keep_to_their_threads_whatever_the_script_sets(
-    tmp_path: Path, flags: tuple[str, ...]
+def test_workers_keep_to_their_threads_whatever_the_script_sets(tmp_path: Path):
+    found = threads_in(tmp_path, "--apply", "worker_threads=1", methods=["fork", "spawn"])
+    assert found["fork"] == [0, 1, 1]
+    assert found["spawn"] == [0, 1, 1]
+    assert found["rank"][1] == CORES  # the rank's own stay as they are
+
+
+def test_workers_and_the_rank_keep_to_theirs_where_nothing_is_recorded(tmp_path: Path):
+    flags = ["--profile", "off", "--apply", "worker_threads=1,rank_threads=1"]
+    found = threads_in(tmp_path, *flags, methods=["fork", "spawn"])
+    assert found == {name: [0, 1, 1] for name in ("rank", "fork", "spawn")}
+
+
+def test_ranks_under_torchrun_keep_to_theirs_and_with_workers_the_script_has_its_way(
+    tmp_path: Path,
 ):
-    told = threads_in(tmp_path, *flags, "--apply", "worker_threads=1")
-    assert told["fork"] == [0, 1, 1]
-    assert told["spawn"] == [0, 1, 1]
-    assert told["rank"][1] == CORES  # the rank's own stay as they are
+    flags = ["--nproc-per-node", "1", "--apply", "rank_threads=1"]
+    found = threads_in(tmp_path, *flags, methods=["fork"])
+    assert found["rank"] == [0, 1, 1]
+    assert found["fork"][1:] == [2, 2]
 
 
-def test_without_them_the_script_has_its_way(tmp_path: Path):
-    told = threads_in(tmp_path)
-    assert told["fork"][1:] == [2, 2]
-    assert told["spawn"][1:] == [2, 2]
+def test_without_them_a_product_starts_threads(tmp_path: Path):
+    (tmp_path / "train.py").write_text(PRODUCTS)
+    ended = run_job(tmp_path, "--profile", "off", "train.py")
+    assert ended.returncode == 0, ended.stderr
     if CORES > 1:
-        assert told["rank"][0] > 0 or told["fork"][0] > 0
-
-
-@pytest.mark.parametrize("flags", [(), ("--nproc-per-node", "1")], ids=["direct", "torchrun"])
-def test_ranks_keep_to_theirs(tmp_path: Path, flags: tuple[str, ...]):
-    told = threads_in(tmp_path, *flags, "--apply", "rank_threads=1")
-    assert told["rank"] == [0, 1, 1]
+        assert any(json.loads(ended.stdout))

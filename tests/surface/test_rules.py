@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from conftest import BEGUN_FIRST
@@ -126,3 +127,30 @@ def test_every_package_has_something_in_it():
         if not any(other != init for other in init.parent.rglob("*.py"))
     ]
     assert empty == []
+
+
+def test_files_import_each_other_in_no_circle():
+    modules = {_module(path): path for path in SOURCES}
+    graph = {
+        name: {
+            found
+            for node in _at_module_level(parsed(path)[1])
+            for found in _imported_modules(node, modules)
+            if found != name
+        }
+        for name, path in modules.items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported_modules(node: ast.Import | ast.ImportFrom, modules: Container[str]) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names if alias.name in modules}
+    base = node.module or ""
+    named = {f"{base}.{alias.name}" for alias in node.names}
+    return {name for name in named if name in modules} or ({base} if base in modules else set())

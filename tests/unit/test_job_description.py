@@ -88,6 +88,22 @@ def test_the_group_that_trains_comes_first(named: Any):
     assert flags(instance_groups=[CPU, GPU], distribution=TORCH)[:2] == told[:2]
 
 
+def test_what_a_run_records_describes_the_same_job():
+    asked = {
+        "instance_groups": [CPU, GPU],
+        "distribution": {**TORCH, "instance_groups": [GPU]},
+        "cache_dir": FileSystemInput("fs-1", "EFS", "cache", "rw"),
+        "max_restarts": 1,
+    }
+    inputs = named_inputs({"train": TrainingInput("images", instance_groups=["gpu"])}, "")
+    first = build_run_command(describe({"entry_point": "train.py", **asked}, ""), inputs)
+    recorded = json.loads(first.asked)
+    inputs = named_inputs(recorded.pop("inputs"), "")
+    again = build_run_command(describe({"entry_point": "train.py", **recorded}, ""), inputs)
+    assert again.flags == first.flags
+    assert json.loads(again.asked) == json.loads(first.asked)
+
+
 @pytest.mark.parametrize(
     ("told", "flag", "note"),
     [  # each is one that SageMaker's SDK 2 takes

@@ -1,4 +1,4 @@
-"""Hooks that apply other loader arguments and thread counts than the script gives.
+"""The hooks that apply overrides: other loader arguments and thread counts than the script's.
 
 A library that is loaded later reads a variable of the environment; one that is loaded already, as
 in a forked worker, is set by its own function.
@@ -41,15 +41,15 @@ _SETTERS = (
     "bli_thread_set_num_threads",
     "omp_set_num_threads",
 )
-"""Functions of those libraries that take the number of threads, a C int."""
+"""Functions of those libraries that set the number of threads, a C int."""
 
 
 def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
     """Limit the threads of this process, and of loaders' workers, once libraries are imported.
 
     Args:
-        of_rank: Threads of a rank; None leaves it as it is. The launcher has set the variables.
-        of_worker: Likewise, of a worker.
+        of_rank: Threads of a rank; None: unchanged. The launcher has set the variables.
+        of_worker: Threads of a worker; None: unchanged.
     """
     if of_rank is not None:
         after_import("cv2", lambda cv2: cv2.setNumThreads(of_rank))
@@ -60,7 +60,7 @@ def prepare_threads(*, of_rank: int | None, of_worker: int | None) -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Have this process use so many threads in whatever is loaded, and in what comes later.
+    """Limit the threads of libraries that are loaded, and of those that are loaded later.
 
     Args:
         count: Threads, 1 or more.
@@ -72,8 +72,8 @@ def limit_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
-    # Told 1, OpenCV waits for its threads to end; of a forked process's parent it would do so for
-    # ever. Told 0, it uses none.
+    # setNumThreads(1) waits for OpenCV's threads to end: in a forked process, which does not have
+    # them, forever. With 0 OpenCV uses none.
     after_import("cv2", lambda cv2: cv2.setNumThreads(0 if count == 1 else count))
 
 
@@ -91,32 +91,32 @@ def _hook_workers(module: Any, count: int) -> None:
     @functools.wraps(original)  # spawned workers find it by the original's name
     def _worker_loop(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        theirs = bound.arguments.get("init_fn")
+        user_init_fn = bound.arguments.get("init_fn")
 
         def init_fn(worker: int) -> None:
-            if theirs is not None:
-                theirs(worker)
+            if user_init_fn is not None:
+                user_init_fn(worker)
             limit_threads(count)
 
-        # Torch sets its own threads, and the script's function what it likes, before: ours holds.
+        # This comes last: torch, and the script's own function, may set other numbers before.
         bound.arguments["init_fn"] = init_fn
         return original(*bound.args, **bound.kwargs)
 
-    module._worker_loop = _worker_loop  # noqa: SLF001 - likewise
+    module._worker_loop = _worker_loop  # noqa: SLF001 - as above
 
 
 def _libraries_loaded() -> list[str]:
-    """Return the loaded libraries that may have threads of their own."""
+    """Return the paths of loaded libraries that may have threads of their own."""
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # no such file system here
+    except OSError:  # no /proc
         return []
     paths = (line.split(maxsplit=5)[5] for line in lines if line.count(" ") >= 5 and "/" in line)
     return sorted({path for path in paths if _LIBRARY.search(path)})
 
 
 _NEEDS_WORKERS = {"prefetch_factor": None, "persistent_workers": False}
-"""Arguments that torch refuses without workers, and what they are then."""
+"""Arguments that torch rejects without workers, and their values then."""
 
 
 def prepare_overrides() -> None:
@@ -135,7 +135,7 @@ def prepare_overrides() -> None:
 def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
     original = module.DataLoader.__init__
     signature = inspect.signature(original)
-    usual = signature.parameters["num_workers"].default
+    default = signature.parameters["num_workers"].default
 
     @functools.wraps(original)
     def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
@@ -148,7 +148,7 @@ def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
         if applied:
             wanted: dict[str, Any] = {each.name: each.value for each in applied}
             given = dict(bound.arguments)
-            bound.arguments.update(_consistent(wanted, given, usual))
+            bound.arguments.update(_consistent(wanted, given, default))
             args, kwargs = bound.args[1:], bound.kwargs
         original(loader, *args, **kwargs)
         _record_applied(applied)
@@ -156,27 +156,27 @@ def _hook_loader(module: ModuleType, overrides: tuple[Override, ...]) -> None:
     module.DataLoader.__init__ = __init__
 
 
-def _consistent(wanted: dict[str, Any], given: dict[str, Any], usual: object) -> dict[str, Any]:
-    """Return the arguments to change: without workers, none that only make sense with some.
+def _consistent(wanted: dict[str, Any], given: dict[str, Any], default: object) -> dict[str, Any]:
+    """Return the arguments to change; without workers, reset those that need workers.
 
     Args:
-        wanted: What is applied.
-        given: What the script gives.
-        usual: The workers of a loader that is given no number of them.
+        wanted: The overrides.
+        given: The script's arguments.
+        default: The loader's default number of workers.
     """
     if "prefetch_factor" in wanted and "prefetch_batches" in given:  # Headrace's loader has both
         wanted = {**wanted, "prefetch_batches": None}
-    workers = wanted.get("num_workers", given.get("num_workers", usual))
+    workers = wanted.get("num_workers", given.get("num_workers", default))
     if workers:
         return wanted
-    needless = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
-    return {**wanted, **needless}
+    unneeded = {name: none for name, none in _NEEDS_WORKERS.items() if name in {*wanted, *given}}
+    return {**wanted, **unneeded}
 
 
 def _record_applied(applied: Sequence[Override]) -> None:
-    """Let the launcher know what was applied: it tells of what was not."""
+    """Record which overrides were applied: the launcher reports the others."""
     run = env.RUN_DIR.get()
-    with suppress(OSError):  # a disk that is full, say: the loader is what matters
+    with suppress(OSError):  # on a full disk, for example
         for each in applied if run else ():
             folder = Path(run or "", APPLIED)
             folder.mkdir(exist_ok=True)
@@ -184,13 +184,13 @@ def _record_applied(applied: Sequence[Override]) -> None:
 
 
 def _concerns(override: Override) -> bool:
-    """Whether the loader that is being constructed is meant: by the line that constructs it."""
+    """Whether an override is for the loader that is being constructed, by its source line."""
     file, line = script_location()
     return not override.place or f"/{file}:{line}".endswith(f"/{override.place}")
 
 
 def _is_applicable(override: Override, dataset: Any) -> bool:
-    """Whether an override keeps what a loader gives: workers each iterate all of a stream."""
+    """Whether an override keeps the loader's samples: each worker iterates all of a stream."""
     from torch.utils.data import IterableDataset
 
     from headrace.data.loader.executors.ray_data import is_ray_dataset

@@ -1,8 +1,8 @@
 """The start of a process of a job: what its environment asks for, before its script begins.
 
-Each part waits for the import that it is about: loader overrides, Ray Train, offload, the probe, or
-the step limit. A process that Ray has started on another machine than its run's records says that
-it is not recorded.
+Each part waits for the import that it hooks: loader overrides, Ray Train, offload, the probe, or
+the step limit. A process that Ray has started on another machine than the run's records prints
+that it is not recorded.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headrace.core.source_location import SMDDP_STAND_IN_DIR
 
 
 def is_on_another_machine() -> bool:
-    """Whether the run's records are kept on another machine."""
+    """Whether the run's records are on another machine."""
     boot = env.RECORDS_BOOT.get()
     if boot is None:
         return False
     from headrace.cluster.same_host import boot_id
 
-    # A container beside the run's has its machine's number, but not its files.
+    # A container on the same machine has the same boot id, but not the run's files.
     return boot != boot_id() or not Path(env.RECORDS_DIR.get() or "").is_dir()
 
 
 def warn_unrecorded_rank() -> None:
-    """Have this process say that it is not recorded, should it turn out to train."""
+    """Print that this process is not recorded, as soon as it trains."""
     after_import("torch.optim.optimizer", _hook_first_step)
 
 
@@ -46,10 +46,10 @@ def _hook_first_step(module: ModuleType) -> None:
 
 
 class StepLimit:
-    """Counts the steps of the optimizer that stepped first.
+    """A hook that ends the script after some steps of the first optimizer that steps.
 
     Args:
-        steps: How many it may take.
+        steps: The number of steps.
     """
 
     def __init__(self, steps: int) -> None:
@@ -78,10 +78,10 @@ def _hook_step_limit(module: ModuleType, steps: int) -> None:
 
 
 def prepare_process() -> None:
-    """Prepare what is asked for; each part waits for the import that it is about."""
+    """Install all hooks that the environment asks for; each waits for the import it is about."""
     if env.SMDDP.get():
         sys.path.append(SMDDP_STAND_IN_DIR)  # after site-packages: the real one comes first
-    if env.APPLY.get():  # first: the probe is to see what loaders have become
+    if env.APPLY.get():  # first: the probe is to see the loaders' final arguments
         from headrace.bootstrap.override_hooks import prepare_overrides
 
         prepare_overrides()

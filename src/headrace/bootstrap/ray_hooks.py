@@ -1,9 +1,9 @@
-"""Hooks into Ray: the address of a node on an emulated host, and Ray Train within a rank.
+"""The hooks into Ray: the address of a node on an emulated host, and Ray Train within a rank.
 
-Ray calls `use_host_address` by the variable RAY_START_HOOK, with the node as the command line
-describes it: by itself it finds one address for all hosts that are emulated on a machine, and gives
-the workers of each the same ports. Ray Train in a rank would wait without end for devices that the
-run has: it fails at once instead.
+Ray calls `use_host_address`, named by the variable RAY_START_HOOK, with the parameters of a node:
+by itself Ray finds one address for all hosts that are emulated on a machine, and gives the workers
+of each the same ports. Ray Train in a rank would wait forever for devices that the ranks hold:
+with the hook it fails at once.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ DEFAULT_PORTS = {
     "max_worker_port": 19999,
     "dashboard_agent_listen_port": 52365,
 }
-"""What `ray start` takes where it is not told, by the names of its options."""
+"""The defaults of `ray start`, by option name."""
 
 
 def use_host_address(node: Any, _is_head: object) -> None:
-    """Give a node this host's address and folder, and ports at will; what a script says, stays.
+    """Give a node this host's address and folder, and free ports; the script's own values stay.
 
     Args:
         node: Ray's `RayParams`.
     """
-    # A node that joins would take the head's folder, where this host's `ray status` does not look.
-    folder = f"{env.RAY_TMPDIR.get('/tmp')}/ray"  # noqa: S108 - Ray's own choice
+    # A node that joins would use the head's folder, where this host's `ray status` does not look.
+    folder = f"{env.RAY_TMPDIR.get('/tmp')}/ray"  # noqa: S108 - Ray's own default
     node.update_if_absent(node_ip_address=env.HOST_ADDRESS.get(), temp_dir=folder)
-    for name, usual in DEFAULT_PORTS.items():
-        if getattr(node, name) == usual:
-            setattr(node, name, 0)  # any that is free
+    for name, default in DEFAULT_PORTS.items():
+        if getattr(node, name) == default:
+            setattr(node, name, 0)  # any free port
 
 
 def prepare_ray_train() -> None:
-    """Have a trainer of Ray Train that wants devices fail at once."""
+    """Make a Ray Train trainer that needs devices fail at once."""
     after_import("ray.train.v2.api.data_parallel_trainer", _hook_trainer)
 
 
@@ -61,7 +61,7 @@ def _hook_trainer(module: ModuleType) -> None:
 
 
 def _has_devices(trainer: Any) -> bool:
-    """Whether a trainer needs none of Ray's, or its Ray, perhaps one of its own, may have some."""
+    """Whether a trainer needs no devices of Ray, or its Ray cluster has free ones."""
     import ray
 
     if getattr(trainer, "running_in_local_mode", False):

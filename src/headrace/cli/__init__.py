@@ -1,1 +1,1 @@
-"""The command line: one verb a file, which parses, calls and prints."""
+"""The command line: a file per verb, which parses, calls and prints."""

@@ -1,4 +1,4 @@
-"""`headrace cluster`: the verbs join and env, for clusters."""
+"""The `headrace cluster` verbs: join and env."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Example: headrace cluster env --contract sagemaker --group gpu=2 --group cpu=1 -
 
 
 def register_env(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command(name="env", help=_ENV_HELP)(_env)
 
 
@@ -50,7 +50,7 @@ def _env(
     from headrace.jobs.spec import ContractOptions
     from headrace.platforms.instance_groups import parse_groups
 
-    told = {
+    flags = {
         "contract": contract,
         "channel": channel or [],
         "hyperparameter": hyperparameter or [],
@@ -58,7 +58,7 @@ def _env(
     }
     groups = parse_groups(group or [])
     cores = len(os.sched_getaffinity(0))
-    options = ContractOptions.parse(told)
+    options = ContractOptions.parse(flags)
     if set(options.contracts) == {"torchrun"}:
         raise UsageError(
             "--contract torchrun: torchrun itself tells each rank (RANK, WORLD_SIZE, ...). Name "
@@ -93,7 +93,7 @@ _Groups = Annotated[
 
 
 def register_join(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command(
         name="join",
         help=_JOIN_HELP,
@@ -132,14 +132,14 @@ def _join(
 ) -> None:
     from headrace.jobs.hosts.cluster_join import join_cluster
 
-    told = {
+    flags = {
         "--head": head,
         "--hosts": hosts,
         "--port": port,
         "--hosts-timeout": hosts_timeout,
         "--token-file": token_file,
     }
-    own = [f"{flag}={value}" for flag, value in told.items() if value is not None]
+    own = [f"{flag}={value}" for flag, value in flags.items() if value is not None]
     own += [f"--group={each}" for each in group or ()]
     sys.exit(join_cluster([*own, *context.args]))
 
@@ -158,4 +158,4 @@ def register(app: typer.Typer) -> None:
 
 
 def _root() -> None:
-    """Hold the verbs: with a callback, typer keeps them as verbs even while there is only one."""
+    """Keep the verbs as verbs: without a callback, typer makes a single verb the command itself."""

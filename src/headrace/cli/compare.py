@@ -1,4 +1,4 @@
-"""`headrace compare`: what changed between two runs, and by how much."""
+"""The `headrace compare` verb: what changed between two runs, and by how much."""
 
 from __future__ import annotations
 

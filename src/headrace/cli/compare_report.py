@@ -1,4 +1,4 @@
-"""A comparison of two runs in the terminal."""
+"""The comparison of two runs in the terminal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def print_comparison(
     """Print what changed from one run to another, phase by phase.
 
     Args:
-        comparison: What to print.
+        comparison: The comparison.
         before: Name of the first run.
-        after: Name of the second.
-        console: Where to; the terminal by default.
+        after: Name of the second run.
+        console: The console; None: the terminal.
     """
     console = console or Console(highlight=False)
     console.print(f"[bold]{escape(_sentence(comparison, after))}[/bold]")
@@ -32,9 +32,9 @@ def print_comparison(
         table.add_column(name, justify="right", overflow="fold")
     for change in (*comparison.phases, comparison.step):
         interval = f"{change.low_ms:+,.2f} to {change.high_ms:+,.2f}"
-        said = interval if change.differ else f"[dim]noise: {interval}[/dim]"
+        interval_text = interval if change.differ else f"[dim]noise: {interval}[/dim]"
         name = change.phase.replace("_", " ")
-        table.add_row(name, *_numbers(change.before_ms, change.after_ms), said)
+        table.add_row(name, *_numbers(change.before_ms, change.after_ms), interval_text)
     if comparison.before_samples_per_s and comparison.after_samples_per_s:
         rates = comparison.before_samples_per_s, comparison.after_samples_per_s
         table.add_row("[dim]samples/s[/dim]", *_numbers(*rates))

@@ -1,4 +1,4 @@
-"""`headrace data`: the verbs pack, index, info, lint and cat, for datasets."""
+"""The `headrace data` verbs: pack, index, info, lint and cat, for datasets."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Quality = Annotated[
 
 
 def register_pack(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command("pack")(pack)
 
 
@@ -127,7 +127,7 @@ def pack(
 
 
 def register_index(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command("index")(index)
 
 
@@ -177,7 +177,7 @@ def index(
 
 
 def register_info(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command("info")(info)
 
 
@@ -204,7 +204,7 @@ def info(
 
 
 def register_lint(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command("lint")(lint)
 
 
@@ -243,7 +243,7 @@ _TEXT_EXTENSIONS = frozenset({"cls", "json", "txt"})
 
 
 def register_cat(group: typer.Typer) -> None:
-    """Add the verb."""
+    """Add the verb to its group."""
     group.command("cat")(cat)
 
 
@@ -278,7 +278,7 @@ def cat(
     if extension and not json:
         _write_member(contents[extension], key)
         return
-    about: list[dict[str, Any]] = [
+    members: list[dict[str, Any]] = [
         {
             "extension": member.extension,
             "path": member.path,
@@ -291,10 +291,10 @@ def cat(
         if member.extension in contents
     ]
     if json:
-        print_json({"key": location.key, "sample": location.sample, "members": about})
+        print_json({"key": location.key, "sample": location.sample, "members": members})
         return
     typer.echo(f"{location.key} (sample {location.sample:,}, shard {location.path})")
-    for member in about:
+    for member in members:
         size = format_bytes(member["size_bytes"])
         typer.echo(f"  {member['extension']:<10} {size:>9}  {member['text'] or ''}".rstrip())
 

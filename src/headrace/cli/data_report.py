@@ -1,4 +1,4 @@
-"""The text and the JSON that verbs of `headrace data` print about a dataset."""
+"""The text and JSON output of the `headrace data` verbs about a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def print_json(content: dict[str, Any]) -> None:
 
 
 def as_json(url: str, manifest: DatasetManifest) -> dict[str, Any]:
-    """Return a manifest as JSON, with the dataset's URL and without the places in its index."""
+    """Return a manifest as JSON, with the dataset's URL and without the list of shards."""
     content = asdict(manifest)
     shards = content.pop("shards")
     content["num_shards"] = manifest.num_samples if manifest.layout == "objects" else len(shards)
@@ -28,7 +28,7 @@ def as_json(url: str, manifest: DatasetManifest) -> dict[str, Any]:
 
 
 def describe(manifest: DatasetManifest) -> list[str]:
-    """Return a dataset's figures as lines."""
+    """Return lines with a dataset's figures."""
     kinds = ", ".join(extension.name for extension in manifest.extensions)
     lines = [
         f"samples      {manifest.num_samples:,}",

@@ -1,4 +1,4 @@
-"""`headrace doctor`: where a run's time went, why, and what would help."""
+"""The `headrace doctor` verb: where a run's time went, why, and what would help."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def doctor(
 def _check_exclusive(
     run: str | None, rule_set: RuleSet, *, backtest: bool, ranks: int | None
 ) -> None:
-    """Refuse what would be left unheard."""
-    asked = "--backtest" if backtest else "--ranks"
+    """Raise UsageError for flags that would have no effect."""
+    flag = "--backtest" if backtest else "--ranks"
     given = {"RUN": run is not None and backtest, "--ranks": ranks is not None and backtest}
     given["--rules"] = rule_set != "headrace" and (backtest or ranks is not None)
     for name in (name for name, is_given in given.items() if is_given):
-        raise UsageError(f"{asked} says nothing of {name}: leave one of them out.")
+        raise UsageError(f"{flag} says nothing of {name}: leave one of them out.")
 
 
 def _rule_set(name: str) -> RuleSet:

@@ -1,4 +1,4 @@
-"""Diagnoses, forecasts for other numbers of ranks, and checked predictions in the terminal."""
+"""The diagnoses, forecasts for other numbers of ranks, and checked predictions in the terminal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     """Print the verdict, then each finding with its evidence, cause and remedies.
 
     Args:
-        diagnosis: What to print.
-        console: Where to; the terminal by default.
+        diagnosis: The diagnosis.
+        console: The console; None: the terminal.
     """
     console = console or Console(highlight=False)
     verdict = diagnosis.verdict
@@ -57,16 +57,16 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 
 
 def _phases(shares: Mapping[str, float]) -> str:
-    told = (
+    texts = (
         f"{phase.replace('_', ' ')} {share:.0%}"
         for phase, share in shares.items()
         if share >= 0.005  # less would be shown as 0 %
     )
-    return ", ".join(told)
+    return ", ".join(texts)
 
 
 def _print_quiet_rules(console: Console, diagnosis: Diagnosis) -> None:
-    """Print which of SageMaker Debugger's rules found nothing, and which could not say."""
+    """Print which of SageMaker Debugger's rules found nothing, and which were not evaluated."""
     issues = sum(finding.severity != "info" for finding in diagnosis.findings)
     rules = len(diagnosis.findings) + len(diagnosis.quiet) + len(diagnosis.not_evaluated)
     console.print(f"SageMaker Debugger's rules: {issues} of {rules} found an issue.")
@@ -99,10 +99,10 @@ def _print_finding(console: Console, number: int, finding: Finding) -> None:
 
 
 def print_remedy(console: Console, remedy: Remedy) -> None:
-    """Print what can be done, what it would give, and how it is done.
+    """Print a remedy with its predicted effect and how it is done.
 
     Args:
-        console: Where to.
+        console: The console.
         remedy: The remedy.
     """
     gain = f" [bold]{remedy.prediction}[/bold]" if remedy.prediction else ""
@@ -129,7 +129,7 @@ _NOT_COUNTED = (
     "gradient sync itself beyond what this run had, memory bandwidth, and storage that ranks share."
 )
 _HIGH_SHARE = 0.25
-"""Others that use this share of the cores make the rank's own times what they are."""
+"""From this share of the cores on, other processes distort the rank's measured times."""
 
 
 def print_ranks(
@@ -140,71 +140,72 @@ def print_ranks(
     json: bool,
     console: Console | None = None,
 ) -> None:
-    """Print what a run would be with so many ranks on its host.
+    """Print the forecast of a run with another number of ranks on its host.
 
     Args:
-        run: The run's name or folder; None for the latest.
-        runs_dir: Where runs are, if told.
+        run: The run's name or folder; None: the latest.
+        runs_dir: The folder of all runs; None: the default.
         ranks: Ranks on the host.
         json: Print JSON.
-        console: Where to; the terminal by default.
+        console: The console; None: the terminal.
 
     Raises:
-        UsageError: There is no such run, or no such number of ranks.
-        RecordsError: The run's records do not say enough.
+        UsageError: There is no such run, or an invalid number of ranks.
+        RecordsError: The records are not sufficient for a forecast.
     """
     if ranks < 1:
         raise UsageError(f"--ranks {ranks}: give a whole number, 1 or more.")
     found = find_run(run, runs_dir)
-    told = forecast_ranks(gather_evidence(open_records(found)), ranks)
-    if told is None:
+    forecast = forecast_ranks(gather_evidence(open_records(found)), ranks)
+    if forecast is None:
         raise RecordsError(
             f"The records of {found} do not say enough to foretell other ranks: that takes a "
             "DataLoader, ten training steps after the warm-up, and some seconds in which cores "
             "were looked at. Let it train longer, or look more often (--profile-interval 100ms)."
         )
     if json:
-        print_json(told.to_json())
+        print_json(forecast.to_json())
         return
-    print_forecast(told, console or Console(highlight=False))
+    print_forecast(forecast, console or Console(highlight=False))
 
 
-def print_forecast(told: ScalingForecast, console: Console) -> None:
-    """Print how a run was, how it would be with other ranks, and what would help then.
+def print_forecast(forecast: ScalingForecast, console: Console) -> None:
+    """Print a run as measured, with another number of ranks, and what would help then.
 
     Args:
-        told: What is foretold.
-        console: Where to.
+        forecast: The forecast.
+        console: The console.
     """
-    then = told.then
+    then = forecast.then
     console.print(
-        f"[bold]At {_ranks(then.ranks)}: {_rate(told, then)}, "
+        f"[bold]At {_ranks(then.ranks)}: {_rate(forecast, then)}, "
         f"scaling efficiency {_percent(then.efficiency)}, "
         f"data wait {_percent(then.wait_share)}.[/bold]"
     )
     console.print(
-        f"Measured at {_ranks(told.now.ranks)}: {_rate(told, told.now, interval=False)}, "
-        f"data wait {told.now.wait_share.value:.0%}."
+        f"Measured at {_ranks(forecast.now.ranks)}: "
+        f"{_rate(forecast, forecast.now, interval=False)}, "
+        f"data wait {forecast.now.wait_share.value:.0%}."
     )
     console.print(
-        f"[dim]A batch takes {told.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
-        f"{told.cores:g} cores. {_NOT_COUNTED}[/dim]"
+        f"[dim]A batch takes {forecast.cpu_ms_a_batch:,.1f} ms of CPU; the host has "
+        f"{forecast.cores:g} cores. {_NOT_COUNTED}[/dim]"
     )
-    if told.spins:
+    if forecast.spins:
         factor = then.spin_factor
         console.print(
             "[yellow]The workers' threads will outnumber the cores, and may spin while they wait "
             f"for each other: {factor.value:.1f} ({factor.low:.0f} to {factor.high:.0f}) times the "
             "CPU for a batch.[/yellow]"
         )
-    if told.foreign_cores >= _HIGH_SHARE * told.cores:
+    if forecast.foreign_cores >= _HIGH_SHARE * forecast.cores:
         console.print(
-            f"[yellow]Other processes used {told.foreign_cores:.1f} of the cores meanwhile, which "
-            "changed what was measured: repeat the run without them to rely on this.[/yellow]"
+            f"[yellow]Other processes used {forecast.foreign_cores:.1f} of the cores meanwhile, "
+            "which changed what was measured: repeat the run without them to rely on this.[/yellow]"
         )
-    if told.remedies:
+    if forecast.remedies:
         console.print(f"\nWhat would help at {_ranks(then.ranks)}:")
-    for remedy in told.remedies:
+    for remedy in forecast.remedies:
         print_remedy(console, remedy)
 
 
@@ -212,8 +213,8 @@ def _ranks(count: int) -> str:
     return f"{count} rank{'' if count == 1 else 's'}"
 
 
-def _rate(told: ScalingForecast, scale: ScaledRun, *, interval: bool = True) -> str:
-    samples = told.samples_per_s(scale)
+def _rate(forecast: ScalingForecast, scale: ScaledRun, *, interval: bool = True) -> str:
+    samples = forecast.samples_per_s(scale)
     rate, unit = (scale.batches_per_s, "batches") if samples is None else (samples, "samples")
     between = f" ({_number(rate.low)} to {_number(rate.high)})" if interval else ""
     return f"{_number(rate.value)} {unit}/s{between}"
@@ -228,10 +229,10 @@ def _percent(estimate: Estimate) -> str:
 
 
 def print_backtest(runs: Path, *, json: bool, console: Console | None = None) -> None:
-    """Print every prediction that was checked below a folder, and the errors over all of them.
+    """Print every checked prediction in the runs folder, and the errors over all of them.
 
     Raises:
-        RecordsError: None was checked yet.
+        RecordsError: No prediction was checked yet.
     """
     checked = read_checked_predictions(runs)
     if not checked:

@@ -1,6 +1,6 @@
-"""`headrace`: its verbs, its standard streams, and how an error ends it.
+"""The `headrace` command: its verbs, its standard streams, and how an error ends it.
 
-A verb is a file of this package with `register(app)`, named once in `VERBS`. A verb raises
+A verb is a file of this package with `register(app)`, listed once in `VERBS`. A verb raises
 HeadraceError and never prints one: here it becomes one message and an exit code (2 for wrong use, 1
 for a fault, 130 for ctrl-C). A standard stream that is closed, as by `>&-`, becomes /dev/null.
 """
@@ -31,14 +31,14 @@ from headrace.core.errors import HeadraceError
 def open_closed_streams() -> None:
     """Open /dev/null in place of each standard stream that is closed.
 
-    Python has None for such a stream, and the next file opened would get its descriptor. Call this
+    Python sets such a stream to None, and the next file opened would get its descriptor. Call this
     before anything else opens a file.
     """
     for descriptor in range(3):
         if not _is_open(descriptor):
-            # The lowest that is free, so this very one; what is started inherits it.
+            # The lowest free descriptor, so this one; child processes inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    # For as long as the process lives, as Python opens its own.
+    # Not closed before the process ends, like Python's own.
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     if sys.stdout is None:
@@ -70,7 +70,7 @@ VERBS: tuple[Callable[[typer.Typer], None], ...] = (
 
 
 def build_app() -> typer.Typer:
-    """Return the whole command line, verbs in the order in which they are shown."""
+    """Return the whole command line, with the verbs in the order of the help."""
     app = typer.Typer(
         name="headrace",
         help="Keeps accelerators fed: packs and streams training data, launches and resumes jobs.",
@@ -91,41 +91,41 @@ def main() -> None:
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> str | int | None:
-    """Run a command line within this process and return what to exit with.
+    """Run a command line within this process and return the exit code or message.
 
     Args:
-        arguments: What follows `headrace`; None: the process's own.
+        arguments: What follows `headrace`; None: the process's own arguments.
     """
     try:
         build_app()(arguments, prog_name="headrace")
     except HeadraceError as error:
         sys.stderr.write(f"headrace: {error}\n")
         return error.exit_code
-    except SystemExit as end:  # how typer ends, whatever the outcome
+    except SystemExit as end:  # typer always ends with it
         return end.code
     return 0
 
 
 def _exit(code: str | int | None) -> None:
-    """Exit; where a thread may still want the interpreter, without taking it apart.
+    """Exit; where other threads still run, without finalizing the interpreter.
 
-    Those of the object-store client live on to the end, and a daemon thread may be in the middle
-    of native code. Once the interpreter is gone, either ends the process with an abort: seen after
-    a packing that had succeeded, and as the live view was left while a diagnosis was made.
+    Threads of the object-store client run to the end, and a daemon thread may be in native code. If
+    the interpreter is finalized meanwhile, either aborts the process: observed after a successful
+    packing, and when the live view was left during a diagnosis.
     """
     from headrace.data.storage.remote_store import is_leaf
 
-    at_work = is_leaf() or any(thread.daemon for thread in threading.enumerate())
-    if not isinstance(code, int | None) or not at_work:
+    has_threads = is_leaf() or any(thread.daemon for thread in threading.enumerate())
+    if not isinstance(code, int | None) or not has_threads:
         sys.exit(code)
-    with suppress(BrokenPipeError):  # the reader of a pipe has gone; nobody is left to be told
+    with suppress(BrokenPipeError):  # the reader of a pipe has gone
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code or 0)
 
 
 def _root() -> None:
-    """Hold the verbs: with a callback, typer keeps them as verbs even while there is only one."""
+    """Keep the verbs as verbs: without a callback, typer makes a single verb the command itself."""
 
 
 if __name__ == "__main__":

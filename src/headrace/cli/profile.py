@@ -1,4 +1,4 @@
-"""`headrace profile`: changes to how a running job is recorded, from another terminal."""
+"""The `headrace profile` verb: changes of how a running job is recorded, from another terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of work on datasets: a bar on a terminal, lines elsewhere; ctrl-C ends it at once."""
+"""The progress of work on datasets: a bar on a terminal, lines elsewhere; ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from headrace.data.shards.reports import PackProgress
 
 @contextmanager
 def interrupt_callback(act: Callable[[], None]) -> Iterator[None]:
-    """Have `act` called, in another thread, as soon as ctrl-C comes; from the main thread alone.
+    """Call `act` in another thread as soon as ctrl-C comes; use it only in the main thread.
 
-    Python itself acts on a signal when its main thread runs again. One that comes just as that
-    begins to wait, for a store that does not answer, would be noticed when the wait ends.
+    Python handles a signal when its main thread next runs. A signal just before that thread waits,
+    for a store that does not answer, say, would be handled only after the wait.
     """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, False)
 
     def watch() -> None:
-        while numbers := os.read(reading, 64):
+        while numbers := os.read(read_fd, 64):
             if signal.SIGINT in numbers:
                 act()
-        os.close(reading)
+        os.close(read_fd)
 
-    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     threading.Thread(target=watch, name="headrace-ctrl-c", daemon=True).start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(writing)
+        os.close(write_fd)
 
 
 _LINE_EVERY_S = 10.0
 
 
 class ProgressDisplay:
-    """Shows progress on standard error. A context manager; call it with what is reported.
+    """The progress display on standard error: a context manager, called with each report.
 
     Args:
-        silent_s: Nothing is shown of work that takes no longer.
-        advice: What is said where ctrl-C ends it.
+        silent_s: Work that takes no longer shows nothing, in seconds.
+        advice: The end of the message on ctrl-C.
     """
 
     def __init__(self, silent_s: float = 2.0, *, advice: str = "") -> None:
         self._advice = f" {advice}" if advice else ""
         self._console = Console(stderr=True)
         self._silent_s = silent_s
-        self._began_s = time.monotonic()
+        self._start_s = time.monotonic()
         self._stage = ""
-        self._first = (self._began_s, 0, 0)  # when the stage's first samples came; samples, bytes
-        self._next_line_s = self._began_s + silent_s
+        self._first = (self._start_s, 0, 0)  # the stage's first samples: time, samples, bytes
+        self._next_line_s = self._start_s + silent_s
         self._bar: Progress | None = None
         self._latest = PackProgress(stage="starting")
         self._ended = False
@@ -73,7 +73,7 @@ class ProgressDisplay:
         self._ctrl_c = interrupt_callback(self._interrupted)
 
     def __enter__(self) -> Self:
-        # Something is shown even of work that has nothing to report for a while.
+        # Work that reports nothing for a while is also shown.
         self._timer.start()
         self._ctrl_c.__enter__()
         return self
@@ -92,7 +92,7 @@ class ProgressDisplay:
         self._ctrl_c.__exit__(kind, error, trace)
 
     def __call__(self, progress: PackProgress) -> None:
-        """Show how far the work is."""
+        """Show the progress of the work."""
         with self._lock:
             if not self._ended:
                 self._latest = progress
@@ -104,18 +104,18 @@ class ProgressDisplay:
             self._bar.stop()
 
     def _interrupted(self) -> None:
-        with self._lock:  # to the end: it is said once, and nothing is shown after it
+        with self._lock:  # never released: one message, and nothing shown after it
             self._end()
             sys.stderr.write(f"headrace: interrupted.{self._advice}\n")
             sys.stderr.flush()
-            # At once: leaving in order would wait for threads that wait for a slow store.
+            # At once: an orderly exit would join threads that wait for a slow store.
             os._exit(130)
 
     def _show(self, progress: PackProgress, now: float) -> None:
         if progress.stage != self._stage or self._first[1] <= progress.resumed:
             self._stage = progress.stage
             self._first = (now, progress.samples, progress.read_bytes)
-        if now - self._began_s < self._silent_s:
+        if now - self._start_s < self._silent_s:
             return
         if self._console.is_terminal:
             self._show_bar(progress, now)
@@ -147,7 +147,7 @@ class ProgressDisplay:
         return f"{progress.stage}: {', '.join(self._numbers(progress, now)) or 'begun'}"
 
     def _numbers(self, progress: PackProgress, now: float) -> list[str]:
-        # Workers take a moment to start, so the rate counts from the first samples on.
+        # Workers take a moment to start, so the rate is measured from the first samples on.
         elapsed_s = max(now - self._first[0], 1e-3)
         rate = (progress.samples - self._first[1]) / elapsed_s
         numbers = []

@@ -1,4 +1,4 @@
-"""`headrace report`: a run as one page."""
+"""The `headrace report` verb: a run as one page."""
 
 from __future__ import annotations
 

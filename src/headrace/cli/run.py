@@ -1,8 +1,8 @@
-"""`headrace run` and `headrace resume`: a training script on this host, or on a cluster."""
+"""The `headrace run` and `headrace resume` verbs: a training script on this host or a cluster."""
 
 from __future__ import annotations
 
-# ruff: noqa: ARG001 - flags are parameters for typer's sake, and are read from its context
+# ruff: noqa: ARG001 - typer needs flags as parameters; they are read from its context
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -215,12 +215,12 @@ def _run(
     checkpoint_local_path: _CheckpointLocalPath = None,
     output_path: _OutputPath = None,
 ) -> None:
-    # Every flag reaches the launcher as it was typed: there is one place that reads them.
+    # Flags are passed on as typed: jobs/ alone parses them.
     sys.exit(run_job([*_flags(context.params), *context.args]))
 
 
-def _flags(told: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in told.items():
+def _flags(params: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in params.items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             yield from [flag] if value else []

@@ -1,4 +1,4 @@
-"""`headrace top`: a live view of a run in the terminal."""
+"""The `headrace top` verb: a live view of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def top(
     path = find_run(run, runs_dir)
     try:
         wait_for_records(path, lambda: typer.echo(_WAITS.format(path.name), err=True))
-    except KeyboardInterrupt:  # ctrl-C leaves, as it does once there is something to see
+    except KeyboardInterrupt:  # ctrl-C leaves, as it does in the view itself
         return
-    watch = RunWatcher(path)
+    watcher = RunWatcher(path)
     console = Console(highlight=False)
     if once or not sys.stdout.isatty() or console.is_dumb_terminal:
-        print_frame(watch, console)
+        print_frame(watcher, console)
         return
-    status = show_frames(watch, console, interval_s).status
+    status = show_frames(watcher, console, interval_s).status
     if not status.live:
-        typer.echo(f"{status.name} is over. More: headrace doctor {watch.path}")
+        typer.echo(f"{status.name} is over. More: headrace doctor {watcher.path}")

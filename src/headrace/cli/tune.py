@@ -1,4 +1,4 @@
-"""`headrace tune`: trials of what helps, without a change of the script, and their results."""
+"""The `headrace tune` verb: trials of remedies without a change of the script."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from headrace.jobs.tune import FailedTrial, Trial
 
 
 class TuneReport:
-    """Prints each run of a tuning as it ends, and at last what to keep.
+    """The printer of a tuning's runs as they end, and of the flag to keep at last.
 
     Args:
-        console: Where to; the terminal by default.
+        console: The console; None: the terminal.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -49,10 +49,10 @@ class TuneReport:
         self._console.print(f"  [dim]{escape(trial.reason)}[/dim]")
 
     def end(self, folder: Path) -> None:
-        """Print what to keep, and where its runs are.
+        """Print the flag to keep, and where the runs are.
 
         Args:
-            folder: Of the tuning.
+            folder: The tuning's folder.
         """
         self._print_best_flags()
         self._console.print(f"[dim]its runs: {escape(str(folder))}[/dim]", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The command line of `headrace run`: our own flags, the script, and whether torchrun is needed."""
+"""The `headrace run` command line: our flags, the script, and whether torchrun is needed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _JOB_FILES = {".toml", ".yaml", ".yml"}
 
 
 def check_script(script: str, *, runs_itself: bool = False) -> None:
-    """Raise UsageError, with the remedy, where `script` cannot be run.
+    """Raise UsageError, with the remedy, where a script cannot be run.
 
     Args:
-        script: The path as it was typed.
-        runs_itself: It is started as a program of its own, not by Python.
+        script: The path as typed.
+        runs_itself: It is started as a program, not by Python.
     """
     path = Path(script)
     if path.suffix in _JOB_FILES and not runs_itself:
@@ -41,7 +41,7 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
     if runs_itself:
         if path.exists() and not os.access(path, os.X_OK):
             raise UsageError(f"{script} may not be executed. Run `chmod +x {script}`.")
-        return  # a bare name is looked up on PATH when it starts
+        return  # a bare name is looked up on PATH at the start
     if not path.exists():
         raise UsageError(f"There is no script {script} in {Path.cwd()}.{_nearest_script(path)}")
     if path.is_dir() and not (path / "__main__.py").exists():
@@ -53,14 +53,14 @@ def check_script(script: str, *, runs_itself: bool = False) -> None:
 
 
 def find_script(script: str, source_dir: str | None) -> str:
-    """Return a script's path: from the folder of the code on, where it is there.
+    """Return a script's path, below the code folder where it exists there.
 
     Args:
-        script: As it was typed.
-        source_dir: The folder of the code; None: none is named.
+        script: The path as typed.
+        source_dir: The code folder; None: not given.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: There is no such code folder.
     """
     if source_dir is None:
         return script
@@ -98,7 +98,7 @@ HEADRACE_FLAGS = {
     **OF_SCRIPTS,
     **UPLOAD_SPELLINGS,
 }
-# Those of clusters, and what has ranks started.
+# Options of clusters, and the one that starts ranks.
 _NEEDS_TORCHRUN = {
     "engine", "address", "group", "offload", "hosts_timeout", "max_preemptions", "distribution",
 }  # fmt: skip
@@ -110,16 +110,16 @@ class DirectJob:
     """One script in one process, without torchrun.
 
     Attributes:
-        run_dir: The run's folder, if told.
-        runs_dir: Where runs lie, if told.
-        name: The run's name, if told.
-        options: What else was told: whether it is recorded, and so on.
-        contract: What the script is told, and how.
-        around: What is around it: its variables, its time, and so on.
-        uploads: What is kept elsewhere.
-        module: The script is a module's name.
+        run_dir: The run folder; None: a new one.
+        runs_dir: The folder of all runs; None: the default.
+        name: The run's name; None: made of the script's name.
+        options: How the job is recorded.
+        contract: The script's contract with its platform.
+        around: The script's variables, time limit, and so on.
+        uploads: The files that are synced to URLs.
+        module: `script` is a module's name.
         script: The script or module.
-        arguments: What it gets.
+        arguments: The script's own arguments.
     """
 
     run_dir: str | None
@@ -135,7 +135,7 @@ class DirectJob:
 
 
 def direct_job(argv: Sequence[str]) -> DirectJob | None:
-    """Return the job of a command line without any flag of torchrun's or of a cluster's, else None.
+    """Return the job of a command line without torchrun or cluster flags, else None.
 
     Args:
         argv: What follows `headrace run`.
@@ -175,7 +175,7 @@ def direct_job(argv: Sequence[str]) -> DirectJob | None:
 
 
 def split_headrace_flags(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the values of our own flags that a command line begins with, and what follows."""
+    """Return the values of our own leading flags, and the rest of the command line."""
     own: dict[str, list[str]] = {}
     rest = list(argv)
     while rest:

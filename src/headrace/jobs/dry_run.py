@@ -1,4 +1,4 @@
-"""`headrace run --dry-run`: hosts, ranks, variables, arguments and data of a job, as text."""
+"""The `headrace run --dry-run` text: hosts, ranks, variables, arguments and data of a job."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _LABEL_COLUMNS = 14
 
 
 def labelled_lines(facts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield lines of labels and what they say; "" goes on with the label before."""
+    """Yield lines of labels and their texts; an empty label continues the one before."""
     for label, text in facts:
         yield wrapped_text(f"{label:<{_LABEL_COLUMNS}}", text)
 
 
 def wrapped_text(head: str, text: str) -> str:
-    """Return a text behind a head, in lines; of one that is too long, how long it is.
+    """Return a text after a head, wrapped; of a text that is too long, a part and its length.
 
     Args:
-        head: What comes before it.
-        text: Anything.
+        head: The beginning of the first line.
+        text: The text.
     """
     lines = textwrap.wrap(
         text,
@@ -71,11 +71,11 @@ _COPY_MODES = ("File", "Cache")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunChannel:
-    """A channel, and what there is of it.
+    """A channel with its size.
 
     Attributes:
         spec: The channel.
-        weight: How many objects, and bytes.
+        weight: Its objects and bytes.
     """
 
     spec: ChannelSpec
@@ -83,7 +83,7 @@ class DryRunChannel:
 
 
 def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
-    """Return the channels that flags name; raises UsageError and StorageError."""
+    """Return the channels of the flags; raises UsageError and StorageError."""
     specs = read_channels(options.channels, options.input_modes)
     weights = channel_sizes({name: spec.uri for name, spec in specs.items()})
     return [DryRunChannel(spec=spec, weight=weights[name]) for name, spec in specs.items()]
@@ -92,11 +92,11 @@ def dry_run_channels(options: ContractOptions) -> list[DryRunChannel]:
 def channel_lines(
     channels: Sequence[DryRunChannel], groups: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Yield lines that tell of channels.
+    """Yield the lines about channels.
 
     Args:
-        channels: All of them.
-        groups: The hosts of each instance group, by its name.
+        channels: All channels.
+        groups: The hosts of each instance group, by group name.
     """
     if not channels:
         yield "no channels: no data to move"
@@ -136,7 +136,7 @@ def _data_to_move(
     return f"{total} to move to each of {hosts} hosts (emulated ones share a copy)"
 
 
-_RUN = "RUN"  # the run's folder, in paths below it
+_RUN = "RUN"  # stands for the run folder in paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,17 +144,17 @@ class DryRunJob:
     """What is known of a job before it starts.
 
     Attributes:
-        name: The run's; "": it will have the time in it.
+        name: The run's name; "": it will contain the time.
         script: The script, or a module's name.
-        arguments: The user's own.
-        contract: What the script is told, and how.
-        around: What is around it.
-        plan: The hosts.
-        machines: What they have, by their names.
-        ranks_per_host: On each host that trains; None: the script runs once on each host.
-        restarts: How often ranks that fail are started anew.
+        arguments: The user's own arguments.
+        contract: The contract options.
+        around: The script options.
+        plan: The layout of the hosts.
+        machines: The hosts' resources, by name.
+        ranks_per_host: Ranks per training host; None: the script runs once on each host.
+        restarts: How often failed ranks are restarted.
         place: Where the hosts are.
-        is_here: They have this process's variables.
+        is_here: The hosts inherit this process's variables.
     """
 
     name: str
@@ -171,10 +171,10 @@ class DryRunJob:
 
 
 def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
-    """Tell of a job of one process; return the exit code.
+    """Print the dry run of a job of one process; return the exit code.
 
     Raises:
-        UsageError: A channel has nothing, say.
+        UsageError: An empty channel, for example.
     """
     outer = find_existing_job(job.contract)
     if outer is not None:
@@ -198,14 +198,14 @@ def describe_direct_job(job: DirectJob, script: str, devices: int) -> int:
 
 
 def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
-    """Tell of a job of torchrun's, on this host or on several; return the exit code.
+    """Print the dry run of a torchrun job, on one host or several; return the exit code.
 
     Args:
         job: The job.
-        devices: This machine's.
+        devices: This machine's device count.
 
     Raises:
-        UsageError: A channel has nothing, say.
+        UsageError: An empty channel, for example.
     """
     cluster, args = job.cluster, job.args
     outer = find_existing_job(job.contract, args.group[0].partition("=")[0] if args.group else None)
@@ -213,7 +213,7 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
         ranks = f"{job.ranks_here} here" if outer.has_local_ranks else "none here: it runs once"
         arguments = args.training_script_args
         return _print_existing_job(outer, args.training_script, arguments, job.contract, ranks)
-    told = set(job.contract.contracts) - {"torchrun"}
+    has_contract = set(job.contract.contracts) - {"torchrun"}
     if cluster is None:
         plan = _single_host_layout(
             args.training_script, job.distribution or "torch_distributed", devices
@@ -221,12 +221,12 @@ def describe_torchrun_job(job: TorchrunJob, devices: int) -> int:
         machines, place = _local_resources(plan, devices), "this machine"
         ranks_each: int | None = job.ranks_here
     else:
-        others = [each for each in cluster.others if told and each.name != cluster.offload]
+        others = [each for each in cluster.others if has_contract and each.name != cluster.offload]
         groups = [cluster.training, *others]
         plan = _layout_of_groups(groups, job, devices)
         machines = _group_resources(groups, plan, devices)
         place = f"the Ray cluster {cluster.address}" if cluster.address else "emulated here"
-        ranks_each = None if told and job.distribution is None else job.ranks_here
+        ranks_each = None if has_contract and job.distribution is None else job.ranks_here
     return _print_job(
         DryRunJob(
             name=args.name or "",
@@ -253,7 +253,7 @@ def _single_host_layout(script: str, distribution: Distribution | None, devices:
 
 def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: int) -> HostLayout:
     number = iter(range(2, 2 + sum(group.hosts for group in groups)))
-    told = {
+    types_and_addresses = {
         group.name: (
             group.instance_type
             or ("local_gpu" if _devices_per_host(group, groups, devices) else "local"),
@@ -262,7 +262,7 @@ def _layout_of_groups(groups: Sequence[GroupSpec], job: TorchrunJob, devices: in
         for group in groups
     }
     return layout_hosts(
-        Path(job.args.training_script).stem, told, distribution=job.distribution,
+        Path(job.args.training_script).stem, types_and_addresses, distribution=job.distribution,
         distributed=groups[0].name, can_bind_mount=can_bind_mount(DEFAULT_BASE),
     )  # fmt: skip
 
@@ -290,7 +290,7 @@ def _group_resources(
 def _print_existing_job(
     outer: ExistingJob, script: str, arguments: Sequence[str], contract: ContractOptions, ranks: str
 ) -> int:
-    """Tell of a job that others have started already, around this process."""
+    """Print the dry run inside an existing job."""
     values = script_arguments(contract.contracts, contract.hyperparameters)
     facts = (
         ("script", script),
@@ -308,9 +308,9 @@ def _print_existing_job(
 
 def _print_job(job: DryRunJob) -> int:
     for host in job.plan.hosts if job.is_here else ():
-        told = _contract_variables(job, (), host)
-        check_variables(told)
-        check_environment(job.around.environment, told)
+        variables = _contract_variables(job, (), host)
+        check_variables(variables)
+        check_environment(job.around.environment, variables)
     channels = dry_run_channels(job.contract)
     sys.stdout.write("\n".join(_lines(job, channels)) + "\n")
     return 0
@@ -366,8 +366,8 @@ def _ranks(job: DryRunJob) -> str:
     hosts = len(training.hosts)
     total = hosts * job.ranks_per_host
     rest = len(job.plan.hosts) - hosts
-    beside = f"; once on {rest} more" if rest else ""
-    return f"{total}: {job.ranks_per_host} on {_hosts_text(hosts)} of {training.name}{beside}"
+    others = f"; once on {rest} more" if rest else ""
+    return f"{total}: {job.ranks_per_host} on {_hosts_text(hosts)} of {training.name}{others}"
 
 
 def _hosts_text(count: int) -> str:
@@ -389,9 +389,9 @@ def _variables(job: DryRunJob, channels: Sequence[DryRunChannel], host: str) -> 
 def _contract_variables(
     job: DryRunJob, channels: Sequence[DryRunChannel], host: str
 ) -> dict[str, str]:
-    """Return what a host's script is told by its contracts."""
+    """Return the variables that a host's script gets by its contracts."""
     plan = job.plan
-    told = TrainingJob(
+    training_job = TrainingJob(
         name=job.name or plan.job,
         groups=plan.groups,
         entry_point=Path(job.script).name,
@@ -404,7 +404,7 @@ def _contract_variables(
     )
     data = {each.spec.name: each.spec.uri for each in channels}
     base = DEFAULT_BASE if plan.can_bind_mount else f"{_RUN}/hosts/{host}/ml"
-    return ScriptContract(contracts=job.contract.contracts, job=told, host=host).variables(
+    return ScriptContract(contracts=job.contract.contracts, job=training_job, host=host).variables(
         SageMakerFolders(base),
         vertex_paths(f"{_RUN}/output", data),
         job.machines[host],

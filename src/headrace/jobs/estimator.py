@@ -1,8 +1,8 @@
-"""`headrace.Estimator`: a training job described in Python, with SageMaker's names.
+"""The `headrace.Estimator`: a training job described in Python, with SageMaker's names.
 
-It starts `headrace run` in a process of its own, so what it does can be typed as well. An Estimator
-that is attached to a run reads the run's job from run.json; `update_profiler` changes how a running
-job is recorded.
+It starts `headrace run` as a child process, so whatever it does can also be typed. An Estimator
+that is attached to a run takes the job from run.json; `update_profiler` changes how a running job
+is recorded.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _Params = ParamSpec("_Params")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """A job, as its run's folder tells it.
+    """The job of a run, from its run folder.
 
     Attributes:
-        given: The arguments of an Estimator of it.
-        inputs: Its channels, by their names.
+        given: Estimator arguments of the job.
+        inputs: Its channels, by name.
         experiment_config: SageMaker's; None: there was none.
-        folder: Where it was started: its paths begin there; None: in the folder of whoever asks.
-        lacks: Why an Estimator of it cannot start it again; None: it can.
+        folder: The folder in which it was started, for relative paths; None: the current one.
+        lacks: Why an Estimator cannot start it again; None: it can.
     """
 
     given: Mapping[str, Any]
@@ -68,7 +68,7 @@ def recorded_job(run: RunHandle) -> RecordedJob:
     """Return the job of a run.
 
     Raises:
-        UsageError: Nothing of it ever began.
+        UsageError: The run has no attempt.
     """
     attempt = run.attempt
     if attempt is None or not attempt.argv:
@@ -102,7 +102,7 @@ def _restart_obstacle(attempt: Attempt, words: set[str]) -> str | None:
 
 
 class ClassOrInstanceMethod(Generic[_Result, _Params]):
-    """A method that is called on a class, or on one of its instances: it gets which of them.
+    """A method that can be called on a class or an instance, and gets the one it is called on.
 
     Args:
         function: The method.
@@ -122,15 +122,15 @@ _UPDATE_PREFIX = "update_profiler: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfilerUpdate:
-    """What is to change; None: that stays.
+    """A change of a run's recording; None or False: unchanged.
 
     Attributes:
-        rules: Rules that are checked, too, when the run has ended.
+        rules: Further rules that are checked when the run has ended.
         system_monitor_interval_millis: Milliseconds between samples of the system.
-        s3_output_path: SageMaker's place for what is recorded.
-        framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
-        disable_framework_metrics: Look closer no more.
-        deep_s: Look closer for so many seconds.
+        s3_output_path: SageMaker's location of the records; ignored.
+        framework_profile_params: FrameworkProfile: record in depth, for its duration or 20 seconds.
+        disable_framework_metrics: End the recording in depth.
+        deep_s: Record in depth for this many seconds.
     """
 
     rules: object | None
@@ -141,11 +141,11 @@ class ProfilerUpdate:
     deep_s: float | None
 
     def apply(self, run: RunHandle) -> None:
-        """Change how a run is recorded, and write down in its folder what was asked.
+        """Change how a run is recorded, and note the change in its folder.
 
         Raises:
-            UsageError: Nothing is to change, or a value cannot be; all stays as it is.
-            RecordsError: It does not run, or is not recorded.
+            UsageError: Nothing is to change, or a value is invalid; the recording stays as it is.
+            RecordsError: The run is not running, or is not recorded.
         """
         millis = self.system_monitor_interval_millis
         interval_s = None if millis is None else check_interval(f"{millis}ms")
@@ -163,8 +163,8 @@ class ProfilerUpdate:
             switch.go_deep(self.deep_s or duration or _DEEP_S)
         given = {name: getattr(self, name) for name in self.__dataclass_fields__}
         update = {name: value for name, value in given.items() if value}
-        told = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
-        _record_update(run, hide_secrets(told))
+        changes_json = json.loads(json.dumps({"rules": rules, "update": update}, default=as_json))
+        _record_update(run, hide_secrets(changes_json))
         for note in ignored_settings(
             rules=rules, profile=profile, s3_output_path=self.s3_output_path
         ):
@@ -179,18 +179,18 @@ class ProfilerUpdate:
                 "system_monitor_interval_millis=500."
             )
         if self.disable_framework_metrics and (profile is not None or self.deep_s is not None):
-            asked = "deep_s" if profile is None else "framework_profile_params"
+            other = "deep_s" if profile is None else "framework_profile_params"
             raise UsageError(
-                f"{_UPDATE_PREFIX}disable_framework_metrics and {asked}: give one of them."
+                f"{_UPDATE_PREFIX}disable_framework_metrics and {other}: give one of them."
             )
 
 
-def _record_update(run: RunHandle, told: dict[str, list[object]]) -> None:
+def _record_update(run: RunHandle, changes_json: dict[str, list[object]]) -> None:
     attempt = run.attempt
     asked = {} if attempt is None else attempt.asked
-    changes = {"profiler_updates": [*asked.get("profiler_updates", []), told["update"]]}
-    if told["rules"]:
-        changes["rules"] = [*asked.get("rules", []), *told["rules"]]
+    changes = {"profiler_updates": [*asked.get("profiler_updates", []), changes_json["update"]]}
+    if changes_json["rules"]:
+        changes["rules"] = [*asked.get("rules", []), *changes_json["rules"]]
     RunFolder(run.path).note_job_request(run.number, changes)
 
 
@@ -200,18 +200,18 @@ _ESTIMATOR_PREFIX = "Estimator: "
 class Estimator:
     """A training job that can be started, also several times.
 
-    docs/estimator.md tells all arguments; None stands for one that is not given.
+    docs/estimator.md lists all arguments; None means not given.
 
     Args:
-        entry_point: The script, from `source_dir` on where that is given.
-        arguments: What else there is to say: `source_dir`, `hyperparameters`, `instance_groups` or
+        entry_point: The script, relative to `source_dir` where that is given.
+        arguments: Further arguments: `source_dir`, `hyperparameters`, `instance_groups` or
             `instance_count` and `instance_type`, `distribution`, ...
 
     Attributes:
-        latest_run: The run that was started last, or attached to; None: there was none.
+        latest_run: The run that was started or attached to last; None: there is none.
 
     Raises:
-        UsageError: There is no such argument (the nearest is named), or its value cannot be.
+        UsageError: An unknown argument (the message names the nearest one), or an invalid value.
 
     Example:
         Estimator("train.py", hyperparameters={"epochs": 3}).fit({"train": "s3://bucket/train"})
@@ -225,13 +225,13 @@ class Estimator:
 
     @ClassOrInstanceMethod
     def attach(self: Estimator | type[Estimator], run: str | Path) -> Estimator:
-        """Take up a run that another process started.
+        """Attach to a run that another process started.
 
-        On the class it returns an Estimator of that run's job, as far as its folder tells it: its
-        `fit()` starts the same job anew. On an Estimator it changes `latest_run` alone.
+        On the class it returns an Estimator of that run's job, as far as its folder records it:
+        `fit()` starts the same job again. On an Estimator it changes only `latest_run`.
 
         Args:
-            run: The run's folder, or its name below the runs folder.
+            run: The run folder, or its name in the runs folder.
 
         Raises:
             UsageError: There is no such run.
@@ -257,23 +257,24 @@ class Estimator:
         """Start the job.
 
         Args:
-            inputs: The channels: URLs or paths, TrainingInput, FileSystemInput, by their names;
-                one alone is the channel `training`. None: those of the run attached to, if any.
-            wait: Wait for its end. The job then ends with this process, too; otherwise it goes on.
-            logs: While waiting, show what it says.
-            job_name: The run's name; one that there is goes on with its next attempt.
-            experiment_config: SageMaker's; recorded, and told to a script by Vertex AI's contract.
+            inputs: The channels: URLs or paths, TrainingInput, FileSystemInput, by name; a single
+                one is the channel `training`. None: those of the run attached to, if any.
+            wait: Wait for the end of the job, which then ends with this process. Otherwise it runs
+                on by itself.
+            logs: While waiting, print the job's output.
+            job_name: The run's name; an existing run continues with its next attempt.
+            experiment_config: SageMaker's; recorded, and passed on by Vertex AI's contract.
 
         Raises:
-            UsageError: A value that cannot be; nothing has run.
-            LaunchError: The job failed; the message ends with its last words.
+            UsageError: An invalid value; nothing has run.
+            LaunchError: The job failed; the message ends with its last output.
         """
-        lowered = self._lowered(inputs, experiment_config)
-        for note in lowered.notes:
+        command = self._run_command(inputs, experiment_config)
+        for note in command.notes:
             print_status(f"headrace: {note}\n")
         self.latest_run = None
         self.latest_run = run = _start_run(
-            lowered, job_name or self._job.job_name, run_stem(self._given), tied=wait,
+            command, job_name or self._job.job_name, run_stem(self._given), tied=wait,
             folder=self._folder(),
         )  # fmt: skip
         if not wait:
@@ -290,26 +291,26 @@ class Estimator:
         """Return what `fit` would start: hosts, ranks, variables, arguments, data to move.
 
         Raises:
-            UsageError: A value that cannot be.
+            UsageError: An invalid value.
         """
-        lowered = self._lowered(inputs, None)
-        ended = subprocess.run(
-            [*_HEADRACE, *lowered.flags, "--dry-run", lowered.script],
-            env=env.child_environment(lowered.variables),
+        command = self._run_command(inputs, None)
+        result = subprocess.run(
+            [*_HEADRACE, *command.flags, "--dry-run", command.script],
+            env=env.child_environment(command.variables),
             cwd=self._folder(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-        if ended.returncode != 0:
-            said = ended.stderr.strip().removeprefix("headrace: ")
-            wrong = ended.returncode == UsageError.exit_code
-            raise UsageError(said) if wrong else LaunchError(said)
-        return ended.stdout
+        if result.returncode != 0:
+            message = result.stderr.strip().removeprefix("headrace: ")
+            is_usage_error = result.returncode == UsageError.exit_code
+            raise UsageError(message) if is_usage_error else LaunchError(message)
+        return result.stdout
 
     def logs(self) -> None:
-        """Show what the latest run says, from its beginning until its end."""
+        """Print the latest run's output from its beginning to its end."""
         self._run().logs()
 
     def wait(self) -> None:
@@ -319,7 +320,7 @@ class Estimator:
         _check_run(run)
 
     def stop(self, grace_s: float = 120.0) -> None:
-        """Ask the latest run to stop; after the grace, in seconds, kill it. Nothing is left."""
+        """Send SIGTERM to the latest run; kill it after the grace period, in seconds."""
         self._run().stop(grace_s)
 
     def update_profiler(
@@ -332,19 +333,19 @@ class Estimator:
         *,
         deep_s: float | None = None,
     ) -> None:
-        """Change how the latest run is recorded while it runs; run.json has what was asked.
+        """Change how the latest run is recorded while it runs; run.json records the change.
 
         Args:
-            rules: Rules of SageMaker Debugger's that are checked, too, when it has ended.
+            rules: Further SageMaker Debugger rules, which are checked when the run has ended.
             system_monitor_interval_millis: Milliseconds between samples of the system.
-            s3_output_path: SageMaker's; what is recorded lies in the run's folder.
-            framework_profile_params: FrameworkProfile: look closer, for its duration or 20 seconds.
-            disable_framework_metrics: Look closer no more; steps are recorded as usual.
-            deep_s: Look closer for so many seconds, and trace a few steps.
+            s3_output_path: SageMaker's; the records are in the run folder.
+            framework_profile_params: FrameworkProfile: record in depth for its duration or 20 s.
+            disable_framework_metrics: End the recording in depth; steps are recorded as usual.
+            deep_s: Record in depth for this many seconds, and trace a few steps.
 
         Raises:
-            UsageError: Nothing is to change, or a value cannot be.
-            RecordsError: It does not run, or is not recorded.
+            UsageError: Nothing is to change, or a value is invalid.
+            RecordsError: The run is not running, or is not recorded.
         """
         ProfilerUpdate(
             rules=rules,
@@ -378,7 +379,9 @@ class Estimator:
             )
         return folder
 
-    def _lowered(self, inputs: object, experiment_config: Mapping[str, str] | None) -> RunCommand:
+    def _run_command(
+        self, inputs: object, experiment_config: Mapping[str, str] | None
+    ) -> RunCommand:
         job: JobDescription = self._job
         recorded = self._recorded
         if recorded is not None:
@@ -396,27 +399,27 @@ class Estimator:
 
 
 PyTorch = Estimator
-"""SageMaker's name of it."""
+"""SageMaker's name for an Estimator of a PyTorch script."""
 _HEADRACE = (sys.executable, "-P", "-m", "headrace.cli.main", "run")
 
 
 def _start_run(
-    lowered: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
+    started: RunCommand, name: str | None, stem: str, *, tied: bool, folder: Path | None
 ) -> RunHandle:
     run = open_run_folder(run_dir=None, name=name, script=stem)
     before = len(run.attempts())
     run.check_free()
-    command = [*_HEADRACE, f"--run-dir={run.path}", *lowered.flags, lowered.script]
+    command = [*_HEADRACE, f"--run-dir={run.path}", *started.flags, started.script]
     with (run.path / LAUNCHER_LOG).open("ab") as log:
         begin = log.tell()
         process = subprocess.Popen(
             parent_bound_command(sys.executable, command) if tied else command,
-            env=env.child_environment({**lowered.variables, env.JOB_REQUEST.name: lowered.asked}),
+            env=env.child_environment({**started.variables, env.JOB_REQUEST.name: started.asked}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            start_new_session=True,  # a notebook's ctrl-C, or its end, is no signal to the job
+            start_new_session=True,  # ctrl-C in a notebook, or its end, does not signal the job
         )
     return RunHandle(path=run.path, number=before + 1, begin=begin, process=process)
 
@@ -435,7 +438,7 @@ def _check_run(run: RunHandle) -> None:
 
 
 def _remove_refused(run: RunHandle) -> None:
-    """Remove the folder of a run that never was."""
+    """Remove the folder of a run that was refused before its first attempt."""
     others = [path for path in run.path.iterdir() if path.name != LAUNCHER_LOG]
     if not others and not RunFolder(run.path).attempts():
         (run.path / LAUNCHER_LOG).unlink(missing_ok=True)

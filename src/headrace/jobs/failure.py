@@ -1,4 +1,4 @@
-"""Failures of a job: the first rank that failed, its last traceback, and the time limit."""
+"""The failures of a job: the first failed rank, its last traceback, and the time limit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from headrace.core.units import format_seconds
 from headrace.records.run_folder import RunFolder
 
 _TRACEBACK = "Traceback (most recent call last):"
-# How Python joins the tracebacks of an exception and of what caused it.
+# How Python joins the tracebacks of an exception and its cause.
 _CHAINS = ("direct cause of the following exception:", "another exception occurred:")
-_TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # of tracebacks, in each line
+_TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # of each traceback line
 _EXCERPT_BYTES = 64 * 1024
 _EXCERPT_LINES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFailure:
-    """How one rank ended that did not end well.
+    """The failure of one rank.
 
     Attributes:
         rank: The global rank.
-        returncode: Its code; -n where signal n ended it.
-        seen_s: When torchrun saw it, in seconds since 1970; it notes whole ones.
-        last_words_s: When its stderr was last written to, in seconds since 1970; 0 if unknown.
+        returncode: Its return code; -n where signal n ended it.
+        seen_s: When torchrun saw it, in seconds since 1970; torchrun notes whole seconds.
+        last_words_s: When its stderr was last written to, in seconds since 1970; 0: unknown.
     """
 
     rank: int
@@ -43,12 +43,12 @@ class RankFailure:
 
 
 def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
-    """Return the failure that the others followed from.
+    """Return the failure that caused the others.
 
-    torchrun looks every 0.1 s and notes whole seconds, so ranks that fall over because another
-    did may be seen along with it. Of those seen first, the ones that torchrun itself stopped
-    (SIGTERM) are left out where there are others, and of the rest the first to fall silent is
-    taken: a follower writes its traceback after the cause did. All times are by one clock.
+    torchrun polls every 0.1 s and notes whole seconds, so ranks that fail because of another may be
+    seen at the same time. Among those seen first, ranks that torchrun itself stopped (SIGTERM) are
+    left out if there are others; of the rest, the one whose stderr ended first is returned, because
+    a rank writes its traceback after the one that caused its failure. All times are of one clock.
     """
     first_s = min(failure.seen_s for failure in failures)
     together = [failure for failure in failures if failure.seen_s <= first_s + 1]
@@ -57,7 +57,7 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailure:
 
 
 def describe_exit(returncode: int) -> str:
-    """Return how a process ended, in words: "exit code 3", "killed by SIGKILL ..."."""
+    """Return how a process ended, as text: "exit code 3", "killed by SIGKILL ..."."""
     if returncode >= 0:
         return f"exit code {returncode}"
     try:
@@ -69,7 +69,7 @@ def describe_exit(returncode: int) -> str:
 
 
 def last_traceback(log: Path) -> str:
-    """Return the last traceback in a log, or else its last lines; "" where there is no log."""
+    """Return the last traceback in a log, or its last lines; "" where there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _EXCERPT_BYTES))
@@ -89,13 +89,13 @@ def last_traceback(log: Path) -> str:
 def failure_message(
     failure: RankFailure, *, total: int, log: Path | None, traceback: str | None = None
 ) -> str:
-    """Return what is printed at the end of a failed run.
+    """Return the message at the end of a failed run.
 
     Args:
-        failure: The first one.
-        total: How many ranks did not end well.
-        log: Its stderr log, where there is one.
-        traceback: As the rank itself recorded it; None takes the log's last one.
+        failure: The first failure.
+        total: How many ranks failed.
+        log: The failed rank's stderr log, where there is one.
+        traceback: The traceback that the rank itself recorded; None: the last one in the log.
     """
     which = f"rank {failure.rank} failed first" if total > 1 else f"rank {failure.rank} failed"
     head = f"headrace: {which}: {describe_exit(failure.returncode)}"
@@ -123,22 +123,22 @@ def _traceback_offset(text: str) -> int | None:
 
 
 TIME_LIMIT_REASON = "MaxRuntimeExceeded"
-"""What a run says of its end then, as SageMaker calls it."""
+"""The recorded reason of a run that was stopped by its time limit, as SageMaker names it."""
 
 
 class TimeLimit:
-    """Counts from now on, in a thread; `headrace run` gets SIGTERM, and passes it on.
+    """The time limit of an attempt: a timer that sends SIGTERM to `headrace run`.
 
     Args:
-        limit_s: The longest time, in seconds; None: any.
+        limit_s: The time limit, in seconds; None: no limit.
         launcher: The pid of `headrace run`.
-        folder: The run's.
+        folder: The run folder.
         attempt: The attempt's number.
 
     Attributes:
-        is_over: Whether the job took too long.
-        is_passed_on: Whether that signal reaches the script; before, as channels are copied, it
-            ends the launcher itself, so the end is written down here.
+        is_over: Whether the limit was exceeded.
+        is_passed_on: Whether the launcher passes the signal on to the script. Before, while it
+            copies channels, the signal ends the launcher itself, so the end is recorded here.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class TimeLimit:
         if limit_s is not None:
             self._timer = threading.Timer(limit_s, self._end)
             self._timer.daemon = True
-            # It inherits this: a signal to the launcher is for the thread that waits for one.
+            # The thread inherits this mask: the launcher's main thread is to get the signals.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             try:
                 self._timer.start()
@@ -163,7 +163,7 @@ class TimeLimit:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def cancel(self) -> None:
-        """Count no more: the job has ended."""
+        """Stop the timer: the job has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

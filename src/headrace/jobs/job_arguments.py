@@ -1,7 +1,7 @@
-"""The arguments of an Estimator, which are the keys of job files, and their types.
+"""The arguments of an Estimator, which are also the keys of job files, and their types.
 
-Most names are SageMaker's. Some of its arguments mean nothing here, such as a role; they are
-accepted and recorded, so that a launch script needs another import alone.
+Most names are SageMaker's. Some of its arguments, such as a role, have no meaning here; they are
+accepted and recorded, so that a launch script only needs another import.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.jobs.sagemaker_sdk.inputs import FileSystemInput
 
 
 class JobArguments(TypedDict, total=False):
-    """The arguments beside `entry_point`, by their names; docs/estimator.md tells each."""
+    """The arguments besides `entry_point`, by name; docs/estimator.md describes them."""
 
     source_dir: str | None
     dependencies: Sequence[str] | None
@@ -85,8 +85,8 @@ def _text_or_texts(value: object) -> str | None:
 
 
 def _dict(value: object) -> str | None:
-    fine = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-    return None if fine else "values by names"
+    is_valid = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+    return None if is_valid else "values by names"
 
 
 def _texts_by_name(value: object) -> str | None:
@@ -98,8 +98,8 @@ def _texts_by_name(value: object) -> str | None:
 
 
 def _list(value: object) -> str | None:
-    fine = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-    return None if fine else "a list"
+    is_valid = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+    return None if is_valid else "a list"
 
 
 def _bool(value: object) -> str | None:
@@ -108,25 +108,25 @@ def _bool(value: object) -> str | None:
 
 def _whole(least: int) -> Callable[[object], str | None]:
     def check(value: object) -> str | None:
-        fine = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        return None if fine else f"a whole number, {least} or more"
+        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        return None if is_valid else f"a whole number, {least} or more"
 
     return check
 
 
 def _seconds(value: object) -> str | None:
-    fine = isinstance(value, int | float | str) and not isinstance(value, bool)
-    return None if fine else "a number of seconds, or a text such as 2h"
+    is_valid = isinstance(value, int | float | str) and not isinstance(value, bool)
+    return None if is_valid else "a number of seconds, or a text such as 2h"
 
 
 def _folder(value: object) -> str | None:
-    fine = isinstance(value, FileSystemInput | Mapping) or _text(value) is None
-    return None if fine else "a text, or a FileSystemInput"
+    is_valid = isinstance(value, FileSystemInput | Mapping) or _text(value) is None
+    return None if is_valid else "a text, or a FileSystemInput"
 
 
 def _bytes(value: object) -> str | None:
-    fine = isinstance(value, int | str) and not isinstance(value, bool)
-    return None if fine else "a number of bytes, or a text such as 100GB"
+    is_valid = isinstance(value, int | str) and not isinstance(value, bool)
+    return None if is_valid else "a number of bytes, or a text such as 100GB"
 
 
 def _profiler(value: object) -> str | None:
@@ -168,7 +168,7 @@ _UNSUPPORTED = {
     "git_config": "nothing is cloned here. Run `git clone --branch BRANCH URL` yourself, and name "
     "the folder of the code in it: source_dir.",
 }
-"""SageMaker's arguments that no job could go without, and what to do instead."""
+"""SageMaker's arguments that cannot be ignored, and what to do instead."""
 ARGUMENTS = ("entry_point", *JobArguments.__annotations__)
 """The names of all arguments."""
 
@@ -176,15 +176,15 @@ ARGUMENTS = ("entry_point", *JobArguments.__annotations__)
 def check_arguments(
     given: Mapping[str, Any], where: str, more: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the arguments that are given; None stands for one that is not.
+    """Return the arguments that are given; None means not given.
 
     Args:
-        given: What was given, by names.
-        where: Who gave it, as a message begins.
-        more: Other names that may come; they are left out of what is returned.
+        given: The arguments, by name.
+        where: Prefix of error messages: who gave the arguments.
+        more: Names of further allowed arguments, which are left out of the result.
 
     Raises:
-        UsageError: There is no such argument (the nearest is named), or it is of the wrong type.
+        UsageError: An unknown argument (the message names the nearest one), or a wrong type.
     """
     known = [*ARGUMENTS, *more]
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""A checked job of an Estimator or a job file, and the command line that starts it."""
+"""The checked description of a job from an Estimator or a job file, and its command line."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from headrace.platforms.vertex import experiment_variables
 from headrace.records.redaction import is_secret
 
 ENGINES = ("local", "ray")
-_ONLY_GROUP = "homogeneousCluster"  # as SageMaker calls the only group of a job
+_ONLY_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsSpec:
-    """Where a job runs.
+    """The hosts of a job.
 
     Attributes:
-        groups: The instance groups, the one that trains first; empty: this host alone.
+        groups: The instance groups, the training group first; empty: this host alone.
         engine: local or ray.
         address: The Ray cluster's; None: one on this machine.
-        offload: The group whose hosts make batches, too.
+        offload: The group whose hosts also make batches.
     """
 
     groups: tuple[InstanceGroup, ...] = ()
@@ -61,31 +61,31 @@ class HostsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDescription:
-    """A job, but for its inputs.
+    """A job without its inputs.
 
     Attributes:
         entry_point: The script.
-        source_dir: The folder of its code; None: the script's own.
-        dependencies: Paths of what it may import.
-        hyperparameters: Its arguments, by names.
-        environment: Its variables, by names.
-        contracts: What tells it of its job.
-        hosts: Where it runs.
-        ranks: What starts several ranks; None: it runs once on each host.
+        source_dir: The code folder; None: the script's own.
+        dependencies: Paths of modules and packages that the script may import.
+        hyperparameters: The script's arguments, by name.
+        environment: The script's variables, by name.
+        contracts: The platforms whose variables and folders the script gets.
+        hosts: The hosts of the job.
+        ranks: How ranks are started; None: the script runs once on each host.
         max_run_s: Longest time that the job may take, in seconds.
-        max_restarts: How often ranks that fail are started anew.
-        metrics: Regular expressions of what ranks print, by the metrics' names.
-        input_mode: How channels reach the script, unless they say so themselves.
-        cache_dir: The folder of channels in mode Cache; None: none was named.
-        cache_limit: How much a cache of channels may hold; None: what the disk does.
-        checkpoint_uri: Where checkpoints are kept; None: in the run's folder alone.
-        checkpoint_local_path: Where the script finds its checkpoints, too; None: nowhere else.
-        output_path: Likewise what the script makes.
-        profiler: How it is recorded; None: as usual.
-        is_recorded: Whether it is.
-        job_name: The run's name; None: the script's, and the time.
-        asked: All that was asked for, as it was given.
-        notes: What differs here from what was asked for.
+        max_restarts: How often failed ranks are restarted.
+        metrics: Regular expressions for the output of ranks, by metric name.
+        input_mode: The input mode of channels that name none themselves.
+        cache_dir: The folder of channels in mode Cache; None: not given.
+        cache_limit: Largest size of a channel cache; None: what the disk holds.
+        checkpoint_uri: Where checkpoints are synced to; None: only the run folder.
+        checkpoint_local_path: A further path where the script finds its checkpoints; None: none.
+        output_path: Where the script's output is uploaded; None: only the run folder.
+        profiler: How the job is recorded; None: the defaults.
+        is_recorded: Whether the job is recorded at all.
+        job_name: The run's name; None: made of the script's name and the time.
+        asked: All arguments as they were given.
+        notes: Where the job differs from what the arguments ask for.
     """
 
     entry_point: str
@@ -113,15 +113,15 @@ class JobDescription:
 
 
 def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> JobDescription:
-    """Return the job that arguments describe.
+    """Return the job that Estimator arguments describe.
 
     Args:
-        given: The arguments of an Estimator, by names.
-        where: Who gave them, as a message begins.
-        more: Names of others, which are left out.
+        given: The arguments, by name.
+        where: Prefix of error messages: who gave the arguments.
+        more: Names of further allowed arguments, which are left out.
 
     Raises:
-        UsageError: There is no such argument, or a value cannot be.
+        UsageError: An unknown argument, or an invalid value.
     """
     asked = check_arguments(given, where, more)
     if "entry_point" not in asked:
@@ -158,9 +158,9 @@ def describe(given: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> 
     )
 
 
-def _contracts(told: str | Sequence[str]) -> tuple[str, ...]:
-    names = told.split(",") if isinstance(told, str) else told
-    return tuple(name.strip() for name in names)  # `--contract` says which there are
+def _contracts(contracts: str | Sequence[str]) -> tuple[str, ...]:
+    names = contracts.split(",") if isinstance(contracts, str) else contracts
+    return tuple(name.strip() for name in names)  # checked by `--contract`
 
 
 def _hosts(asked: Mapping[str, Any], ranks: RanksSpec | None, where: str) -> HostsSpec:
@@ -178,12 +178,12 @@ def _hosts(asked: Mapping[str, Any], ranks: RanksSpec | None, where: str) -> Hos
 
 
 def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceGroup]:
-    told = asked.get("instance_groups")
-    if told is not None:
+    groups_given = asked.get("instance_groups")
+    if groups_given is not None:
         for name in ("instance_count", "instance_type"):
             if name in asked:
                 raise UsageError(f"{where}{name} and instance_groups: give one of them.")
-        groups = [_group(each, where) for each in told]
+        groups = [_group(each, where) for each in groups_given]
         names = [group.name for group in groups]
         for name in names:
             if names.count(name) > 1:
@@ -191,69 +191,69 @@ def _groups(asked: Mapping[str, Any], engine: str, where: str) -> list[InstanceG
         return groups
     count, kind = asked.get("instance_count", 1), asked.get("instance_type", LOCAL_TYPES[0])
     contracts = _contracts(asked.get("contract", "sagemaker"))
-    told_so = engine == "local" and any(each.startswith("sagemaker") for each in contracts)
-    only = InstanceGroup(_ONLY_GROUP if told_so else DEFAULT_GROUP, kind, count)
+    is_sagemaker = engine == "local" and any(each.startswith("sagemaker") for each in contracts)
+    only = InstanceGroup(_ONLY_GROUP if is_sagemaker else DEFAULT_GROUP, kind, count)
     return [] if engine == "local" and count == 1 and kind in LOCAL_TYPES else [only]
 
 
-def _group(told: object, where: str) -> InstanceGroup:
-    if isinstance(told, InstanceGroup):
-        return told
+def _group(given: object, where: str) -> InstanceGroup:
+    if isinstance(given, InstanceGroup):
+        return given
     known = ("name", "type", "count", "instance_group_name", "instance_type", "instance_count")
-    if not isinstance(told, Mapping):
+    if not isinstance(given, Mapping):
         raise UsageError(
-            f"{where}instance_groups: {told!r} is no InstanceGroup: name, type and count."
+            f"{where}instance_groups: {given!r} is no InstanceGroup: name, type and count."
         )
-    for name in told:
+    for name in given:
         if name not in known:
             meant = did_you_mean(str(name), known)
             raise UsageError(f"{where}instance_groups: a group has no {name}.{meant}")
-    return InstanceGroup(**told)
+    return InstanceGroup(**given)
 
 
-def _max_run(told: float | str | None, where: str) -> float | None:
+def _max_run(value: float | str | None, where: str) -> float | None:
     try:
-        return None if told is None else parse_max_run(str(told))
+        return None if value is None else parse_max_run(str(value))
     except UsageError:
         raise UsageError(
-            f"{where}max_run: {told!r} is no time: a number of seconds, or a text such as 2h."
+            f"{where}max_run: {value!r} is no time: a number of seconds, or a text such as 2h."
         ) from None
 
 
-def _cache_dir(told: str | FileSystemInput | Mapping[str, Any] | None, where: str) -> str | None:
-    if isinstance(told, Mapping):
-        told = read_file_system(told, f"{where}cache_dir")
-    if not isinstance(told, FileSystemInput):
-        return told
-    if told.file_system_access_mode != "rw":
+def _cache_dir(value: str | FileSystemInput | Mapping[str, Any] | None, where: str) -> str | None:
+    if isinstance(value, Mapping):
+        value = read_file_system(value, f"{where}cache_dir")
+    if not isinstance(value, FileSystemInput):
+        return value
+    if value.file_system_access_mode != "rw":
         raise UsageError(
             f"{where}cache_dir: what is cached is written there: say "
             'file_system_access_mode="rw" of the FileSystemInput.'
         )
-    return told.directory_path
+    return value.directory_path
 
 
-def _cache_limit(told: int | str | None, where: str) -> str | None:
-    if told is None:
+def _cache_limit(value: int | str | None, where: str) -> str | None:
+    if value is None:
         return None
-    _ = parse_cache_limit(str(told), f"{where}cache_limit")  # refuses what is no size
-    return str(told)
+    _ = parse_cache_limit(str(value), f"{where}cache_limit")  # raises where it is no size
+    return str(value)
 
 
 def _checkpoint_local_path(
     asked: Mapping[str, Any], contracts: Sequence[str], where: str
 ) -> str | None:
-    told = asked.get("checkpoint_local_path")
-    if told is None:
+    path = asked.get("checkpoint_local_path")
+    if path is None:
         return None
-    return check_checkpoint_path(told, contracts, f"{where}checkpoint_local_path")
+    return check_checkpoint_path(path, contracts, f"{where}checkpoint_local_path")
 
 
-def _metrics(told: Sequence[Any], where: str) -> dict[str, str]:
+def _metrics(definitions: Sequence[Any], where: str) -> dict[str, str]:
     found = {}
-    for each in told:
-        fine = isinstance(each, Mapping) and set(each) == {"Name", "Regex"}
-        if not fine or not all(isinstance(value, str) for value in each.values()):
+    for each in definitions:
+        is_valid = isinstance(each, Mapping) and set(each) == {"Name", "Regex"}
+        if not is_valid or not all(isinstance(value, str) for value in each.values()):
             raise UsageError(
                 f"{where}metric_definitions: {each!r}: write each as "
                 '{"Name": "loss", "Regex": "loss: ([0-9.]+)"}.'
@@ -265,14 +265,14 @@ def _metrics(told: Sequence[Any], where: str) -> dict[str, str]:
     return found
 
 
-def _profiler(told: object, where: str) -> ProfilerConfig | None:
-    if not isinstance(told, Mapping):
-        return told if isinstance(told, ProfilerConfig) else None
+def _profiler(given: object, where: str) -> ProfilerConfig | None:
+    if not isinstance(given, Mapping):
+        return given if isinstance(given, ProfilerConfig) else None
     known = list(ProfilerConfig.__dataclass_fields__)
-    for name in told:
+    for name in given:
         if name not in known:
             raise UsageError(f"{where}profiler_config: {name}{choices_hint(str(name), known)}")
-    return ProfilerConfig(**told)
+    return ProfilerConfig(**given)
 
 
 def _debugger_notes(asked: Mapping[str, Any], profiler: ProfilerConfig | None) -> list[str]:
@@ -302,7 +302,7 @@ def _choice(value: str | None, known: Sequence[str], where: str) -> str | None:
 
 
 def _notes(asked: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what of the asked is otherwise here; the job runs with what there is."""
+    """Return where this host differs from what was asked for; the job runs all the same."""
     notes = distribution_notes(asked.get("distribution", {}))
     wanted = asked.get("framework_version")
     try:
@@ -327,20 +327,20 @@ def _has_version_prefix(version: str, parts: Sequence[str]) -> bool:
 
 
 def run_stem(given: Mapping[str, Any]) -> str:
-    """Return what the name of a run begins with, where nobody names it."""
+    """Return the beginning of a run's name where none is given."""
     return str(given.get("base_job_name") or Path(given["entry_point"]).stem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCommand:
-    """How a job is started.
+    """The `headrace run` command line of a job.
 
     Attributes:
         flags: What follows `headrace run`, before the script.
         script: The script.
-        variables: Of that process: those of the script that no command line should show.
-        asked: What the job was asked for, JSON.
-        notes: What of it is otherwise here.
+        variables: Variables of that process: secrets that no command line should show.
+        asked: The arguments of the job, JSON.
+        notes: Where the job differs from what the arguments ask for.
     """
 
     flags: tuple[str, ...]
@@ -353,15 +353,15 @@ class RunCommand:
 def build_run_command(
     job: JobDescription, inputs: Mapping[str, Input], where: str = ""
 ) -> RunCommand:
-    """Return how a job is started.
+    """Return the command line that starts a job.
 
     Args:
-        job: What is to run.
+        job: The job.
         inputs: Its channels.
-        where: Who asks, as a message begins.
+        where: Prefix of error messages: who gave the arguments.
 
     Raises:
-        UsageError: A channel in mode Cache, and no folder for it.
+        UsageError: A channel in mode Cache without a cache folder.
     """
     _check_cache_dir(job, inputs, where)
     secret = {name: value for name, value in job.environment.items() if is_secret(name)}
@@ -411,12 +411,12 @@ def _script_flags(job: JobDescription) -> list[str]:
 
 
 def _experiment_variables(job: JobDescription) -> dict[str, str]:
-    """Return what a script of Vertex AI's is told of SageMaker's `experiment_config`."""
-    told = job.asked.get("experiment_config") or {}
-    experiment = told.get("ExperimentName")
+    """Return the Vertex AI variables for SageMaker's `experiment_config`."""
+    config = job.asked.get("experiment_config") or {}
+    experiment = config.get("ExperimentName")
     if not experiment or "vertex" not in job.contracts:
         return {}
-    found = experiment_variables(experiment, told.get("RunName") or told.get("TrialName"))
+    found = experiment_variables(experiment, config.get("RunName") or config.get("TrialName"))
     return {name: value for name, value in found.items() if name not in job.environment}
 
 
@@ -461,18 +461,18 @@ def _run_flags(job: JobDescription) -> list[str]:
 
 
 def _hyperparameter_text(value: Any) -> str:
-    """Return a hyperparameter as the command line reads it: JSON where that is needed."""
+    """Return a hyperparameter in the command line's form: JSON where plain text is ambiguous."""
     if not isinstance(value, str):
         return json.dumps(value)
     try:
         json.loads(value)
     except ValueError:
         return value
-    return json.dumps(value)  # a text that would be read as something else
+    return json.dumps(value)  # a text that would otherwise be read as a number, say
 
 
 def as_json(value: object) -> object:
-    """Return anything as JSON may hold it: of a session, say, that it was one."""
+    """Return a value JSON can hold; for other objects, such as a session, the type's name."""
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

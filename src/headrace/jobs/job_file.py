@@ -1,6 +1,6 @@
-"""Job files: the arguments of an Estimator, and its inputs, as TOML or YAML.
+"""The job file: the arguments and inputs of an Estimator, as TOML or YAML.
 
-`headrace run job.toml` makes flags of it, and goes on as if these had been typed.
+`headrace run job.toml` turns it into flags and goes on as if these had been typed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from headrace.jobs.spec import DRY_RUN
 
 _TOML, _YAML = (".toml",), (".yaml", ".yml")
 SUFFIXES = (*_TOML, *_YAML)
-"""How the names of job files end."""
+"""Suffixes of job files."""
 _INPUTS = "inputs"
 _KEYS_HINT = "Write its keys as docs/estimator.md lists them, such as entry_point: train.py."
 
 
 def with_job_file(argv: Sequence[str]) -> list[str]:
-    """Return the command line that a job file stands for; without one, the same.
+    """Return the command line that a job file stands for; without a job file, the same one.
 
-    Flags of ours before the file come after the file's own, and arguments behind it go to the
-    script, but for --dry-run: who adds that to a line wants nothing started. What the job was asked
-    for is noted for run.json.
+    Our flags before the file override the file's; arguments after it go to the script, except
+    --dry-run, which is ours there, too. The arguments of the job are recorded in run.json.
 
     Args:
         argv: What follows `headrace run`.
 
     Raises:
-        UsageError: The file cannot be read, or holds what cannot be; it is named, with the key. Or
-            a flag of ours stands behind it.
+        UsageError: The file cannot be read or holds an invalid value, which is named with its key;
+            or a flag of ours follows the file.
     """
     own, rest = split_headrace_flags(argv)
     if not rest or not rest[0].endswith(SUFFIXES):
@@ -46,22 +45,22 @@ def with_job_file(argv: Sequence[str]) -> list[str]:
     file, where = Path(rest[0]), f"{rest[0]}: "
     given = _read(file)
     job = describe(given, where, more=(_INPUTS,))
-    lowered = build_run_command(job, named_inputs(given.get(_INPUTS), where), where)
-    env.change({**lowered.variables, env.JOB_REQUEST.name: lowered.asked})
-    for note in lowered.notes:
+    run_command = build_run_command(job, named_inputs(given.get(_INPUTS), where), where)
+    env.change({**run_command.variables, env.JOB_REQUEST.name: run_command.asked})
+    for note in run_command.notes:
         print_status(f"headrace: {where}{note}\n")
-    flags = list(lowered.flags)
+    flags = list(run_command.flags)
     if job.job_name is not None and not own.keys() & {"run_dir", "name"}:
         flags.append(f"--name={job.job_name}")
     typed = [*argv[: len(argv) - len(rest)], *behind]
-    return [*_headrace_flags_first(flags, typed), lowered.script, *arguments]
+    return [*_headrace_flags_first(flags, typed), run_command.script, *arguments]
 
 
 def _split_after_file(file: str, behind: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the flags behind a job file that are ours, and the script's arguments.
+    """Split what follows a job file into our flags and the script's arguments.
 
     Raises:
-        UsageError: A flag that ours and the script's could be.
+        UsageError: A flag that may be ours or the script's.
     """
     end = behind.index("--") if "--" in behind else len(behind)
     for argument in behind[:end]:
@@ -78,7 +77,7 @@ def _split_after_file(file: str, behind: Sequence[str]) -> tuple[list[str], list
 
 
 def _headrace_flags_first(flags: Sequence[str], typed: Sequence[str]) -> list[str]:
-    """Return all flags, torchrun's last: only then are those before them known as ours."""
+    """Return all flags, torchrun's last: our flags are recognised only before those."""
     torchruns = [flag for flag in flags if flag.startswith(("--nproc-per-node", "--max-restarts"))]
     return [*(flag for flag in flags if flag not in torchruns), *typed, *torchruns]
 

@@ -1,4 +1,4 @@
-"""A job of one process on this host, without torchrun, from its attempt to its exit code."""
+"""A job of one process on this host without torchrun, from its attempt to its exit code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from headrace.core import env
 from headrace.core.console import print_status
@@ -36,8 +37,8 @@ from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 
 def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
-    """Write down how an attempt ended, where that can be."""
-    # A full disk, or a script that removed its runs, must not cost the script's own exit code.
+    """Record how an attempt ended, or print why that failed."""
+    # A full disk or a removed run folder must not replace the script's own exit code.
     try:
         folder.end_attempt(attempt, exit_code)
     except (OSError, LaunchError) as error:
@@ -47,8 +48,8 @@ def record_end(folder: RunFolder, attempt: int, exit_code: int) -> None:
 
 
 def print_outcome(folder: RunFolder, attempt: int) -> None:
-    """Tell the verdict of an attempt that has ended, and what rules say that were asked for."""
-    # Imported once the job has ended: see `signals_blocked` on threads, and NumPy starts some.
+    """Print the verdict of an ended attempt, and the findings of the rules it was given."""
+    # Imported after the job has ended: NumPy starts threads (see `signals_blocked`).
     from headrace.jobs.verdict import print_rules, print_verdict
 
     print_verdict(folder, attempt)
@@ -59,12 +60,12 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     """Run a script and return its exit code, or 128 + a signal.
 
     Args:
-        job: What the command line asks for.
+        job: The parsed command line.
         argv: The command line.
 
     Raises:
-        UsageError: A script that cannot be run, or a channel that is not there.
-        LaunchError: The run's folder is broken.
+        UsageError: A script that cannot be run, or a missing channel.
+        LaunchError: The run folder is broken.
         StorageError: A channel or a checkpoint cannot be fetched.
     """
     script = _checked_script(job)
@@ -74,7 +75,7 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
     if rank is not None and not rank.is_leader:
         return run_follower(job, script, rank)
     folder, attempt = _start_attempt(job, argv, script, rank)
-    limit = TimeLimit(  # from here on: what brings the channels counts, as on SageMaker
+    limit = TimeLimit(  # from here on: the copying of channels counts, as on SageMaker
         job.around.max_run_s, launcher=os.getpid(), folder=folder, attempt=attempt.number,
         is_passed_on=False,
     )  # fmt: skip
@@ -87,7 +88,7 @@ def run_directly(job: DirectJob, argv: Sequence[str]) -> int:
 
 
 class _LocalRun:
-    """One attempt of such a job, with all that its script is to find in place."""
+    """One attempt of a direct job, with its script environment prepared."""
 
     def __init__(
         self, job: DirectJob, script: str, folder: RunFolder, attempt: Attempt, limit: TimeLimit,
@@ -102,57 +103,57 @@ class _LocalRun:
         self._log = folder.logs(attempt.number) / f"rank-{number}.stderr"
         install_requirements(job.contract, job.around, folder, attempt)
         self._output = OutputUpload(job.uploads, job.contract, folder.path)
-        self._output.begin()  # first: another job that writes there is known before a copy is made
+        self._output.begin()  # first: fails before any copy where another job writes there
         with finished_on_error(self._output):
-            self._site = self._build_environment(script)
+            self._script_env = self._build_environment(script)
             self._uploads = self._host_uploads()
             self._uploads.fetch()
-        self._command = script_command(job, script, self._site)
+        self._command = script_command(job, script, self._script_env)
 
     def to_its_end(self) -> int:
         """Run the script and return the exit code."""
         number = self._attempt.number
-        with signals_blocked() as held:
+        with signals_blocked() as blocked:
             self._limit.is_passed_on = True
             recording = Recording(self._folder, self._attempt, self._job.options)
             self._uploads.start()
-            returncode = self._run(recording, held)
-            code = self._site.verdict(exit_code_of(returncode))
+            returncode = self._run(recording, blocked)
+            code = self._script_env.verdict(exit_code_of(returncode))
             ended = code if self._rank is None else self._rank.verdict(code)
             record_end(self._folder, number, ended)
-        # Signals are free again: whoever does not want to wait for this may leave.
+        # Signals are no longer blocked: from here on the user may interrupt.
         if returncode != 0:
             print_status(
                 f"headrace: {self._job.script}: {describe_exit(returncode)}; log: {self._log}\n"
             )
-        told = last_traceback(self._log) if returncode else ""
-        self._site.note_end(code, self._command, told)
+        traceback = last_traceback(self._log) if returncode else ""
+        self._script_env.note_end(code, self._command, traceback)
         recording.finish()
         self._uploads.finish(clean=returncode >= 0)
         self._output.finish()
         print_outcome(self._folder, number)
         return code
 
-    def _run(self, recording: Recording, held: frozenset[signal.Signals]) -> int:
-        own = {
-            **self._site.environment,
+    def _run(self, recording: Recording, blocked: frozenset[signal.Signals]) -> int:
+        base = {
+            **self._script_env.environment,
             **self._uploads.environment(),
             env.RUN_DIR.name: str(self._folder.path),
         }
-        environment = join_environments(own, recording.environment())
+        environment = join_environments(base, recording.environment())
         if self._rank is not None:
-            for name in TORCHRUN_VARIABLES:  # ranks meet where torchrun has them meet, as always
+            for name in TORCHRUN_VARIABLES:  # ranks keep torchrun's own rendezvous
                 environment.pop(name, None)
             self._share_with_followers(self._rank, environment)
-        # A script may save for minutes once it was asked to stop; not once its time is over.
+        # A script may save for minutes after a stop signal, but not after the job's time limit.
         returncode = run_script(
             self._command,
-            site=self._site,
+            site=self._script_env,
             environment=environment,
             log=self._log,
-            held=held,
+            held=blocked,
             grace_s=lambda: (
-                DEFAULT_GRACE_S if self._limit.is_over or self._site.failure() else None
+                DEFAULT_GRACE_S if self._limit.is_over or self._script_env.failure() else None
             ),
         )
         self._limit.cancel()
@@ -163,31 +164,34 @@ class _LocalRun:
     ) -> None:
         leader_message = LeaderMessage(
             run_dir=str(self._folder.path), attempt=self._attempt.number, environment=environment,
-            arguments=self._site.arguments, folder=self._site.folder, places=self._site.places,
+            arguments=self._script_env.arguments, folder=self._script_env.folder,
+            places=self._script_env.places,
         )  # fmt: skip
         rank.share_with_followers(leader_message)
 
     def _host_uploads(self) -> HostSync:
         job, path, rank = self._job, self._folder.path, self._rank
         if rank is None or rank.world.size == rank.world.local_size:
-            return HostSync(job.uploads, self._site, path)
-        # The other hosts' first ranks keep theirs.
-        return HostSync(job.uploads, self._site, path, kept_as=socket.gethostname(), kept_by=None)
+            return HostSync(job.uploads, self._script_env, path)
+        # Each other host's first rank uploads its own.
+        return HostSync(
+            job.uploads, self._script_env, path, kept_as=socket.gethostname(), kept_by=None
+        )
 
     def _build_environment(self, script: str) -> ScriptEnvironment:
         job = self._job
-        site = single_host_environment(
+        script_env = single_host_environment(
             job.contract, script=script, is_module=job.module, folder=self._folder.path,
             distribution=None, count_devices=_count_devices, arguments=job.arguments,
             environment=job.around.environment,
         )  # fmt: skip
-        return with_script_options(site, job.around, self._folder.path)
+        return with_script_options(script_env, job.around, self._folder.path)
 
 
 def _start_attempt(
     job: DirectJob, argv: Sequence[str], script: str, rank: NestedRank | None
 ) -> tuple[RunFolder, Attempt]:
-    """Begin the attempt: of this process alone, or of the ranks that torchrun has started."""
+    """Start the attempt, of this process alone or of the ranks of a surrounding torchrun."""
     run_dir, command, ranks = job.run_dir, ("headrace", "run", *argv), 1
     if rank is not None:
         rank.announce_leader()
@@ -217,8 +221,20 @@ def _describe(job: DirectJob, script: str) -> int:
     return describe_direct_job(job, script, torch.accelerator.device_count())
 
 
+_DEVICE_FILES = (
+    "nvidia[0-9]*", "nvhost*", "nvmap",  # NVIDIA: cards, Jetson
+    "dxg",  # within Windows
+    "kfd", "dri/renderD*",  # AMD, Intel
+    "accel*", "davinci*", "hl*", "mlu*", "neuron*",
+)  # fmt: skip
+"""Files in /dev by which Linux shows accelerators. A host without any of them has no device, and
+needs no torch to say so: its import takes one to three seconds."""
+
+
 def _count_devices() -> int:
-    """Return how many devices this host has, asked in another process: torch starts threads."""
-    asked = "import torch; print(torch.accelerator.device_count())"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).stdout
-    return int(told) if told.strip().isdigit() else 0
+    """Return this host's device count, from a child process: importing torch starts threads."""
+    if not any(any(Path("/dev").glob(name)) for name in _DEVICE_FILES):
+        return 0
+    code = "import torch; print(torch.accelerator.device_count())"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stdout
+    return int(output) if output.strip().isdigit() else 0

@@ -1,7 +1,7 @@
 """The sidecar that reads metrics from the ranks' logs into the run's metrics.jsonl.
 
-`python -m headrace.jobs.metric_scraper` reads its request as one line of JSON on its standard
-input, and ends when that does, after a last look at all logs.
+`python -m headrace.jobs.metric_scraper` reads its request as one line of JSON on standard input,
+and ends when that closes, after a last look at all logs.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _LINE = re.compile(rb"[^\r\n]*[\r\n]")  # \r ends the lines of progress bars
 
 
 class MetricScraper:
-    """The process that watches one attempt's logs, from now on.
+    """The sidecar of one attempt's metrics.
 
     Args:
         logs: The attempt's logs folder.
-        folder: The run's.
+        folder: The run folder.
         attempt: The attempt's number.
-        metrics: Regular expressions by the metrics' names.
+        metrics: Regular expressions by metric name.
     """
 
     def __init__(self, logs: Path, folder: Path, attempt: int, metrics: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "headrace.jobs.metric_scraper"],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # what ends the job by its group must not end this
+            start_new_session=True,  # signals to the job's process group must not end this
         )
-        order = {
+        request = {
             "logs": str(logs), "file": str(folder / METRICS_FILE), "attempt": attempt,
             "metrics": dict(metrics),
         }  # fmt: skip
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
     def finish(self) -> None:
-        """Have what was printed last be read, too; where that takes too long, leave it."""
+        """Have the last lines read and wait; a scraper that takes too long is killed."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -68,42 +68,42 @@ class MetricScraper:
 
 
 class _Log:
-    """One log file, read as it grows."""
+    """A log file, read as it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
-        self._begun = b""
+        self._partial_line = b""
 
     def lines(self, *, to_the_end: bool) -> Iterator[str]:
         with self.path.open("rb") as file:
             file.seek(self._read)
             text = file.read()
             self._read += len(text)
-        text = self._begun + text + (b"\n" if to_the_end else b"")
+        text = self._partial_line + text + (b"\n" if to_the_end else b"")
         end = 0
         for match in _LINE.finditer(text):
             end = match.end()
             yield match[0].decode(errors="replace")
-        self._begun = text[end:][-_LONGEST_LINE:]
+        self._partial_line = text[end:][-_LONGEST_LINE:]
 
 
 class _LogScanner:
-    def __init__(self, order: Mapping[str, Any]) -> None:
-        self._logs = Path(order["logs"])
-        self._file = Path(order["file"])
-        self._attempt = order["attempt"]
-        self._metrics = {name: re.compile(text) for name, text in order["metrics"].items()}
-        self._known: dict[Path, _Log] = {}
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._logs = Path(request["logs"])
+        self._file = Path(request["file"])
+        self._attempt = request["attempt"]
+        self._metrics = {name: re.compile(text) for name, text in request["metrics"].items()}
+        self._logs_by_path: dict[Path, _Log] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._no_numbers: Counter[str] = Counter()
+        self._not_numeric: Counter[str] = Counter()
 
     def look(self, *, to_the_end: bool = False) -> None:
         rows: list[dict[str, Any]] = []
         for path in sorted(self._logs.rglob("*.std*")):
-            log = self._known.setdefault(path, _Log(path))
+            log = self._logs_by_path.setdefault(path, _Log(path))
             for line in log.lines(to_the_end=to_the_end):
-                rows += self._found(path.stem, line)
+                rows += self._matches(path.stem, line)
         if rows:
             with self._file.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -116,13 +116,13 @@ class _LogScanner:
                     f"headrace: --metric {name}: no rank printed what {expression.pattern!r} "
                     "finds\n"
                 )
-            if self._no_numbers[name]:
+            if self._not_numeric[name]:
                 print_status(
-                    f"headrace: --metric {name}: {self._no_numbers[name]} values are no numbers, "
+                    f"headrace: --metric {name}: {self._not_numeric[name]} values are no numbers, "
                     "and left out\n"
                 )
 
-    def _found(self, source: str, line: str) -> Iterator[dict[str, Any]]:
+    def _matches(self, source: str, line: str) -> Iterator[dict[str, Any]]:
         for name, expression in self._metrics.items():
             for match in expression.finditer(line):
                 named = expression.groupindex.get(STEP_GROUP)
@@ -130,7 +130,7 @@ class _LogScanner:
                 try:
                     number = float(value)
                 except (TypeError, ValueError):
-                    self._no_numbers[name] += 1
+                    self._not_numeric[name] += 1
                     continue
                 step = _whole(match[STEP_GROUP]) if named else None
                 counted = self._counts[name, source]
@@ -149,16 +149,16 @@ def _whole(text: str | None) -> int | None:
 
 
 def main() -> None:
-    """Watch until standard input ends."""
-    watcher = _LogScanner(json.loads(sys.stdin.buffer.readline()))
+    """Scan the logs until standard input closes."""
+    scanner = _LogScanner(json.loads(sys.stdin.buffer.readline()))
     while not select.select([sys.stdin.buffer], [], [], _POLL_S)[0]:
-        with suppress(OSError):  # a full disk, or a log that is made at this moment
-            watcher.look()
+        with suppress(OSError):  # a full disk, or a log that is being created
+            scanner.look()
     try:
-        watcher.look(to_the_end=True)
+        scanner.look(to_the_end=True)
     except OSError as error:
         print_status(f"headrace: --metric: what ranks printed last cannot be kept: {error}\n")
-    watcher.report_missing()
+    scanner.report_missing()
 
 
 if __name__ == "__main__":

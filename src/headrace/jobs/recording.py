@@ -1,9 +1,9 @@
 """The recording of an attempt: its options, its variables, and its collector process.
 
-The process collects what ranks and workers write and samples the system. It ends when its standard
-input does, so also when whoever started it was killed; then it closes the records. Where it is
-killed, another takes over; what the job writes meanwhile waits in its rings, which hold some
-seconds of it.
+The collector gathers what ranks and workers write and samples the system. It ends when its standard
+input closes, also where its parent was killed; then it closes the records. Where the collector
+itself is killed, another takes over; meanwhile the job's events wait in its rings, which hold a few
+seconds of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_PROCESSES = 10
 
 
 class CollectorSupervisor:
-    """The collecting process of one attempt, from now on.
+    """The collector process of one attempt, restarted when it is killed.
 
     Args:
         records: The attempt's records folder.
@@ -45,16 +45,16 @@ class CollectorSupervisor:
 
     def __init__(self, records: Path, attempt: int) -> None:
         self._records, self._attempt = records, attempt
-        # As it is now: later that of torchrun's process is changed, for the ranks.
+        # A copy: the torchrun process later changes its own environment for the ranks.
         self._environment = env.child_environment({})
-        self._turn = threading.Lock()  # of who decides whether there is another
+        self._lock = threading.Lock()  # guards the decision on another start
         self._is_over = False
         self._process = self._start()
         threading.Thread(target=self._watch, name="headrace-collecting", daemon=True).start()
 
     def finish(self) -> None:
-        """Have the records closed; where that takes too long, they are read as they are."""
-        with self._turn:
+        """End the collector; where closing the records takes too long, they stay as they are."""
+        with self._lock:
             self._is_over = True
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -73,28 +73,28 @@ class CollectorSupervisor:
             ],
             stdin=subprocess.PIPE,
             env=self._environment,
-            # What ends the job by its process group or terminal must not end the records.
+            # Signals to the job's process group or terminal must not end the collector.
             start_new_session=True,
         )  # fmt: skip
 
     def _watch(self) -> None:
-        """Start another for each that is killed: by the kernel, say, which wanted its memory."""
+        """Start another collector for each one that is killed, by the OOM killer, say."""
         for starts_left in reversed(range(_MAX_PROCESSES)):
             returncode = self._process.wait()
-            with self._turn:  # nothing is told meanwhile: a terminal may stand still
-                if self._is_over or returncode >= 0:  # one that ends by itself has said why
+            with self._lock:  # no printing under the lock: a terminal may block
+                if self._is_over or returncode >= 0:  # one that exits by itself has said why
                     return
-                follows = starts_left > 0 and self._start_another()
-            said = f"headrace: the process that collects records was {describe_exit(returncode)}"
-            if not follows:
-                print_status(f"{said}; what the job does from now on is not recorded\n")
+                has_restarted = starts_left > 0 and self._start_another()
+            message = f"headrace: the process that collects records was {describe_exit(returncode)}"
+            if not has_restarted:
+                print_status(f"{message}; what the job does from now on is not recorded\n")
                 return
-            print_status(f"{said}; another takes over\n")
+            print_status(f"{message}; another takes over\n")
 
     def _start_another(self) -> bool:
         try:
             self._process = self._start()
-        except OSError:  # no memory for it either
+        except OSError:  # no memory for another process
             return False
         return True
 
@@ -107,14 +107,14 @@ _SHORTEST_S, _LONGEST_S = 0.1, 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions:
-    """What `headrace run` was told beside torchrun's own flags.
+    """The options of a recording.
 
     Attributes:
-        profile: "on", the default; "deep": closer for as long as it runs, with a trace of some
-            steps; "off": nothing is hooked and nothing recorded.
+        profile: "on", the default; "deep": in depth for as long as the job runs, with a trace of
+            some steps; "off": nothing is hooked or recorded.
         interval_s: Seconds between samples of the system.
-        overrides: Arguments of loaders, and threads, in place of the script's.
-        metrics: Regular expressions of what ranks print, by the metrics' names.
+        overrides: Loader arguments and thread counts that replace the script's.
+        metrics: Regular expressions for the output of ranks, by metric name.
     """
 
     profile: Profile = "on"
@@ -127,7 +127,7 @@ class RecordingOptions:
         cls, profile: str | None, interval: str | None, overrides: str | None,
         metrics: Mapping[str, str] | None = None,
     ) -> RecordingOptions:  # fmt: skip
-        """Return the options that flags name; raises UsageError."""
+        """Return the options that flags give; raises UsageError."""
         chosen = next((each for each in get_args(Profile) if each == (profile or "on")), None)
         if chosen is None:
             raise UsageError(f"--profile {profile}: it is one of {', '.join(get_args(Profile))}.")
@@ -140,7 +140,7 @@ class RecordingOptions:
 
 
 def check_interval(interval: str) -> float:
-    """Return the seconds of a time between samples; raises UsageError."""
+    """Parse a sampling interval and return seconds; raises UsageError."""
     interval_s = parse_seconds(interval)
     if not _SHORTEST_S <= interval_s <= _LONGEST_S:
         raise UsageError(f"an interval of {interval}: give 100ms to 60s.")
@@ -151,9 +151,9 @@ class Recording:
     """The recording of one attempt.
 
     Args:
-        folder: The run's.
-        attempt: The attempt that begins.
-        options: What the user chose.
+        folder: The run folder.
+        attempt: The attempt that starts.
+        options: The options of the recording.
     """
 
     def __init__(self, folder: RunFolder, attempt: Attempt, options: RecordingOptions) -> None:
@@ -163,23 +163,23 @@ class Recording:
         self._applied = folder.path / APPLIED
         if self._overrides:
             shutil.rmtree(self._applied, ignore_errors=True)  # an earlier attempt's
-        self._watch: MetricScraper | None = None
+        self._scraper: MetricScraper | None = None
         if options.metrics:
             logs = folder.logs(attempt.number)
-            self._watch = MetricScraper(logs, folder.path, attempt.number, options.metrics)
-        self._collecting: CollectorSupervisor | None = None
+            self._scraper = MetricScraper(logs, folder.path, attempt.number, options.metrics)
+        self._collector: CollectorSupervisor | None = None
         if options.profile == "off":
             return
         (self._records / RINGS).mkdir(parents=True, exist_ok=True)
         switch = create_live_switch(self._records, interval_s=options.interval_s)
         if options.profile == "deep":
             switch.go_deep(_DEEP_S)
-        self._collecting = CollectorSupervisor(self._records, attempt.number)
+        self._collector = CollectorSupervisor(self._records, attempt.number)
 
     def environment(self) -> dict[str, str | None]:
-        """Return the variables by which processes of the job find what is asked of them."""
+        """Return the variables that have a process of the job recorded, with its overrides."""
         found: dict[str, str | None] = {env.RECORDS_DIR.name: None, env.APPLY.name: None}
-        if self._collecting is not None:
+        if self._collector is not None:
             found[env.RECORDS_DIR.name] = str(self._records)
             found[env.ATTEMPT.name] = str(self._number)
         if self._overrides:
@@ -187,19 +187,19 @@ class Recording:
         threads = thread_count(self._overrides, RANK_THREADS)
         if threads is not None:
             found |= env.thread_variables(threads)
-        if self._collecting is not None or self._overrides:
+        if self._collector is not None or self._overrides:
             found[env.PYTHONPATH.name] = env.pythonpath_with(SITECUSTOMIZE_DIR)
         return found
 
     def finish(self) -> None:
-        """Have the records closed, and tell what of the overrides was applied to no loader.
+        """Close the records, and print which overrides no loader used.
 
-        Where closing takes too long, the records are read as they are.
+        Where closing takes too long, the records stay as they are.
         """
-        if self._watch is not None:
-            self._watch.finish()
-        if self._collecting is not None:
-            self._collecting.finish()
+        if self._scraper is not None:
+            self._scraper.finish()
+        if self._collector is not None:
+            self._collector.finish()
         with suppress(OSError):  # the run has ended, and its disk may be gone
             applied = {path.name for path in self._applied.glob("*")}
             for each in self._overrides:

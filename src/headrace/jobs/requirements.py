@@ -1,6 +1,6 @@
 """The requirements file of a job: where it is, its installation on this host, its progress.
 
-SageMaker installs the requirements.txt of `source_dir`; here, too, where that is named.
+As on SageMaker, the requirements.txt of `source_dir` is installed where that is given.
 """
 
 from __future__ import annotations
@@ -25,75 +25,75 @@ if TYPE_CHECKING:
 
 SKIP_HINT = "`--requirements none` leaves the file out."
 MAX_INSTALL_S = 1800.0
-"""What an install may take: something large may have to be built."""
+"""Time limit of an installation, in seconds; large packages may have to be built."""
 _DEFAULT_FILE = "requirements.txt"
 _NONE = "none"
 
 
 def code_folder(job: TorchrunJob) -> Path:
-    """Return the folder of a job's code; for a module the working one, as its own is not known."""
+    """Return a job's code folder; for a module the current one, as its own is not known."""
     if job.contract.source_dir is not None:
         return Path(job.contract.source_dir)
     args = job.args
     return Path() if args.module or args.no_python else Path(args.training_script).parent
 
 
-def find_requirements(told: str | None, beside: Path | None) -> Path | None:
-    """Return the file that is installed; None: nothing is.
+def find_requirements(given: str | None, code: Path | None) -> Path | None:
+    """Return the file to install; None: nothing is installed.
 
     Args:
-        told: The file, or `none`; None: the one beside the code, where there is one.
-        beside: The folder of the code; None: nothing is looked for.
+        given: The file, or `none`; None: the requirements.txt in the code folder, if there is one.
+        code: The code folder; None: not searched.
 
     Raises:
         UsageError: There is no such file.
     """
-    if told == _NONE:
+    if given == _NONE:
         return None
-    if told is None:
-        is_there = beside is not None and (beside / _DEFAULT_FILE).is_file()
-        return _normalized(beside / _DEFAULT_FILE) if beside is not None and is_there else None
-    if not Path(told).is_file():
+    if given is None:
+        is_there = code is not None and (code / _DEFAULT_FILE).is_file()
+        return _normalized(code / _DEFAULT_FILE) if code is not None and is_there else None
+    if not Path(given).is_file():
         raise UsageError(
-            f"--requirements {told}: there is no such file in {Path.cwd()}. Name one, or `none`."
+            f"--requirements {given}: there is no such file in {Path.cwd()}. Name one, or `none`."
         )
-    return _normalized(Path(told))
+    return _normalized(Path(given))
 
 
 def _normalized(file: Path) -> Path:
-    # Links stay: what they lead to goes along in their place.
+    # Links are not resolved: on other machines their targets are copied in their place.
     return Path(os.path.normpath(file.absolute()))
 
 
 class InstallProgress:
-    """The news of one file's installs.
+    """The progress of one file's installation on all hosts, from the messages of installers.
 
     Args:
-        file: Its name.
-        folder: The run's.
+        file: The file's name.
+        folder: The run folder.
         attempt: The attempt's number.
 
     Attributes:
-        why_not: Why it could not be installed, by the hosts' names.
+        why_not: Reasons of failed installations, by host name.
     """
 
     def __init__(self, file: str, folder: RunFolder, attempt: int) -> None:
         self._file = file
         self._folder = folder
         self._attempt = attempt
-        self._installing: set[str] = set()  # hosts that have said so
+        self._installing: set[str] = set()  # hosts that have announced it
         self.why_not: dict[str, str] = {}
 
     def hear(self, host: str, announced: dict[str, Any]) -> bool:
-        """Take in what a host announces, and return whether the job can go on there.
+        """Handle a host's message, and return whether the job can go on there.
 
         Args:
             host: The host's name.
-            announced: As cluster/requirements_installer.py writes it.
+            announced: The message, as cluster/requirements_installer.py writes it.
         """
         if "installing" in announced:
-            said = announced["installing"]
-            more = f" (pip: {said})" if said and host in self._installing else ""
+            pip_output = announced["installing"]
+            more = f" (pip: {pip_output})" if pip_output and host in self._installing else ""
             self._installing.add(host)
             print_status(f"headrace: {host} installs {self._file}{more}\n")
         elif "installed" in announced:
@@ -108,9 +108,9 @@ class InstallProgress:
             print_status(f"headrace: {host} installs no {self._file}: {announced['left_out']}\n")
         elif "not_installed" in announced:
             why = announced["not_installed"]
-            is_told = why in self.why_not.values()
+            is_known = why in self.why_not.values()
             self.why_not[host] = why
-            more = "for the same reason" if is_told else why
+            more = "for the same reason" if is_known else why
             print_status(f"headrace: {host}: {self._file} cannot be installed: {more}\n")
             return False
         return True
@@ -128,39 +128,39 @@ _THIS_HOST = "this host"
 def install_requirements(
     options: ContractOptions, around: ScriptOptions, folder: RunFolder, attempt: Attempt
 ) -> None:
-    """Have pip install what a job on this host needs, into the environment that it runs in.
+    """Have pip install the requirements of a job on this host, into its Python environment.
 
     Args:
-        options: Whether the folder of the code is named.
-        around: Whether a file is named.
-        folder: The run's.
-        attempt: The attempt that begins.
+        options: Contract options, which may name the code folder.
+        around: Script options, which may name the file.
+        folder: The run folder.
+        attempt: The attempt that starts.
 
     Raises:
         UsageError: There is no such file.
-        LaunchError: It cannot be installed.
+        LaunchError: The installation failed.
     """
-    beside = Path(options.source_dir) if options.source_dir is not None else None
-    file = find_requirements(around.requirements, beside)
+    source_dir = Path(options.source_dir) if options.source_dir is not None else None
+    file = find_requirements(around.requirements, source_dir)
     if file is None:
         return
     logs = folder.logs(attempt.number)
-    news = InstallProgress(file.name, folder, attempt.number)
-    reading, writing = os.pipe()
+    progress = InstallProgress(file.name, folder, attempt.number)
+    read_fd, write_fd = os.pipe()
     command = [
         sys.executable, "-u", "-P", "-m", "headrace.cluster.requirements_installer",
-        "--parent", str(os.getpid()), "--announce", str(writing), "--job", secrets.token_hex(8),
+        "--parent", str(os.getpid()), "--announce", str(write_fd), "--job", secrets.token_hex(8),
         "--file", str(file), "--named", "no" if around.requirements is None else "yes",
         "--logs", str(logs), "--name", "host", "--longest-s", str(MAX_INSTALL_S),
     ]  # fmt: skip
-    pip = subprocess.Popen(command, pass_fds=(writing,), env=env.child_environment())
-    os.close(writing)
+    pip = subprocess.Popen(command, pass_fds=(write_fd,), env=env.child_environment())
+    os.close(write_fd)
     try:
-        with os.fdopen(reading) as told:
-            for line in told:
-                news.hear(_THIS_HOST, json.loads(line))
+        with os.fdopen(read_fd) as messages:
+            for line in messages:
+                progress.hear(_THIS_HOST, json.loads(line))
         code = pip.wait()
-    except KeyboardInterrupt:  # it has got ctrl-C, too
+    except KeyboardInterrupt:  # pip has got ctrl-C, too
         pip.wait()
         sys.exit(130)
     if code != 0:

@@ -1,4 +1,4 @@
-"""`headrace run` and `headrace resume`: one job, from its command line to its exit code."""
+"""The `headrace run` and `headrace resume` of one job, from command line to exit code."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _TORCHRUN_EXTRA_S = 10.0  # torchrun needs some time itself after its ranks have
 def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
     """Run a script and return its exit code, that of the first failing rank, or 128 + a signal.
 
-    One process and no flag of torchrun's: the script runs directly, and RANK is not set.
-    Otherwise torchrun runs it, in a process of its own. Every process ends when this one does.
+    With one process and no torchrun flag the script runs directly, and RANK is not set. Otherwise
+    torchrun runs it, in a child process. Every process of the job ends when this one does.
 
     Args:
         argv: torchrun's flags and ours (--run-dir, --name), the script or a job file, and the
             script's arguments.
-        run_dir: The run's folder, whatever `argv` says of it.
+        run_dir: The run folder; it takes precedence over `argv`.
 
     Raises:
         UsageError: Wrong flags, or a script that cannot be run.
-        LaunchError: The run's folder is broken.
+        LaunchError: The run folder is broken.
     """
     argv = with_job_file(argv)
     direct = direct_job(argv)
@@ -54,7 +54,7 @@ def run_job(argv: Sequence[str], *, run_dir: str | None = None) -> int:
 
 
 def _describe(argv: Sequence[str]) -> int | None:
-    """Print what a job of torchrun's would be; None: the flag that asks for it is the script's."""
+    """Print the dry run of a torchrun job; None: the --dry-run is among the script's arguments."""
     import torch
 
     from headrace.jobs.dry_run import describe_torchrun_job
@@ -67,21 +67,21 @@ def _describe(argv: Sequence[str]) -> int | None:
 
 
 def _run_torchrun(argv: Sequence[str], run_dir: str | None) -> int:
-    reading, writing = os.pipe()
-    announcement = _Announcement(reading)
-    # -u: what the ranks say is shown at once, also into a pipe.
-    own = [sys.executable, "-u", "-P", "-m", "headrace.jobs.torchrun"]
-    own += [] if run_dir is None else ["--run-dir", run_dir]
-    with signals_blocked() as held:
+    read_fd, write_fd = os.pipe()
+    announcement = _Announcement(read_fd)
+    # -u: the ranks' output is shown at once, also into a pipe.
+    command = [sys.executable, "-u", "-P", "-m", "headrace.jobs.torchrun"]
+    command += [] if run_dir is None else ["--run-dir", run_dir]
+    with signals_blocked() as blocked:
         child = subprocess.Popen(
-            [*own, "--parent", str(os.getpid()), "--announce", str(writing), "--", *argv],
-            pass_fds=[writing],
-            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+            [*command, "--parent", str(os.getpid()), "--announce", str(write_fd), "--", *argv],
+            pass_fds=[write_fd],
+            start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
-        os.close(writing)
+        os.close(write_fd)
         returncode = wait_for(
             child,
-            held,
+            blocked,
             own_session=True,
             grace_s=lambda: announcement.shutdown_s() + _TORCHRUN_EXTRA_S,
         )
@@ -103,11 +103,11 @@ class _Announced:
 
 
 class _Announcement:
-    """What the torchrun process tells once it has read its flags; nothing before that."""
+    """The torchrun process's message of its run folder, sent once it has read its flags."""
 
-    def __init__(self, reading_fd: int) -> None:
-        self._fd = reading_fd
-        os.set_blocking(reading_fd, False)
+    def __init__(self, read_fd: int) -> None:
+        self._fd = read_fd
+        os.set_blocking(read_fd, False)
         self._announced: _Announced | None = None
 
     def read(self) -> _Announced | None:
@@ -117,11 +117,11 @@ class _Announcement:
             except BlockingIOError:
                 return None
             if line.endswith(b"\n"):
-                told = json.loads(line)
+                message = json.loads(line)
                 self._announced = _Announced(
-                    folder=RunFolder(Path(told["run_dir"])),
-                    attempt=told["attempt"],
-                    shutdown_s=told["shutdown_s"],
+                    folder=RunFolder(Path(message["run_dir"])),
+                    attempt=message["attempt"],
+                    shutdown_s=message["shutdown_s"],
                 )
         return self._announced
 
@@ -134,13 +134,12 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
     """Run a run's last command again, from the folder where it was typed; return the exit code.
 
     Args:
-        run: The run's name, or its folder.
-        runs_dir: Where runs lie; see `runs_folder`.
+        run: The run's name or folder.
+        runs_dir: The folder of all runs; see `runs_folder`.
 
     Raises:
-        UsageError: There is no such run, it is running, or its command cannot be repeated as it
-            was written down.
-        LaunchError: The run's folder is broken.
+        UsageError: There is no such run, it is running, or its recorded command cannot be repeated.
+        LaunchError: The run folder is broken.
     """
     path = _find(run, runs_dir)
     attempts = RunFolder(path).attempts()
@@ -156,7 +155,7 @@ def resume_run(run: str, runs_dir: str | None = None) -> int:
             f"headrace: where {path.name} was started was not written down; it goes on from here\n"
         )
     print_status(f"headrace: {path.name}, attempt {last.number + 1}: {shlex.join(last.command)}\n")
-    # It is the same job: its rules hold, and who attaches to it finds what it was asked for.
+    # Rules and other arguments of the job hold for the new attempt, too.
     asked = {name: each for name, each in last.asked.items() if name != "profiler_updates"}
     if asked:
         env.change({env.JOB_REQUEST.name: json.dumps(asked)})

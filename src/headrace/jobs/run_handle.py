@@ -1,4 +1,4 @@
-"""The handle of a started run: its state, its logs, its end, and its live switch."""
+"""The handle of a started run: its state, logs, end and live switch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from headrace.report.open_run import ChartedRun
 
 State = Literal["InProgress", "Completed", "Failed", "Stopped"]
-"""How a run stands, in SageMaker's words."""
+"""A run's state, in SageMaker's words."""
 _POLL_S = 0.1
 _GRACE_S = 120.0  # what SageMaker gives a job between SIGTERM and SIGKILL
-_CHILDREN_END_S = 10.0  # those who close the records end by themselves
+_CHILDREN_END_S = 10.0  # the collector ends by itself once its records are closed
 _SWITCH_S = 60.0
 _LAUNCHER_LINES = (
     "headrace: run folder ", "headrace: hosts emulated ", "headrace: No training step was recorded",
@@ -38,13 +38,13 @@ _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHandle:
-    """A run: one attempt of it.
+    """One attempt of a run.
 
     Attributes:
-        path: Its folder.
+        path: The run folder.
         number: The attempt's number.
-        begin: Where, in bytes, what the attempt says begins in its launcher's log.
-        process: What leads it, where this process started it.
+        begin: Offset in bytes at which the attempt's output begins in the launcher's log.
+        process: The launcher, if this process started it.
     """
 
     path: Path
@@ -54,10 +54,10 @@ class RunHandle:
 
     @classmethod
     def of(cls, run: str | Path) -> RunHandle:
-        """Return the latest attempt of a run that any process started.
+        """Return the latest attempt of a run, whatever process started it.
 
         Args:
-            run: The run's folder, or its name below the runs folder.
+            run: The run folder, or its name in the runs folder.
 
         Raises:
             UsageError: There is no such run.
@@ -72,13 +72,13 @@ class RunHandle:
 
     @property
     def attempt(self) -> Attempt | None:
-        """What its run.json says of it; None: it has not begun, or was refused."""
+        """The attempt in run.json; None: it has not begun, or was refused."""
         attempts = RunFolder(self.path).attempts()
         return attempts[self.number - 1] if len(attempts) >= self.number else None
 
     @property
     def exit_code(self) -> int | None:
-        """What `headrace run` ended with; None: it runs, or nothing was left to say so."""
+        """The exit code of `headrace run`; None: it runs, or was killed without a record."""
         attempt = self.attempt
         if attempt is not None and attempt.exit_code is not None:
             return attempt.exit_code
@@ -87,7 +87,7 @@ class RunHandle:
 
     @property
     def state(self) -> State:
-        """How it stands: InProgress, Completed, Failed or Stopped."""
+        """The attempt's state: InProgress, Completed, Failed or Stopped."""
         if self._pid() is not None:
             return "InProgress"
         code, attempt = self.exit_code, self.attempt
@@ -96,23 +96,23 @@ class RunHandle:
         return "Completed" if code == 0 else "Failed"
 
     def open(self) -> ChartedRun:
-        """Return what was recorded of it, as `headrace.open_run` does."""
+        """Return the records of the attempt, as `headrace.open_run` does."""
         from headrace.report.open_run import open_run
 
         return open_run(self.path, self.number)
 
     def wait(self) -> int:
-        """Wait until it has ended; return its exit code."""
+        """Wait for the end of the attempt and return its exit code."""
         self._until_ended(lambda: None)
         code = self.exit_code
-        return 128 + signal.SIGKILL if code is None else code  # it wrote nothing down
+        return 128 + signal.SIGKILL if code is None else code  # it recorded nothing
 
     def logs(self) -> int:
-        """Show what it says, from the beginning until it has ended; return its exit code."""
+        """Print the attempt's output from its beginning to its end; return the exit code."""
         files: dict[Path, _LogPrinter] = {}
 
         def show() -> None:
-            for path, begin, prefix in self._said():
+            for path, begin, prefix in self._output_files():
                 files.setdefault(path, _LogPrinter(path, begin, prefix)).show()
 
         self._until_ended(show)
@@ -120,10 +120,10 @@ class RunHandle:
         return self.wait()
 
     def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Ask it to stop; after the grace, kill it and all that it has started.
+        """Send SIGTERM to the attempt; after the grace period, kill it and all its processes.
 
         Args:
-            grace_s: How long it may take, in seconds.
+            grace_s: The grace period, in seconds.
         """
         pid = self._pid()
         if pid is None:
@@ -136,7 +136,7 @@ class RunHandle:
             return
         if not self._ends_within(grace_s):
             below = [*below, *_children(leader)]
-            leader.kill()  # what it started is tied to it
+            leader.kill()  # its child processes end with it
             self._ends_within(_CHILDREN_END_S)
             self._note_killed()
         _, left = psutil.wait_procs(below, timeout=_CHILDREN_END_S)
@@ -145,10 +145,10 @@ class RunHandle:
         psutil.wait_procs(left, timeout=_CHILDREN_END_S)
 
     def switch(self) -> LiveSwitch:
-        """Return the switch by which the recording of a running job is changed.
+        """Return the live switch that changes the recording of a running job.
 
         Raises:
-            RecordsError: It does not run, or nothing of it is recorded.
+            RecordsError: The job does not run, or is not recorded.
         """
         deadline = time.monotonic() + _SWITCH_S
         while self._pid() is not None and time.monotonic() < deadline:
@@ -160,11 +160,11 @@ class RunHandle:
         raise RecordsError(f"{self.name} is not recorded at this moment: nothing is to switch.")
 
     def check(self) -> None:
-        """Raise where it has failed, or was refused.
+        """Raise where the attempt failed or was refused.
 
         Raises:
             UsageError: It was refused before anything ran.
-            LaunchError: It failed; the message ends with what it said last.
+            LaunchError: It failed; the message ends with its last output.
         """
         code, state = self.exit_code, self.state
         if state in {"Completed", "InProgress", "Stopped"}:
@@ -172,11 +172,11 @@ class RunHandle:
         log = self._log()
         ran = any(RunFolder(self.path).logs(self.number).rglob("*.std*"))
         if not ran and code is not None:
-            said = _failure_text(_tail(log, self.begin)).removeprefix("headrace: ")
-            raise UsageError(said) if code == UsageError.exit_code else LaunchError(said)
+            message = _failure_text(_tail(log, self.begin)).removeprefix("headrace: ")
+            raise UsageError(message) if code == UsageError.exit_code else LaunchError(message)
         how = "was killed" if code is None else f"failed with exit code {code}"
-        said = _failure_text(last_traceback(log))
-        raise LaunchError(f"{self.name} {how}. Its last words:\n{said}\nAll that it said: {log}")
+        message = _failure_text(last_traceback(log))
+        raise LaunchError(f"{self.name} {how}. Its last words:\n{message}\nAll that it said: {log}")
 
     def _log(self) -> Path:
         ours = self.path / LAUNCHER_LOG
@@ -186,8 +186,8 @@ class RunHandle:
         found = sorted(folder.rglob("*.stderr"))
         return found[0] if found else folder / "rank-0.stderr"
 
-    def _said(self) -> list[tuple[Path, int, str]]:
-        """Return the files that tell what it says, where each begins, and whose lines they are."""
+    def _output_files(self) -> list[tuple[Path, int, str]]:
+        """Return the attempt's output files, the offset of each, and a prefix for its lines."""
         ours = self.path / LAUNCHER_LOG
         if ours.exists():
             return [(ours, self.begin, "")]
@@ -207,7 +207,7 @@ class RunHandle:
             time.sleep(_POLL_S)
 
     def _note_killed(self) -> None:
-        """Write down for it what it could not any more."""
+        """Record the end of an attempt that was killed and could not record it."""
         attempt, folder = self.attempt, RunFolder(self.path)
         if attempt is not None and attempt.ended_s is None:
             with suppress(OSError, LaunchError):
@@ -222,30 +222,30 @@ class RunHandle:
 
 
 class _LogPrinter:
-    """A log, written to standard output as it grows: a notebook's cell, say."""
+    """A log file that is printed to standard output as it grows, in a notebook cell, say."""
 
     def __init__(self, log: Path, begin: int, prefix: str) -> None:
         self._log = log
-        self._at = begin
+        self._offset = begin
         self._prefix = prefix
 
     def show(self) -> None:
         try:
             with self._log.open("rb") as file:
-                file.seek(self._at)
+                file.seek(self._offset)
                 text = file.read()
         except FileNotFoundError:
             return
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-        self._at += end
+        self._offset += end
         lines = text[:end].decode(errors="replace").splitlines(keepends=True)
         sys.stdout.write("".join(self._prefix + line for line in lines))
         sys.stdout.flush()
 
 
-def _failure_text(said: str) -> str:
-    """Return what was said of a failure, without what the launcher says of any run."""
-    return "\n".join(line for line in said.splitlines() if not line.startswith(_LAUNCHER_LINES))
+def _failure_text(text: str) -> str:
+    """Return a failure's output without the lines that the launcher prints for every run."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith(_LAUNCHER_LINES))
 
 
 def _tail(log: Path, begin: int) -> str:

@@ -1,6 +1,6 @@
-"""The options of a job: script environment, contract, channels, and the URLs that it syncs to.
+"""The options of a job: script environment, contract, channels, and sync URLs.
 
-Each flag may come several times where it names several things. A value is read as JSON where it is
+A flag that names one of several things may be repeated. A value is parsed as JSON where it is
 JSON, and is a text otherwise.
 """
 
@@ -32,29 +32,29 @@ SCRIPT_FLAGS = {
     "--requirements": "What every host installs first: a file, or none.",
     "--max-run": "Longest time that the job may take: 3600 (seconds), 90s, 30min, 2h.",
 }
-"""Each flag with a value, and its help."""
+"""Help texts of the flags that take a value, by flag."""
 DRY_RUN = ("--dry-run", "--dry_run")
-"""The flag that has the job described in place of started."""
+"""The flag that describes the job instead of starting it."""
 SCRIPT_SPELLINGS = {
     spelling: flag.removeprefix("--").replace("-", "_")
     for flag in SCRIPT_FLAGS
     for spelling in (flag, f"--{flag.removeprefix('--').replace('-', '_')}")
 }
-"""Each spelling of a flag with a value, and its name among parsed ones."""
+"""Option names by each spelling of their flags."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOptions:
-    """What a command line says of what is around a script.
+    """Options of the script's environment.
 
     Attributes:
-        environment: Variables of the script, by their names.
+        environment: Variables of the script, by name.
         dependencies: Paths of modules and packages that it may import.
-        metrics: Regular expressions of what ranks print, by the metrics' names.
-        requirements: The file that is installed first, or `none`; None: the one beside the code,
-            where a cluster's hosts need it, or --source-dir names the code.
-        max_run_s: Longest time that the job may take, in seconds; None: any.
+        metrics: Regular expressions for the output of ranks, by metric name.
+        requirements: The file that is installed first, or `none`; None: the one in the code
+            folder, on a cluster's hosts or where --source-dir names that folder.
+        max_run_s: Longest time that the job may take, in seconds; None: no limit.
         dry_run: The job is described, not started.
     """
 
@@ -66,28 +66,28 @@ class ScriptOptions:
     dry_run: bool = False
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> ScriptOptions:
-        """Return what flags say.
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> ScriptOptions:
+        """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by its name in `SPELLINGS`; `dry_run` where it is there.
+            flags: The values of each flag, by option name; `dry_run` only where it is given.
 
         Raises:
-            UsageError: A value that cannot be.
+            UsageError: An invalid value.
         """
-        limits, files = told.get("max_run", ()), told.get("requirements", ())
+        limits, files = flags.get("max_run", ()), flags.get("requirements", ())
         return cls(
             requirements=files[-1] if files else None,
-            environment=_environment(told.get("environment", ())),
-            dependencies=tuple(_dependency(path) for path in told.get("dependency", ())),
-            metrics=_metrics(told.get("metric", ())),
+            environment=_environment(flags.get("environment", ())),
+            dependencies=tuple(_dependency(path) for path in flags.get("dependency", ())),
+            metrics=_metrics(flags.get("metric", ())),
             max_run_s=parse_max_run(limits[-1]) if limits else None,
-            dry_run="dry_run" in told,
+            dry_run="dry_run" in flags,
         )
 
 
 def add_script_flags(parser: argparse.ArgumentParser) -> None:
-    """Have a parser know the flags."""
+    """Add these flags to a parser."""
     for flag, meaning in SCRIPT_FLAGS.items():
         spellings = sorted({flag, flag[:2] + flag[2:].replace("-", "_")})
         parser.add_argument(*spellings, action="append", default=[], help=meaning)
@@ -95,13 +95,13 @@ def add_script_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def script_options(args: argparse.Namespace) -> ScriptOptions:
-    """Return what parsed flags say; raises UsageError."""
-    told = {name: getattr(args, name) for name in SCRIPT_SPELLINGS.values()}
-    return ScriptOptions.parse(told | ({"dry_run": ["1"]} if args.dry_run else {}))
+    """Return the options of parsed flags; raises UsageError."""
+    values = {name: getattr(args, name) for name in SCRIPT_SPELLINGS.values()}
+    return ScriptOptions.parse(values | ({"dry_run": ["1"]} if args.dry_run else {}))
 
 
 def parse_max_run(text: str) -> float:
-    """Return the longest time of a job, in seconds; raises UsageError."""
+    """Parse the longest time of a job and return seconds; raises UsageError."""
     if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
         limit_s = float(text)
     elif re.fullmatch(r"\s*\d+(\.\d+)?\s*h\s*", text):
@@ -117,7 +117,7 @@ def parse_max_run(text: str) -> float:
 
 
 def check_metric(name: str, expression: str, where: str) -> None:
-    """Raise UsageError where an expression cannot give a metric's values."""
+    """Raise UsageError unless a regular expression has exactly one value group."""
     try:
         compiled = re.compile(expression)
     except re.error as error:
@@ -185,32 +185,32 @@ CONTRACT_FLAGS = {
     "--checkpoint-local-path": "Where a script for SageMaker finds its checkpoints, too.",
     "--distribution": "What starts a rank for each device: torch_distributed, smdistributed, ...",
 }
-"""Each flag, and its help."""
+"""Help texts of the contract flags, by flag."""
 CONTRACT_SPELLINGS = {
     flag: flag.removeprefix("--").replace("-", "_") for flag in CONTRACT_FLAGS
 } | {
     f"--{flag.removeprefix('--').replace('-', '_')}": flag.removeprefix("--").replace("-", "_")
     for flag in CONTRACT_FLAGS
 }
-"""Each spelling of a flag, and its name among parsed ones."""
+"""Option names by each spelling of their flags."""
 _CHANNELS_NEED_CONTRACT = "a script is told by its contract where its channels are"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractOptions:
-    """What a command line says that a script is to be told.
+    """Options of the script's contract with its platform.
 
     Attributes:
-        contracts: By which contracts; empty: by none but torchrun's.
-        channels: URLs or paths of the inputs, or JSON that says more, by their names.
-        hyperparameters: By their names.
-        source_dir: The folder of the code; None: the script's own.
-        distribution: What starts the ranks; None: the script runs once on each host.
-        processes_per_host: How many ranks a host was asked to have; None: nobody said.
-        input_modes: How channels' data get to the script, by their names; "": all others'.
+        contracts: The contracts; empty: torchrun's variables only.
+        channels: URLs or paths of the inputs, or JSON with more settings, by channel name.
+        hyperparameters: The hyperparameters, by name.
+        source_dir: The code folder; None: the script's own.
+        distribution: How ranks are started; None: the script runs once on each host.
+        processes_per_host: Ranks per host; None: not given.
+        input_modes: Input modes by channel name; "" stands for all other channels.
         cache_dir: The folder of channels in mode Cache.
-        cache_limit: How much a cache of channels may hold; None: what the disk does.
-        checkpoint_local_path: Where the script finds its checkpoints, too; None: nowhere else.
+        cache_limit: Largest size of a channel cache; None: what the disk holds.
+        checkpoint_local_path: A further path where the script finds its checkpoints; None: none.
     """
 
     contracts: tuple[ContractName, ...] = ()
@@ -226,25 +226,25 @@ class ContractOptions:
 
     @property
     def is_any(self) -> bool:
-        """Whether the script is told anything."""
+        """Whether the script gets anything by these options."""
         return bool(self.contracts or self.hyperparameters or self.source_dir)
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> ContractOptions:
-        """Return what flags say.
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> ContractOptions:
+        """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by its name in `SPELLINGS`.
+            flags: The values of each flag, by option name.
 
         Raises:
-            UsageError: A value that cannot be, or flags that do not go together.
+            UsageError: An invalid value, or flags that exclude each other.
         """
-        contracts = _contracts(told.get("contract", ()))
-        channels = _values_by_name("--channel", told.get("channel", ()), "URL")
+        contracts = _contracts(flags.get("contract", ()))
+        channels = _values_by_name("--channel", flags.get("channel", ()), "URL")
         hyperparameters = {
             name: _hyperparameter_value(text)
             for name, text in _values_by_name(
-                "--hyperparameter", told.get("hyperparameter", ()), "VALUE"
+                "--hyperparameter", flags.get("hyperparameter", ()), "VALUE"
             ).items()
         }
         check_hyperparameters(hyperparameters)
@@ -253,10 +253,10 @@ class ContractOptions:
                 f"--channel {next(iter(channels))}=...: {_CHANNELS_NEED_CONTRACT}. Add --contract "
                 "sagemaker (SM_CHANNEL_...) or --contract vertex (AIP_..._DATA_URI)."
             )
-        modes = read_modes(told.get("input_mode", ()))
-        cache_dir, cache_limit = _last_value(told, "cache_dir"), _last_value(told, "cache_limit")
+        modes = read_modes(flags.get("input_mode", ()))
+        cache_dir, cache_limit = _last_value(flags, "cache_dir"), _last_value(flags, "cache_limit")
         check_channels(channels, modes, cache_dir, cache_limit)
-        place = _last_value(told, "checkpoint_local_path")
+        place = _last_value(flags, "checkpoint_local_path")
         return cls(
             input_modes=modes,
             cache_dir=cache_dir,
@@ -266,20 +266,20 @@ class ContractOptions:
             contracts=contracts,
             channels=channels,
             hyperparameters=hyperparameters,
-            source_dir=_last_value(told, "source_dir"),
-            distribution=_distribution(_last_value(told, "distribution"), contracts),
+            source_dir=_last_value(flags, "source_dir"),
+            distribution=_distribution(_last_value(flags, "distribution"), contracts),
         )
 
 
 def add_contract_flags(parser: argparse.ArgumentParser) -> None:
-    """Have a parser know the flags."""
+    """Add these flags to a parser."""
     for flag, meaning in CONTRACT_FLAGS.items():
         spellings = sorted({flag, flag[:2] + flag[2:].replace("-", "_")})
         parser.add_argument(*spellings, action="append", default=[], help=meaning)
 
 
 def contract_options(args: argparse.Namespace) -> ContractOptions:
-    """Return what parsed flags say; raises UsageError."""
+    """Return the options of parsed flags; raises UsageError."""
     return ContractOptions.parse(
         {name: getattr(args, name) for name in CONTRACT_SPELLINGS.values()}
     )
@@ -319,7 +319,7 @@ def _hyperparameter_value(text: str) -> Any:
         value = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return text
-    # 1.10 and 1e-3 are what the script is to get: not 1.1 and 0.001.
+    # 1.10 and 1e-3 reach the script as typed, not as 1.1 and 0.001.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return text if is_number and json.dumps(value) != text else value
 
@@ -328,8 +328,8 @@ def _no_constant(name: str) -> None:
     raise ValueError(name)  # NaN and the infinities are Python's, not JSON's
 
 
-def _last_value(told: Mapping[str, Sequence[str]], name: str) -> str | None:
-    values = told.get(name, ())
+def _last_value(flags: Mapping[str, Sequence[str]], name: str) -> str | None:
+    values = flags.get(name, ())
     return values[-1] if values else None
 
 
@@ -352,22 +352,22 @@ SYNC_FLAGS = {
     "--checkpoint-uri": "URL: where checkpoints are kept while the job runs, and come back from.",
     "--output-path": "URL: where model and output go when the job has ended.",
 }
-"""Each flag, and its help."""
+"""Help texts of the sync flags, by flag."""
 SYNC_SPELLINGS = {
     spelling: flag.removeprefix("--").replace("-", "_")
     for flag in SYNC_FLAGS
     for spelling in (flag, f"--{flag.removeprefix('--').replace('-', '_')}")
 }
-"""Each spelling of a flag, and its name among parsed ones."""
+"""Option names by each spelling of their flags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
-    """What a command line says that is kept elsewhere.
+    """Options of files that are synced to URLs.
 
     Attributes:
-        checkpoint_uri: Where checkpoints are; None: in the run's folder alone.
-        output_path: Likewise, what the job has made.
+        checkpoint_uri: Where checkpoints are synced to; None: only the run folder.
+        output_path: Where the script's output is uploaded; None: only the run folder.
     """
 
     checkpoint_uri: str | None = None
@@ -375,21 +375,21 @@ class SyncOptions:
 
     @property
     def is_any(self) -> bool:
-        """Whether anything is kept elsewhere."""
+        """Whether anything is synced."""
         return self.checkpoint_uri is not None or self.output_path is not None
 
     @classmethod
-    def parse(cls, told: Mapping[str, Sequence[str]]) -> SyncOptions:
-        """Return what flags say.
+    def parse(cls, flags: Mapping[str, Sequence[str]]) -> SyncOptions:
+        """Return the options that flags give.
 
         Args:
-            told: The values of each flag, by its name in `SPELLINGS`.
+            flags: The values of each flag, by option name.
 
         Raises:
-            UsageError: An unknown scheme, or a store that holds nothing for another process.
+            UsageError: An unknown scheme, or a store that other processes cannot read.
         """
         found = {
-            name: told[name][-1] if told.get(name) else None
+            name: flags[name][-1] if flags.get(name) else None
             for name in ("checkpoint_uri", "output_path")
         }
         for name, url in found.items():
@@ -399,14 +399,14 @@ class SyncOptions:
 
 
 def add_sync_flags(parser: argparse.ArgumentParser) -> None:
-    """Have a parser know the flags."""
+    """Add these flags to a parser."""
     for flag, meaning in SYNC_FLAGS.items():
         spellings = [each for each, name in SYNC_SPELLINGS.items() if name == SYNC_SPELLINGS[flag]]
         parser.add_argument(*spellings, action="append", default=[], help=meaning)
 
 
 def sync_options(args: argparse.Namespace) -> SyncOptions:
-    """Return what parsed flags say; raises UsageError."""
+    """Return the options of parsed flags; raises UsageError."""
     return SyncOptions.parse({name: getattr(args, name) for name in SYNC_SPELLINGS.values()})
 
 

@@ -1,13 +1,13 @@
-"""The process in which torchrun runs: its own agent, and the first failure's exit code.
+"""The process in which torchrun runs the ranks of this host.
 
-`python -m headrace.jobs.torchrun --parent PID --announce FD [--run-dir DIR] -- argv...` is started
-by `headrace run`, and ends with it. It writes one JSON line to FD once the job's folder exists, and
-exits with 2 for wrong use, with the first failing rank's code where a rank failed, with 128 + n
-where signal n stopped it, and else with 0. With `--engine ray` it is the driver of a cluster, and
-on each host of the cluster one runs for that host's ranks.
+`headrace run` starts it as `python -m headrace.jobs.torchrun --parent PID --announce FD
+[--run-dir DIR] -- argv...`, and it ends with `headrace run`. It writes one JSON line to FD once
+the run folder exists. It exits with 2 for wrong flags, with the code of the first failing rank,
+with 128 + n where signal n stopped it, and otherwise with 0. With `--engine ray` it is the driver
+of a cluster, and each host of the cluster runs one such process for its own ranks.
 
-torchrun's ranks of this host may have ended before those of others; then it waits for those, up to
-five minutes, in a call that lets no signal handler of Python's run: a thread ends the process then.
+Where this host's ranks end before those of other hosts, torchrun waits for those up to five
+minutes, in a call during which no Python signal handler runs: then a thread ends the process.
 """
 
 from __future__ import annotations
@@ -77,76 +77,76 @@ from headrace.jobs.torchrun_args import (
 from headrace.records.run_folder import Attempt, RunFolder, open_run_folder
 
 _POLL_S = 0.05
-_IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it hears the signal, ends by itself
+_IDLE_BEFORE_EXIT_S = 2.0  # in which torchrun, if it sees the signal, ends by itself
 
 
 def exit_on_stop_signal(
-    besides: Callable[[], frozenset[int]],
+    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
-    """End this process by a signal that asks it to, once none of its children is left.
+    """Have a stop signal end this process, as soon as it has no children left.
 
-    Those that hold channels do not count either: they end with it.
+    Children that serve channels do not count either: they end with this process.
 
     Args:
-        besides: Returns the children that do not count.
+        ignored: Returns the children that do not count.
         first: Called before the end.
-        code: Returns the exit code for a signal's, as a shell tells it.
+        code: Returns this process's exit code for a signal's, 128 + n.
     """
-    asked, wake = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(wake, False)
-    # Written to by the signal's own handler, whatever the main thread is busy with.
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(write_fd, False)
+    # The signal handler in C writes to it, whatever the main thread is busy with.
+    signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     threading.Thread(
-        target=_wait_and_exit, args=[asked, besides, first, code], name="leaving", daemon=True
+        target=_wait_and_exit, args=[read_fd, ignored, first, code], name="leaving", daemon=True
     ).start()
 
 
 def _wait_and_exit(
-    asked: int,
-    besides: Callable[[], frozenset[int]],
+    read_fd: int,
+    ignored: Callable[[], frozenset[int]],
     first: Callable[[], object],
     code: Callable[[int], int],
 ) -> None:
-    while (number := os.read(asked, 1)[0]) not in STOP_SIGNALS:
+    while (number := os.read(read_fd, 1)[0]) not in STOP_SIGNALS:
         pass
     alone_s = 0.0
     while alone_s < _IDLE_BEFORE_EXIT_S:
         time.sleep(_POLL_S)
-        alone_s = 0.0 if _has_children(besides()) else alone_s + _POLL_S
+        alone_s = 0.0 if _has_children(ignored()) else alone_s + _POLL_S
     first()
     os._exit(code(exit_code_of(-number)))
 
 
-def _has_children(besides: frozenset[int]) -> bool:
+def _has_children(ignored: frozenset[int]) -> bool:
     try:
         tasks = Path("/proc/self/task").iterdir()
         children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-    except OSError:  # a thread that ends meanwhile, or a system without: torchrun decides
+    except OSError:  # a thread has ended, or the kernel lacks this: torchrun decides
         return True
-    return bool(children - besides - sidecar_pids())
+    return bool(children - ignored - sidecar_pids())
 
 
-_CLUSTERS_EXTRA_S = 30  # its agents and emulated hosts are ended, too
+_CLUSTERS_EXTRA_S = 30  # to end agents and emulated hosts
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a job under torchrun and return the exit code."""
     end = arguments.index("--")
-    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    announce_fd, argv = int(told["--announce"]), arguments[end + 1 :]
-    die_with_parent(int(told["--parent"]))
+    flags = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    announce_fd, argv = int(flags["--announce"]), arguments[end + 1 :]
+    die_with_parent(int(flags["--parent"]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         job = parse_torchrun_flags(argv)
-        if "--member" in told:
-            return _run_as_cluster_host(job, told, announce_fd)
-        if "--run-dir" in told:  # whatever the command line says of it
-            job.args.run_dir, job.args.name = told["--run-dir"], None
+        if "--member" in flags:
+            return _run_as_cluster_host(job, flags, announce_fd)
+        if "--run-dir" in flags:  # it takes precedence over the command line
+            job.args.run_dir, job.args.name = flags["--run-dir"], None
         folder, attempt = _start_attempt(job, argv, announce_fd)
         TimeLimit(
-            job.around.max_run_s, launcher=int(told["--parent"]), folder=folder,
+            job.around.max_run_s, launcher=int(flags["--parent"]), folder=folder,
             attempt=attempt.number,
         )  # fmt: skip
         if job.cluster is not None:
@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
             return run_on_cluster(job, job.cluster, argv, folder, attempt)
         return _run_on_this_host(job, folder, attempt)
     except HeadraceError as error:
-        if "--member" in told:
+        if "--member" in flags:
             announce_refusal(announce_fd, error)
         else:
             print_status(f"headrace: {error}\n")
@@ -193,45 +193,45 @@ def _run_on_this_host(job: TorchrunJob, folder: RunFolder, attempt: Attempt) -> 
     script = [job.args.training_script, *job.args.training_script_args]
     install_requirements(job.contract, job.around, folder, attempt)
     output = OutputUpload(job.uploads, job.contract, folder.path)
-    output.begin()  # first: another job that writes there is known before anything is copied
+    output.begin()  # first: fails before any copy where another job writes there
     with finished_on_error(output):
-        site = _script_environment(job, folder)
-        uploads = _uploads(job, site, folder.path)
+        script_env = _script_environment(job, folder)
+        uploads = _uploads(job, script_env, folder.path)
         uploads.fetch()
-    env.change({**site.environment, **uploads.environment()})
+    env.change({**script_env.environment, **uploads.environment()})
     recording = Recording(folder, attempt, job.options)
     uploads.start()
     env.change(recording.environment())
-    given = job.args.log_dir
-    told = ""
+    log_dir = job.args.log_dir
+    message = ""
 
     def report(failure: _Failed) -> None:
-        nonlocal told
-        told = failure.message
-        print_status(told)
+        nonlocal message
+        message = failure.message
+        print_status(message)
 
     code = LaunchError.exit_code
     try:
-        logs = Path(given) if given else folder.logs(attempt.number)
-        code = site.verdict(_run(job, logs, report, site))
+        logs = Path(log_dir) if log_dir else folder.logs(attempt.number)
+        code = script_env.verdict(_run(job, logs, report, script_env))
     finally:
-        _ignore_signals()  # how the job ended is known: one that comes now must not change that
+        _ignore_signals()  # the exit code is known: a late signal must not change it
         recording.finish()
-        site.note_end(code, script, told)
+        script_env.note_end(code, script, message)
         uploads.finish(clean=not was_killed(code))
         output.finish()
     return code
 
 
-def _uploads(job: TorchrunJob, site: ScriptEnvironment, run: Path) -> HostSync:
+def _uploads(job: TorchrunJob, script_env: ScriptEnvironment, run: Path) -> HostSync:
     if torchrun.parse_min_max_nnodes(job.args.nnodes)[1] == 1:
-        return HostSync(job.uploads, site, run)
-    # torchrun's own flags name the other hosts, each of which runs a launcher of its own.
-    return HostSync(job.uploads, site, run, kept_as=socket.gethostname(), kept_by=None)
+        return HostSync(job.uploads, script_env, run)
+    # Each of the other hosts that torchrun's flags name runs its own launcher.
+    return HostSync(job.uploads, script_env, run, kept_as=socket.gethostname(), kept_by=None)
 
 
 def _script_environment(job: TorchrunJob, folder: RunFolder) -> ScriptEnvironment:
-    site = single_host_environment(
+    script_env = single_host_environment(
         job.contract,
         script=job.args.training_script,
         is_module=job.args.module,
@@ -242,7 +242,7 @@ def _script_environment(job: TorchrunJob, folder: RunFolder) -> ScriptEnvironmen
         arguments=job.args.training_script_args,
         environment=job.around.environment,
     )
-    return with_script_options(site, job.around, folder.path)
+    return with_script_options(script_env, job.around, folder.path)
 
 
 def _ignore_signals() -> None:
@@ -251,60 +251,62 @@ def _ignore_signals() -> None:
 
 
 def _run_as_cluster_host(job: TorchrunJob, flags: Mapping[str, str], announce_fd: int) -> int:
-    """Run the ranks of this host of a cluster; a failure is for the driver to tell."""
-    member, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
-    job = replace(job, ranks_here=member.ranks or job.ranks_here)
-    member.apply(job.args)
+    """Run the ranks of this host of a cluster; the driver prints their failure."""
+    assignment, logs = HostAssignment.from_json(flags["--member"]), Path(flags["--logs"])
+    job = replace(job, ranks_here=assignment.ranks or job.ranks_here)
+    assignment.apply(job.args)
     logs.mkdir(parents=True, exist_ok=True)
 
-    told = ""
+    message = ""
 
     def report(failure: _Failed) -> None:
-        nonlocal told
-        told = failure.message
-        announced = {"first": asdict(failure.first), "message": told, "logs": str(logs)}
+        nonlocal message
+        message = failure.message
+        announced = {"first": asdict(failure.first), "message": message, "logs": str(logs)}
         os.write(announce_fd, json.dumps({"failure": announced}).encode() + b"\n")
 
     run = Path(env.RUN_DIR.get() or ".")
-    site = with_script_options(_cluster_host_environment(job, member), job.around, run)
-    uploads = HostSync(job.uploads, site, run, kept_as=member.kept_as, kept_by=member.kept_by)
-    output = host_output_upload(job.uploads, job.contract, member)
+    script_env = with_script_options(_cluster_host_environment(job, assignment), job.around, run)
+    uploads = HostSync(
+        job.uploads, script_env, run, kept_as=assignment.kept_as, kept_by=assignment.kept_by
+    )
+    output = host_output_upload(job.uploads, job.contract, assignment)
 
     def finish(*, clean: bool) -> None:
         uploads.finish(clean=clean)
         output.finish()
 
     exit_on_stop_signal(
-        lambda: uploads.pids | output.pids, lambda: finish(clean=True), site.verdict
+        lambda: uploads.pids | output.pids, lambda: finish(clean=True), script_env.verdict
     )
     output.begin()
     uploads.fetch()
     wait_at_start_barrier(announce_fd, int(flags["--go"]))
-    env.change({**site.environment, **uploads.environment()})
+    env.change({**script_env.environment, **uploads.environment()})
     uploads.start()
     script = [job.args.training_script, *job.args.training_script_args]
     code = LaunchError.exit_code
     try:
-        code = site.verdict(_run(job, logs, report, site, member))
+        code = script_env.verdict(_run(job, logs, report, script_env, assignment))
     finally:
         _ignore_signals()
-        site.note_end(code, script, told)
+        script_env.note_end(code, script, message)
         finish(clean=not was_killed(code))
     return code
 
 
-def _cluster_host_environment(job: TorchrunJob, member: HostAssignment) -> ScriptEnvironment:
-    if member.plan is None:
+def _cluster_host_environment(job: TorchrunJob, assignment: HostAssignment) -> ScriptEnvironment:
+    if assignment.plan is None:
         return plain_environment(job.contract)
     return host_environment(
         job.contract,
-        HostLayout.from_json(member.plan),
-        member.host,
+        HostLayout.from_json(assignment.plan),
+        assignment.host,
         script=job.args.training_script,
         is_module=job.args.module,
         folder=Path(env.RUN_DIR.get() or "."),
-        devices=member.devices,
-        cores=member.cores or None,
+        devices=assignment.devices,
+        cores=assignment.cores or None,
         arguments=job.args.training_script_args,
         environment=job.around.environment,
     )
@@ -314,16 +316,18 @@ def _run(
     job: TorchrunJob,
     logs_folder: Path,
     report: Callable[[_Failed], None],
-    site: ScriptEnvironment,
-    member: HostAssignment | None = None,
+    script_env: ScriptEnvironment,
+    assignment: HostAssignment | None = None,
 ) -> int:
     args = job.args
-    args.log_dir = str(logs_folder)  # torchrun makes a temporary folder otherwise
+    args.log_dir = str(logs_folder)  # else torchrun creates a temporary folder
     _choose_threads(job)
     _isolate_restarts(args)
     _choose_local_rendezvous(args)
     leftovers = RankProcessGroups()
-    tie_ranks_to_torchrun(args, site, leftovers.pid_pipe, member.restarts if member else None)
+    tie_ranks_to_torchrun(
+        args, script_env, leftovers.pid_pipe, assignment.restarts if assignment else None
+    )
     try:
         config, entrypoint, arguments = torchrun.config_from_args(args)
     except (ValueError, AssertionError, OSError) as error:
@@ -331,17 +335,17 @@ def _run(
     logs = None
     if not job.keeps_own_logs:
         shown = frozenset(map(int, filter(None, args.local_ranks_filter.split(","))))
-        prefix = member.prefix if member else "rank {rank}" if job.world_size > 1 else None
-        restarts = member.restarts if member else 0
+        prefix = assignment.prefix if assignment else "rank {rank}" if job.world_size > 1 else None
+        restarts = assignment.restarts if assignment else 0
         logs = RunLogs(logs_folder, prefix=prefix, shown=shown or None, restarts=restarts)
         config.logs_specs = logs
     try:
         _launch(config, entrypoint, arguments, leftovers)
     except ChildFailedError as error:
-        _ignore_signals()  # what failed is to be told, whatever comes
+        _ignore_signals()  # a late signal must not prevent the report
         failed = _failed(error, logs)
         if logs is not None:
-            logs.close()  # what the ranks said comes before what is said about them
+            logs.close()  # the ranks' output is shown before the report
         report(failed)
         return exit_code_of(failed.first.returncode)
     except SignalException as error:
@@ -365,13 +369,13 @@ def _launch(
     try:
         elastic_launch(config=config, entrypoint=entrypoint)(*arguments)
     except BaseException:
-        # Here alone: what ranks that ended well leave running, they mean to.
+        # Only on failure: what successful ranks leave running is intended.
         leftovers.end()
         raise
 
 
 def _choose_threads(job: TorchrunJob) -> None:
-    # Without it torchrun gives each rank one thread, whatever the host has, and warns at length.
+    # torchrun's default is one thread per rank, with a long warning.
     if job.ranks_here < 2 or env.OMP_NUM_THREADS.get() is not None:
         return
     threads = threads_per_rank(job.ranks_here)
@@ -395,8 +399,8 @@ def _isolate_restarts(args: argparse.Namespace) -> None:
 def _choose_local_rendezvous(args: argparse.Namespace) -> None:
     # As torch.distributed.run.run does: jobs on one host get a free port of their own.
     _, most_hosts = torchrun.parse_min_max_nnodes(args.nnodes)
-    told = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port is not None
-    if args.standalone or (not told and most_hosts == 1):
+    is_given = args.rdzv_backend != "static" or args.rdzv_endpoint or args.master_port is not None
+    if args.standalone or (not is_given and most_hosts == 1):
         args.rdzv_backend = "c10d"
         args.rdzv_endpoint = "localhost:0"
         args.rdzv_id = str(uuid.uuid4())

@@ -1,4 +1,4 @@
-"""The command line of `headrace run` with torchrun's flags, read by torchrun's own parser."""
+"""The command line of `headrace run` with torchrun's flags, parsed by torchrun's own parser."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ _LOG_FLAGS = ("logs_specs", "redirects", "tee", "duplicate_stdout_filters",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunJob:
-    """What a command line asks of torchrun.
+    """The parsed command line of a torchrun job.
 
     Attributes:
-        args: torchrun's own parsed flags; the script in them is still the user's.
+        args: torchrun's parsed flags; the script in them is still the user's.
         ranks_here: Ranks on this host.
-        world_size: Ranks on all hosts, of the largest world that is asked for.
-        keeps_own_logs: The user told torchrun where output goes; it is left to torchrun.
-        shutdown_s: How long torchrun waits for ranks it asked to stop.
-        options: What else was told: whether it is recorded, and so on.
-        contract: What the script is told, and how.
-        around: What is around it: its variables, its time, and so on.
-        uploads: What is kept elsewhere.
-        asks_for_ranks: A flag of torchrun's says how many ranks there are.
-        cluster: What is asked of a cluster; None: it runs on this host alone, or torchrun's flags
-            say who else takes part.
+        world_size: Ranks on all hosts, of the largest world allowed.
+        keeps_own_logs: The user set torchrun's log flags; the output is left to torchrun.
+        shutdown_s: How long torchrun waits for ranks after a stop signal.
+        options: How the job is recorded.
+        contract: The script's contract with its platform.
+        around: The script's variables, time limit, and so on.
+        uploads: The files that are synced to URLs.
+        asks_for_ranks: A torchrun flag sets the number of ranks.
+        cluster: The cluster options; None: the job runs on this host alone, or on hosts that
+            torchrun's flags name.
     """
 
     args: argparse.Namespace
@@ -85,18 +85,18 @@ class TorchrunJob:
 
     @property
     def distribution(self) -> Distribution | None:
-        """What starts the ranks, as a contract calls it; None: the script runs once a host."""
+        """How ranks are started, as a contract names it; None: the script runs once per host."""
         if self.contract.distribution is not None:
             return self.contract.distribution
         return "torch_distributed" if self.asks_for_ranks else None
 
 
 def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
-    """Return the job of a command line with torchrun's flags, in any of its spellings.
+    """Return the job of a command line with torchrun's flags, in any of their spellings.
 
     Raises:
-        UsageError: A flag that does not exist (the nearest is named), a value that cannot be, or
-            a script that cannot be run.
+        UsageError: An unknown flag (the message names the nearest one), an invalid value, or a
+            script that cannot be run.
     """
     parser = _parser()
     args, unknown = parser.parse_known_args(list(argv))
@@ -111,10 +111,10 @@ def parse_torchrun_flags(argv: Sequence[str]) -> TorchrunJob:
     asks_for_ranks = args.nproc_per_node is not None or any(
         getattr(args, name) != parser.get_default(name) for name in _RANK_FLAGS
     )
-    if args.nproc_per_node is None:  # a contract's distribution starts one on each device
+    if args.nproc_per_node is None:  # a contract's distribution starts a rank per device
         args.nproc_per_node = "auto" if contract.distribution else "1"
     cluster = cluster_options(args, parser)
-    # By themselves alone: ranks that are to meet nobody else are told so by flags.
+    # Not with --standalone: its ranks are to form a world of their own.
     if asks_for_ranks and cluster is None and not (args.standalone or around.dry_run):
         contract = with_detected_contract(contract)
     outer = _existing_job(contract, cluster)
@@ -158,36 +158,36 @@ def _existing_job(contract: ContractOptions, cluster: ClusterOptions | None) -> 
 
 def tie_ranks_to_torchrun(
     args: argparse.Namespace,
-    site: ScriptEnvironment,
+    script_env: ScriptEnvironment,
     pid_pipe: int | None = None,
     restarts: int | None = None,
 ) -> None:
-    """Have torchrun start each rank so that it ends when torchrun does.
+    """Change torchrun's arguments so that each rank ends when torchrun does.
 
     Args:
-        args: torchrun's, which are changed.
-        site: What each rank gets by the job's contracts.
-        pid_pipe: The writing end of a pipe of this process, where each rank tells its pid.
+        args: torchrun's arguments, which are changed.
+        script_env: The script environment.
+        pid_pipe: The write end of a pipe of this process, into which each rank writes its pid.
         restarts: How often the ranks were restarted, where torchrun does not count that itself.
     """
-    script = [args.training_script, *site.arguments, *args.training_script_args]
+    script = [args.training_script, *script_env.arguments, *args.training_script_args]
     if args.no_python and not args.run_path:
-        script = program_command(args.training_script, args.training_script_args, site)
-    elif site.folder is not None and not args.module:
+        script = program_command(args.training_script, args.training_script_args, script_env)
+    elif script_env.folder is not None and not args.module:
         script[0] = str(Path(script[0]).absolute())
-    if args.run_path:  # runs in torchrun's own children, which torch ties to it by itself
+    if args.run_path:  # runs in torchrun's own child processes, which torch ties to itself
         args.training_script_args = script[1:]
         return
     if not args.no_python:
         python = env.PYTHON_EXEC.get() or sys.executable
         script = [python, "-u", *(["-m"] if args.module else []), *script]
-    if site.runs_once:
+    if script_env.runs_once:
         script = [*command_without_rank_variables(), *script]
-    if site.folder is not None:
-        script = ["env", f"--chdir={site.folder}", *script]
+    if script_env.folder is not None:
+        script = ["env", f"--chdir={script_env.folder}", *script]
     if restarts is not None:
         script = ["env", f"{env.RESTART_COUNT.name}={restarts}", *script]
-    tied = parent_bound_command(sys.executable, site.placed(script), pid_pipe=pid_pipe)
+    tied = parent_bound_command(sys.executable, script_env.placed(script), pid_pipe=pid_pipe)
     program, *arguments = tied
     args.no_python, args.module = True, False
     args.training_script, args.training_script_args = program, arguments
@@ -199,7 +199,7 @@ def threads_per_rank(ranks_here: int) -> int:
 
 
 def flags_without_value() -> frozenset[str]:
-    """Return the flags, in all their spellings, after which no value comes."""
+    """Return the flags, in all their spellings, that take no value."""
     actions = _parser().actions()
     return frozenset(flag for flag, action in actions.items() if action.nargs == 0)
 
@@ -217,7 +217,7 @@ def _parser() -> _Parser:
     add_script_flags(parser)
     add_sync_flags(parser)
     ranks = parser.actions()["--nproc-per-node"]
-    if ranks.default == "1":  # else PET_NPROC_PER_NODE says so
+    if ranks.default == "1":  # else PET_NPROC_PER_NODE is set
         ranks.default = None
     return parser
 
@@ -239,7 +239,7 @@ def _unknown_flag_message(flag: str, spellings: Sequence[str]) -> str:
     name = flag.partition("=")[0]
 
     def likeness(spelling: str) -> float:
-        # What was typed may also be cut short: --nprocs is like the start of --nproc-per-node.
+        # The flag may also be an abbreviation: --nprocs is like the start of --nproc-per-node.
         return max(
             difflib.SequenceMatcher(None, name, candidate).ratio()
             for candidate in (spelling, spelling[: len(name)])
@@ -251,13 +251,13 @@ def _unknown_flag_message(flag: str, spellings: Sequence[str]) -> str:
 
 
 def _explicit_ranks(args: argparse.Namespace) -> int | None:
-    """Return the number of ranks a host that the user gave; None: none, or a word such as auto."""
-    told = args.nproc_per_node or ""
-    return int(told) if told.isdecimal() else None
+    """Return the user's number of ranks per host; None: none is given, or a word such as auto."""
+    given = args.nproc_per_node or ""
+    return int(given) if given.isdecimal() else None
 
 
 def _local_ranks(nproc_per_node: str) -> int:
-    if nproc_per_node == "auto":  # torchrun's auto means a rank a core where there is no device
+    if nproc_per_node == "auto":  # torchrun's auto means a rank per core without devices
         return torch.accelerator.device_count() or 1
     try:
         ranks = int(torchrun.determine_local_world_size(nproc_per_node))

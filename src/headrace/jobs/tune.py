@@ -1,4 +1,4 @@
-"""`headrace tune`: measured trials of the remedies that need no change of the script."""
+"""The trials of `headrace tune`: measured remedies that need no change of the script."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Trial:
     """One run of a tuning.
 
     Attributes:
-        folder: The run's folder.
-        overrides: What was applied.
-        diagnosis: What the doctor says of it.
-        remedy: What was applied last; None for the first run, which is as the script stands.
-        measured: This run against the one before; None for the first.
+        folder: The run folder.
+        overrides: The overrides of the run.
+        diagnosis: The doctor's diagnosis of it.
+        remedy: The remedy that was added; None for the first run, of the unchanged script.
+        measured: The comparison with the run before; None for the first run.
     """
 
     folder: Path
@@ -44,18 +44,18 @@ class Trial:
 
     @property
     def helped(self) -> bool:
-        """Whether it was faster than the run before, beyond noise."""
+        """Whether the run was faster than the one before, beyond noise."""
         return self.measured is not None and self.measured.differ and self.measured.speedup > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTrial:
-    """A run of a tuning that failed with what was applied, where the script alone did not.
+    """A run of a tuning that failed with a remedy, where the script alone did not fail.
 
     Attributes:
-        folder: The run's folder.
-        remedy: What was applied last.
-        reason: How it ended.
+        folder: The run folder.
+        remedy: The remedy that was added.
+        reason: How the run ended.
     """
 
     folder: Path
@@ -66,21 +66,21 @@ class FailedTrial:
 def tune(
     argv: Sequence[str], folder: Path, *, steps: int, applied: tuple[Override, ...] = ()
 ) -> Iterator[Trial | FailedTrial]:
-    """Run a script for some steps, again with the best remedy, and so on; yield each run.
+    """Run a script for some steps, then again with the best remedy, and so on; yield each run.
 
-    What helps stays, what does not help, or fails, is not tried again; ends where no remedy is left
-    that is worth trying, or after four.
+    A remedy that helps stays; one that does not help, or fails, is not tried again. It ends when no
+    remedy is left that is worth a trial, or after four.
 
     Args:
         argv: torchrun's flags, the script and its arguments.
-        folder: Where the runs' folders are made.
-        steps: Training steps of each run, warm-up apart.
-        applied: What every run uses in place of the script's.
+        folder: The parent of the run folders.
+        steps: Training steps of each run, without warm-up.
+        applied: Overrides of every run.
 
     Raises:
-        UsageError: The command line has flags of `headrace run` that tell where runs go.
-        LaunchError: The script failed, with nothing applied by the tuning.
-        RecordsError: It takes too few steps to tell.
+        UsageError: The command line has flags of `headrace run` that name a run.
+        LaunchError: The script failed without any remedy.
+        RecordsError: It takes too few steps for a diagnosis.
     """
     _refuse_run_flags(argv)
     trial = _run(argv, folder / "as-it-is", applied, steps)
@@ -93,19 +93,19 @@ def tune(
         tried.add(remedy.overrides)
         name = f"{number}-{'-'.join(f'{each.name}-{each.value}' for each in remedy.overrides)}"
         try:
-            with_it = _with_remedy(argv, folder / name, trial, remedy, steps)
+            next_trial = _with_remedy(argv, folder / name, trial, remedy, steps)
         except (LaunchError, RecordsError) as error:
             yield FailedTrial(folder=folder / name, remedy=remedy, reason=str(error))
             continue
-        yield with_it
-        if with_it.helped:
-            trial = with_it
+        yield next_trial
+        if next_trial.helped:
+            trial = next_trial
 
 
 def _with_remedy(
     argv: Sequence[str], folder: Path, before: Trial, remedy: Remedy, steps: int
 ) -> Trial:
-    """Run the script with a remedy more, and write down what was predicted and measured."""
+    """Run the script with one more remedy, and record prediction and measurement."""
     overrides = _merge_overrides(before.overrides, remedy.overrides)
     run = _run(argv, folder, overrides, steps)
     measured = compare(open_records(before.folder), open_records(run.folder))
@@ -115,15 +115,15 @@ def _with_remedy(
 
 
 def _refuse_run_flags(argv: Sequence[str]) -> None:
-    """Raise where the command line has flags that a tuning gives its runs itself."""
+    """Raise UsageError for flags that a tuning sets for its runs itself."""
     job: Any = direct_job(argv)
     if job is None:
         from headrace.jobs.torchrun_args import parse_torchrun_flags  # imports torch
 
         job = parse_torchrun_flags(argv)
-    told = job.args if hasattr(job, "args") else job
+    args = job.args if hasattr(job, "args") else job
     for name in ("run_dir", "runs_dir", "name"):
-        if getattr(told, name) is not None:
+        if getattr(args, name) is not None:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag}: headrace tune names its runs itself; leave it out.")
     if job.options.overrides:
@@ -133,16 +133,16 @@ def _refuse_run_flags(argv: Sequence[str]) -> None:
 def best_remedy(
     diagnosis: Diagnosis, tried: Collection[tuple[Override, ...]] = ()
 ) -> Remedy | None:
-    """Return the remedy that edits no code and promises most; None where none is worth it.
+    """Return the remedy without code changes that promises most; None: none is worth a trial.
 
     Args:
-        diagnosis: What the doctor says.
+        diagnosis: The doctor's diagnosis.
         tried: The overrides of remedies that were tried already.
     """
     remedies = [
         remedy
         for finding in diagnosis.findings
-        if not finding.foretold  # what would help another run
+        if not finding.foretold  # a finding about another run
         for remedy in finding.remedies
         if remedy.overrides and (remedy.predicted_speedup or 0.0) >= _WORTH_TRYING
         if remedy.overrides not in tried
@@ -153,7 +153,7 @@ def best_remedy(
 def _run(argv: Sequence[str], folder: Path, overrides: tuple[Override, ...], steps: int) -> Trial:
     applied = [f"--apply={','.join(map(str, overrides))}"] if overrides else []
     command = [sys.executable, "-P", "-m", "headrace.cli.main", "run", f"--run-dir={folder}"]
-    ended = subprocess.run(
+    result = subprocess.run(
         [*command, *applied, *argv],
         env=env.child_environment({env.STOP_AFTER.name: str(steps + _WARM_UP_STEPS)}),
         stdout=subprocess.DEVNULL,
@@ -161,10 +161,10 @@ def _run(argv: Sequence[str], folder: Path, overrides: tuple[Override, ...], ste
         text=True,
         check=False,
     )
-    if ended.returncode != 0:
+    if result.returncode != 0:
         raise LaunchError(
-            f"The script ended with exit code {ended.returncode}; its log is in {folder}.\n"
-            f"{ended.stderr[-2000:]}"
+            f"The script ended with exit code {result.returncode}; its log is in {folder}.\n"
+            f"{result.stderr[-2000:]}"
         )
     return Trial(folder=folder, overrides=overrides, diagnosis=diagnose(open_records(folder)))
 
@@ -173,12 +173,12 @@ def _merge_overrides(
     before: tuple[Override, ...], more: tuple[Override, ...]
 ) -> tuple[Override, ...]:
     changed = {(each.name, each.place) for each in more}
-    kept = [each for each in before if (each.name, each.place) not in changed]
-    return (*kept, *more)
+    unchanged = [each for each in before if (each.name, each.place) not in changed]
+    return (*unchanged, *more)
 
 
 def _record_check(trial: Trial) -> None:
-    """Write down what was predicted and what was measured."""
+    """Record the predicted and the measured effect."""
     remedy, measured = trial.remedy, trial.measured
     assert remedy is not None
     assert measured is not None

@@ -24,22 +24,22 @@ _CLOSE_S, _POLL_S = 15.0, 0.1
 
 
 def print_verdict(folder: RunFolder, attempt: int) -> None:
-    """Diagnose an attempt that has ended, print the verdict on stderr, keep it and the page.
+    """Diagnose an attempt that has ended, print the verdict, and write diagnosis and page.
 
-    Whatever is wrong with the records, the run's own exit code stands.
+    Broken records do not change the run's exit code.
     """
     if not folder.records(attempt).exists():
         return
     _wait_until_closed(folder, attempt)
-    material = try_to_make("verdict", lambda: _diagnose(folder, attempt))
-    if material is None:
+    data = try_to_make("verdict", lambda: _diagnose(folder, attempt))
+    if data is None:
         return
-    verdict = material.diagnosis.verdict
+    verdict = data.diagnosis.verdict
     print_status(f"headrace: {verdict.sentence}\n")
-    for gap in material.diagnosis.gaps:
+    for gap in data.diagnosis.gaps:
         print_status(f"headrace: {gap}\n")
     page = (
-        try_to_make("page", lambda: write_page(material, folder.path / REPORT_FILE))
+        try_to_make("page", lambda: write_page(data, folder.path / REPORT_FILE))
         if verdict.steps
         else None
     )
@@ -48,26 +48,26 @@ def print_verdict(folder: RunFolder, attempt: int) -> None:
 
 
 def _wait_until_closed(folder: RunFolder, attempt: int) -> None:
-    """Wait a while: where torchrun itself was killed, its records are being closed now."""
+    """Wait until the records are closed, which takes a while after torchrun was killed."""
     deadline = time.monotonic() + _CLOSE_S
-    with suppress(HeadraceError):  # told by who reads them next
+    with suppress(HeadraceError):  # the diagnosis reports it
         while open_records(folder.path, attempt).live and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
 
 def _diagnose(folder: RunFolder, attempt: int) -> PageData:
-    material = read_page_data(open_records(folder.path, attempt))
-    text = json.dumps(material.diagnosis.to_json(), indent=2) + "\n"
+    data = read_page_data(open_records(folder.path, attempt))
+    text = json.dumps(data.diagnosis.to_json(), indent=2) + "\n"
     write_text_atomically(folder.path / "diagnosis.json", text)
-    return material
+    return data
 
 
 def try_to_make(what: str, make: Callable[[], _Made]) -> _Made | None:
-    """Return what `make` makes; where it cannot, say so and return None.
+    """Return what a function makes; where it fails, print that and return None.
 
     Args:
-        what: What is made of a run that has ended.
-        make: Makes it.
+        what: The name of the result, for the message.
+        make: The function.
     """
     try:
         return make()
@@ -79,9 +79,9 @@ def try_to_make(what: str, make: Callable[[], _Made]) -> _Made | None:
 
 
 def print_rules(folder: RunFolder, number: int) -> None:
-    """Tell what each rule that an attempt was asked for has found, a line each.
+    """Print the outcome of each rule that the attempt was given, a line each.
 
-    Whatever is wrong with the records, the run's own exit code stands.
+    Broken records do not change the run's exit code.
     """
     for line in try_to_make("rules", lambda: _rule_lines(folder, number)) or ():
         print_status(f"headrace: {line}\n")

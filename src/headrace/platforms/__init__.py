@@ -1,1 +1,1 @@
-"""What torchrun, SageMaker and Vertex AI tell a script: written for it, and read back."""
+"""The contracts of torchrun, SageMaker and Vertex AI with a script: written and read back."""

@@ -1,4 +1,4 @@
-"""The hosts of a job as one of them knows them: from its platform, or from command-line flags."""
+"""The hosts of a job as seen from one of them: from its platform, or from command-line flags."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HOSTS_HINT = "Or name the hosts instead: --head HOST --group NAME --hosts A,B,C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHostFlags:
-    """What a command line says about the hosts; it comes before what the environment says.
+    """The flags about hosts, which take precedence over the environment.
 
     Attributes:
-        head: The host that is the head.
+        head: The head.
         group: This host's instance group.
-        hosts: All hosts; empty: not told.
-        training: The group that trains, being the first of those whose hosts are counted.
-        offload: The group that makes batches.
+        hosts: All hosts; empty: not given.
+        training: The training group: the first group with a number of hosts.
+        offload: The offload group.
     """
 
     head: str | None = None
@@ -41,14 +41,14 @@ class ClusterHostFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterHosts:
-    """The hosts of a job, as one of them sees it.
+    """The hosts of a job, as seen from one of them.
 
     Attributes:
-        head: The host that the others join.
-        here: This host; None: it has no name among hosts that are told.
+        head: The head, which the other hosts join.
+        here: This host; None: it has no name among the known hosts.
         group: This host's instance group.
-        hosts: All hosts; empty: nobody told which there are.
-        groups: All groups, the one that trains first; empty: each host says its own as it comes.
+        hosts: All hosts; empty: unknown.
+        groups: All groups, the training group first; empty: each host reports its own as it joins.
     """
 
     head: str
@@ -69,90 +69,88 @@ def find_cluster_hosts(
     flags: ClusterHostFlags,
     find_here: Callable[[Sequence[str]], str | None],
 ) -> ClusterHosts:
-    """Return what a host's environment and its command line say together.
+    """Return the hosts of a job by its environment and the command line.
 
     Args:
-        variables: Those of `env.HOSTS_OF_THE_JOB`.
-        resource_config: What is in SageMaker's resourceconfig.json; None: there is none.
-        flags: The command line's.
-        find_here: Asked, where no variable says so, which of some hosts is this one, if any.
+        variables: The values of `env.HOST_LIST_VARIABLES`.
+        resource_config: The text of SageMaker's resourceconfig.json; None: there is none.
+        flags: The command line's flags about hosts.
+        find_here: Returns which of some hosts is this one, if any; called where no variable says.
 
     Raises:
-        UsageError: What is needed is told nowhere, or what is told contradicts itself.
+        UsageError: Information is missing or contradictory.
     """
     if flags.group is not None:
         check_group_name(flags.group, f"--group {flags.group}")
-    told = None
-    if not (flags.hosts and flags.group):  # else flags say all there is to say
+    job = None
+    if not (flags.hosts and flags.group):  # else the flags are complete
         try:
-            told = job_topology(variables, resource_config)
+            job = job_topology(variables, resource_config)
         except UsageError as error:
             raise UsageError(f"{error} {_HOSTS_HINT}") from error
-    contract = (
-        _from_flags(flags, find_here) if told is None else _from_topology(told, flags, find_here)
-    )
-    _check_offload(contract, flags)
-    return contract
+    hosts = _from_flags(flags, find_here) if job is None else _from_topology(job, flags, find_here)
+    _check_offload(hosts, flags)
+    return hosts
 
 
 def _from_topology(
-    told: JobTopology, flags: ClusterHostFlags, find_here: Callable[[Sequence[str]], str | None]
+    job: JobTopology, flags: ClusterHostFlags, find_here: Callable[[Sequence[str]], str | None]
 ) -> ClusterHosts:
     if flags.hosts:
-        here = told.here if told.here in flags.hosts else find_here(flags.hosts)
-        told = replace(told, hosts=flags.hosts, here=here or told.here)
-    groups = _groups_among(told.groups, told.hosts)
-    training = _choose_training_group(groups, told, flags)
-    among = training.hosts if training is not None else told.hosts
-    contract = ClusterHosts(
-        head=flags.head or (told.head if told.head in among else among[0]),
-        here=told.here,
-        group=flags.group or check_group_name(told.group, f"Group {told.group}"),
-        hosts=told.hosts,
-        # Where a flag says one host's group, others may say theirs.
+        here = job.here if job.here in flags.hosts else find_here(flags.hosts)
+        job = replace(job, hosts=flags.hosts, here=here or job.here)
+    groups = _groups_among(job.groups, job.hosts)
+    training = _choose_training_group(groups, job, flags)
+    among = training.hosts if training is not None else job.hosts
+    found = ClusterHosts(
+        head=flags.head or (job.head if job.head in among else among[0]),
+        here=job.here,
+        group=flags.group or check_group_name(job.group, f"Group {job.group}"),
+        hosts=job.hosts,
+        # If a flag gives one host's group, other hosts may have such flags, too.
         groups=() if flags.group else tuple(
             GroupSpec(name=group.name, hosts=len(group.hosts))
             for group in sorted(groups, key=lambda group: group is not training)
         ),
     )  # fmt: skip
-    return _validated(contract)
+    return _validated(found)
 
 
 def _groups_among(groups: Sequence[HostGroup], hosts: Sequence[str]) -> tuple[HostGroup, ...]:
-    """Return the groups of some hosts; none where nobody tells that of one of them."""
-    kept = [
+    """Return the groups of some hosts; empty where the group of one of them is unknown."""
+    present = [
         replace(group, hosts=tuple(host for host in group.hosts if host in hosts))
         for group in groups
     ]
-    told = {host for group in kept for host in group.hosts}
-    return tuple(group for group in kept if group.hosts) if told == set(hosts) else ()
+    known = {host for group in present for host in group.hosts}
+    return tuple(group for group in present if group.hosts) if known == set(hosts) else ()
 
 
 def _choose_training_group(
-    groups: Sequence[HostGroup], told: JobTopology, flags: ClusterHostFlags
+    groups: Sequence[HostGroup], job: JobTopology, flags: ClusterHostFlags
 ) -> HostGroup | None:
-    """Return the group that trains; None: nobody tells all groups."""
+    """Return the training group; None: not all groups are known."""
     if not groups:
         return None
     names = {group.name for group in groups}
-    for name, said in (
+    for name, flag in (
         (flags.training, f"--group {flags.training}=HOSTS"),
         (flags.offload, f"--offload {flags.offload}"),
     ):
         if name is not None and name not in names and not flags.group:
             raise UsageError(
-                f"{said}: no host of this job is in that group. Name one of those that there are: "
+                f"{flag}: no host of this job is in that group. Name one of those that there are: "
                 f"{describe_groups(groups)}."
             )
     return training_group(
-        groups, flagged=flags.training, head=flags.head, told=told.training, offload=flags.offload
+        groups, flagged=flags.training, head=flags.head, told=job.training, offload=flags.offload
     )
 
 
 def _check_offload(contract: ClusterHosts, flags: ClusterHostFlags) -> None:
-    """Raise UsageError where the group that is to make batches is known to be the one that trains.
+    """Raise UsageError where the offload group is known to be the training group.
 
-    Without flags and groups that are told, the group of the head trains, which the head knows.
+    Without flags and known groups, the head's group trains, which only the head knows.
     """
     of_head = contract.group if contract.is_head else None
     training = contract.groups[0].name if contract.groups else flags.training or of_head
@@ -166,26 +164,26 @@ def _check_offload(contract: ClusterHosts, flags: ClusterHostFlags) -> None:
 def job_topology(
     variables: Mapping[str, str | None], resource_config: str | None
 ) -> JobTopology | None:
-    """Return the hosts of a job as its environment tells them; None: it tells of no job.
+    """Return the topology of a job by its environment; None: there is no job.
 
     Args:
-        variables: Those of `env.HOSTS_OF_THE_JOB`.
-        resource_config: What is in SageMaker's resourceconfig.json; None: there is none.
+        variables: The values of `env.HOST_LIST_VARIABLES`.
+        resource_config: The text of SageMaker's resourceconfig.json; None: there is none.
 
     Raises:
-        UsageError: Something is missing, or what is told contradicts itself.
+        UsageError: Information is missing or contradictory.
     """
-    told_by = [
-        told
-        for told in (sagemaker_topology(variables, resource_config), vertex_topology(variables))
-        if told is not None
+    topologies = [
+        topology
+        for topology in (sagemaker_topology(variables, resource_config), vertex_topology(variables))
+        if topology is not None
     ]
-    if len(told_by) > 1:
+    if len(topologies) > 1:
         raise UsageError(
             f"{env.CLUSTER_SPEC.name} speaks of a job on Vertex AI, and SM_* variables or "
             "resourceconfig.json of one on SageMaker. Unset those that are not of this job."
         )
-    return told_by[0] if told_by else None
+    return topologies[0] if topologies else None
 
 
 def _from_flags(

@@ -1,10 +1,10 @@
-"""Instance groups as `--group` names them, groups of named hosts, and machine types by name.
+"""The instance groups of `--group` flags, groups of named hosts, and machine types by name.
 
-instance_types.csv has AWS's types by the names of EC2 (SageMaker puts `ml.` before them) and
+instance_types.csv has AWS's types by the names of EC2 (SageMaker prefixes them with `ml.`) and
 Google's, from aws.amazon.com/ec2/instance-types and "Machine families" of
 docs.cloud.google.com/compute; the rows of p2, g4dn, g5 and the smaller g6 were compared with "GPU
-jobs" of the AWS Batch User Guide, the others not one by one. A NeuronCore of Trainium counts as a
-device, as its scripts count.
+jobs" of the AWS Batch User Guide, the others were not. A NeuronCore of Trainium counts as a device,
+as in scripts for it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from headrace.core.errors import UsageError
 
 LOCAL_TYPES = ("local", "local_gpu")
-"""The types of hosts that are this machine: without devices, and with those that it has."""
+"""The types of hosts on this machine: without devices, and with this machine's devices."""
 _TABLE = Path(__file__).with_name("instance_types.csv")
 _SAGEMAKER_PREFIX = "ml."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """A type of machine.
+    """A machine type.
 
     Attributes:
-        name: As it was asked for.
-        cores: How many it has; None: as many as this machine.
-        devices: Likewise; None: those of this machine.
-        device: What they are; "" where there are none, or nobody says.
+        name: The name, as it was given.
+        cores: Its CPU cores; None: this machine's.
+        devices: Its device count; None: this machine's.
+        device: The kind of its devices; "": it has none, or unknown.
     """
 
     name: str
@@ -43,11 +43,11 @@ class InstanceType:
 
 
 def instance_type(name: str, where: str) -> InstanceType:
-    """Return a type by its name; raises UsageError, with the nearest one, where there is none.
+    """Return a machine type by its name; raises UsageError, with the nearest name.
 
     Args:
-        name: `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`, `n1-standard-8`, say.
-        where: Who named it, as the message begins.
+        name: Such as `local`, `local_gpu`, `ml.g5.xlarge`, `g5.xlarge`, `n1-standard-8`.
+        where: Prefix of the error message: who gave the name.
     """
     if name in LOCAL_TYPES:
         return InstanceType(name=name, devices=0 if name == "local" else None)
@@ -83,28 +83,28 @@ def _nearest_type(name: str) -> str:
 
 
 GROUP_LABEL = "headrace.group"
-"""The Ray node label that tells a host's group."""
+"""The Ray node label with a host's group."""
 DEFAULT_GROUP = "gpu"
-"""The group of hosts where nobody names one."""
+"""The group of hosts for which none is named."""
 _GROUP_SYNTAX = (
     "Write it as --group NAME=HOSTS, and where hosts are emulated NAME=HOSTS:cpus=8,gpus=1 or "
     "NAME=HOSTSxTYPE, such as gpu=1xml.g5.xlarge."
 )
-# What Ray takes as the value of a label (docs.ray.io, "Use labels to control scheduling").
+# Ray's syntax of label values (docs.ray.io, "Use labels to control scheduling").
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _SHAPE = ("cpus", "gpus")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
-    """An instance group.
+    """An instance group, as a `--group` flag gives it.
 
     Attributes:
-        name: As Ray's label `headrace.group` has it.
-        hosts: How many hosts of it the job wants.
-        cpus: Cores of an emulated host; None: what this machine has.
-        gpus: Devices of an emulated host; None: what this machine has, for the group that trains.
-        instance_type: Of its hosts, as scripts are told; "": none was named.
+        name: The value of Ray's label `headrace.group`.
+        hosts: How many hosts of it the job needs.
+        cpus: CPU cores of an emulated host; None: this machine's.
+        gpus: Devices of an emulated host; None: this machine's, for the training group.
+        instance_type: The machine type of its hosts, for scripts; "": none was named.
     """
 
     name: str
@@ -114,15 +114,15 @@ class GroupSpec:
     instance_type: str = ""
 
     def host_names(self) -> list[str]:
-        """Return the names of its hosts where they are emulated: `gpu-0`, `gpu-1`, ..."""
+        """Return the names of its emulated hosts: `gpu-0`, `gpu-1`, ..."""
         return [f"{self.name}-{number}" for number in range(self.hosts)]
 
 
 def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:
-    """Return the groups that `--group` flags name, in their order.
+    """Return the groups of `--group` flags, in their order.
 
     Raises:
-        UsageError: One that cannot be read, or a name that comes twice.
+        UsageError: An invalid group, or a duplicate name.
     """
     groups = tuple(_parse_group(text) for text in texts)
     names = [group.name for group in groups]
@@ -133,12 +133,12 @@ def parse_groups(texts: Sequence[str]) -> tuple[GroupSpec, ...]:
 
 
 def check_group_name(name: str, where: str, how: str = "") -> str:
-    """Return the name of a group; raises UsageError where Ray could not take it as a label.
+    """Return the name of a group; raises UsageError where it is no valid Ray label.
 
     Args:
         name: The name.
-        where: Who named it, as the message begins.
-        how: How it is written there, as the message ends.
+        where: Prefix of the error message: who gave the name.
+        how: The end of the error message: the expected syntax.
     """
     if not _GROUP_NAME.fullmatch(name):
         raise UsageError(
@@ -154,32 +154,32 @@ def _parse_group(text: str) -> GroupSpec:
         raise UsageError(f"--group {text}: how many hosts? {_GROUP_SYNTAX}")
     check_group_name(name, f"--group {text}", _GROUP_SYNTAX)
     count, _, kind = hosts.partition("x")
-    told = _parse_shape(text, shape)
+    shape_values = _parse_shape(text, shape)
     if not kind:
         return GroupSpec(
             name=name, hosts=_whole_number(text, hosts, least=1),
-            cpus=told.get("cpus"), gpus=told.get("gpus"),
+            cpus=shape_values.get("cpus"), gpus=shape_values.get("gpus"),
         )  # fmt: skip
     machine = instance_type(kind, f"--group {text}")
     return GroupSpec(
         name=name,
         hosts=_whole_number(text, count, least=1),
-        cpus=told.get("cpus", machine.cores),
-        gpus=told.get("gpus", machine.devices),
+        cpus=shape_values.get("cpus", machine.cores),
+        gpus=shape_values.get("gpus", machine.devices),
         instance_type=kind,
     )
 
 
 def _parse_shape(text: str, shape: str) -> dict[str, int]:
-    told: dict[str, int] = {}
+    found: dict[str, int] = {}
     for part in filter(None, shape.split(",")):
         name, _, value = part.partition("=")
         if name not in _SHAPE:
             raise UsageError(
                 f"--group {text}: {name} is none of {', '.join(_SHAPE)}. {_GROUP_SYNTAX}"
             )
-        told[name] = _whole_number(text, value, least=0 if name == "gpus" else 1)
-    return told
+        found[name] = _whole_number(text, value, least=0 if name == "gpus" else 1)
+    return found
 
 
 def _whole_number(text: str, value: str, *, least: int) -> int:
@@ -196,12 +196,12 @@ _WITH_DEVICES = re.compile(r"(ml\.)?(g|gr|p|trn)\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostGroup:
-    """An instance group of a job.
+    """An instance group of a job, with named hosts.
 
     Attributes:
-        name: What it is called.
-        hosts: Its hosts' names.
-        instance_type: What kind of machine they are; "" where nobody tells.
+        name: The group's name.
+        hosts: The names of its hosts.
+        instance_type: The machine type of its hosts; "": unknown.
     """
 
     name: str
@@ -210,5 +210,5 @@ class HostGroup:
 
     @property
     def has_devices(self) -> bool:
-        """Whether hosts of its type have devices, as far as the type tells."""
+        """Whether hosts of its type have devices, as far as the type is known."""
         return _WITH_DEVICES.match(self.instance_type) is not None

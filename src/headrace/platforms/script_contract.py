@@ -1,8 +1,8 @@
 """The variables and arguments of a script by its contracts, and conflicting variables.
 
-A contract has some variables for every script, and others only where there is something to say: a
-channel, a hyperparameter, a second machine. One of these that is set though the job has no such
-thing belongs to another job, and a script may go by its presence.
+A contract has some variables for every script, and others only for a channel, a hyperparameter or
+a second machine, say. One of those that is set although the job has no such thing belongs to
+another job, and a script may act on its presence.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ContractName = Literal["torchrun", "sagemaker", "sagemaker-v3", "vertex"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptContract:
-    """A script on one host of a job.
+    """The contracts of a script on one host of a job.
 
     Attributes:
-        contracts: By which it is told of the job; torchrun's is torchrun's own business.
-        job: What all hosts are told.
-        host: The one that it runs on.
+        contracts: The contracts; torchrun itself fulfils its own.
+        job: The job.
+        host: The script's host.
     """
 
     contracts: Sequence[ContractName]
@@ -43,18 +43,18 @@ class ScriptContract:
 
     @property
     def is_sagemakers(self) -> bool:
-        """Whether it is told as on SageMaker."""
+        """Whether a contract is SageMaker's."""
         return "sagemaker" in self.contracts or "sagemaker-v3" in self.contracts
 
     def variables(
         self, folders: SageMakerFolders, places: VertexPaths, machine: HostResources
     ) -> dict[str, str]:
-        """Return its variables; where two contracts have one of the same name, SageMaker's.
+        """Return the script's variables; where two contracts have the same one, SageMaker's.
 
         Args:
-            folders: Where it finds and leaves what on SageMaker.
-            places: Likewise on Vertex AI.
-            machine: What the host has.
+            folders: The paths of SageMaker's folders.
+            places: The paths of Vertex AI's folders.
+            machine: The host's resources.
         """
         found: dict[str, str] = {}
         if "vertex" in self.contracts:
@@ -66,16 +66,16 @@ class ScriptContract:
         return found
 
     def arguments(self) -> list[str]:
-        """Return the hyperparameters as its arguments."""
+        """Return the hyperparameters as the script's arguments."""
         return script_arguments(self.contracts, self.job.hyperparameters)
 
 
 def script_arguments(
     contracts: Sequence[ContractName], hyperparameters: Mapping[str, Any]
 ) -> list[str]:
-    """Return hyperparameters as arguments, in the dialect of the first contract that has one.
+    """Return hyperparameters as arguments, in the form of the first contract that has one.
 
-    Without any it is that of SageMaker's SDK 3: in the order given, values as JSON.
+    Without such a contract it is that of SageMaker's SDK 3: in the order given, values as JSON.
     """
     if "sagemaker" in contracts:
         return sagemaker_arguments(hyperparameters)
@@ -84,43 +84,43 @@ def script_arguments(
     return sagemaker_v3_arguments(hyperparameters)
 
 
-# What names of the user's choice follow. Vertex AI has more of AIP_* than is told here.
+# Prefixes of names that the user chooses. Vertex AI has more AIP_* variables than those here.
 _SAGEMAKER_PREFIXES = ("SM_CHANNEL_", "SM_HP_")
 _VERTEX_PREFIXES = ("AIP_",)
 
 
-def conflicting_variables(told: Collection[str], here: Iterable[str]) -> list[str]:
-    """Return the variables, of some that are set, that contracts own and do not tell.
+def conflicting_variables(own: Collection[str], here: Iterable[str]) -> list[str]:
+    """Return which set variables belong to a contract that does not set them for this job.
 
-    Other names of SM_*, which no contract has, are the user's.
+    Other SM_* names, which no contract has, are the user's.
 
     Args:
-        told: The names of those that contracts tell the script.
-        here: The names of those that are set, whoever did.
+        own: The names of the variables that the contracts set.
+        here: The names of the variables that are set already.
     """
-    sagemakers, vertexs, unknown = _contract_variables()
+    sagemaker, vertex, unknown = _contract_variables()
     names: frozenset[str] = frozenset()
-    begin: tuple[str, ...] = ()
-    if env.SM_HOSTS.name in told:
-        names, begin = names | sagemakers, begin + _SAGEMAKER_PREFIXES
-    if env.CLUSTER_SPEC.name in told:
-        names, begin = names | vertexs, begin + _VERTEX_PREFIXES
+    prefixes: tuple[str, ...] = ()
+    if env.SM_HOSTS.name in own:
+        names, prefixes = names | sagemaker, prefixes + _SAGEMAKER_PREFIXES
+    if env.CLUSTER_SPEC.name in own:
+        names, prefixes = names | vertex, prefixes + _VERTEX_PREFIXES
     return sorted(
         name
         for name in here
-        if name not in told and name not in unknown and (name in names or name.startswith(begin))
+        if name not in own and name not in unknown and (name in names or name.startswith(prefixes))
     )
 
 
 @cache
 def _contract_variables() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
-    """Return SageMaker's names, Vertex AI's, and those for which they may have no value."""
+    """Return SageMaker's names, Vertex AI's, and those that may have an empty value."""
     job = TrainingJob(
         name="any", groups=(HostGroup(name="any", hosts=("a", "b"), instance_type="local"),),
         entry_point="train.py", distribution="torch_distributed", distributed=("any",),
     )  # fmt: skip
-    sagemakers = sagemaker_variables(job, "a", SageMakerFolders(), HostResources(cpus=1))
-    vertexs = vertex_variables(job, "a", VertexPaths(output="any", data={}))
-    both = [*sagemakers.items(), *vertexs.items()]
+    sagemaker = sagemaker_variables(job, "a", SageMakerFolders(), HostResources(cpus=1))
+    vertex = vertex_variables(job, "a", VertexPaths(output="any", data={}))
+    both = [*sagemaker.items(), *vertex.items()]
     unknown = frozenset(name for name, value in both if not value)
-    return frozenset(sagemakers), frozenset(vertexs), unknown
+    return frozenset(sagemaker), frozenset(vertex), unknown

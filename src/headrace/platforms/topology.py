@@ -1,6 +1,7 @@
-"""The hosts of a job as a platform names them, and the rule for which of its groups trains.
+"""The topology of a job as its platform describes it, and the rule for the training group.
 
-Each host decides for itself, by what all hosts are told alike: never by its own devices.
+Each host applies the rule by itself, only to facts that are the same on all hosts, never to its
+own devices.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from headrace.platforms.instance_groups import DEFAULT_GROUP, HostGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTopology:
-    """The hosts of a job, as its environment tells them.
+    """The hosts of a job, as its environment describes them.
 
     Attributes:
-        hosts: All of them.
-        here: This one.
-        head: The one that the others join; None: none is named.
-        group: This one's instance group.
-        groups: All groups, the same on every host; empty: they are not told.
-        training: The group that trains; None: none is named.
-        primary: The hosts that train by what all jobs of that service agree on; empty: no such.
+        hosts: All hosts.
+        here: This host.
+        head: The head, which the others join; None: unknown.
+        group: This host's instance group.
+        groups: All groups, the same on every host; empty: unknown.
+        training: The training group's name; None: unknown.
+        primary: The hosts that train by the platform's own convention; empty: it has none.
     """
 
     hosts: tuple[str, ...]
@@ -38,11 +39,11 @@ class JobTopology:
 
 
 def parse_json_value(name: str, text: str | None) -> Any:
-    """Return what a variable's JSON says, None where it is unset or empty.
+    """Return the parsed JSON of a variable, None where it is unset or empty.
 
     Args:
-        name: The variable's, or the file's.
-        text: What it says.
+        name: The name of the variable or file.
+        text: Its text.
 
     Raises:
         UsageError: It is no JSON.
@@ -56,11 +57,11 @@ def parse_json_value(name: str, text: str | None) -> Any:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Return a list of names that a variable holds; raises UsageError where it is none.
+    """Return a variable's list of names; raises UsageError where it is none.
 
     Args:
-        name: The variable's.
-        value: Parsed; None for no names.
+        name: The variable's name.
+        value: Its parsed value; None: no names.
     """
     if value is None:
         return ()
@@ -77,20 +78,20 @@ def training_group(
     told: str | None,
     offload: str | None,
 ) -> HostGroup:
-    """Return the group that trains.
+    """Return the training group.
 
     Args:
-        groups: All of them.
-        flagged: The one that the command line says trains.
-        head: The head, where the command line names it: its group trains.
-        told: The one that the environment says trains.
-        offload: The one that makes batches: where nobody says which one trains, it does not.
+        groups: All groups.
+        flagged: The group that the command line names.
+        head: The head that the command line names: its group trains.
+        told: The group that the environment names.
+        offload: The offload group, which does not train unless it is named.
 
     Raises:
-        UsageError: Nothing says which one.
+        UsageError: The training group is ambiguous.
     """
     others = [group for group in groups if group.name != offload]
-    ways = (
+    candidates = (
         [group for group in groups if group.name == flagged],
         [group for group in others if head in group.hosts],
         [group for group in groups if group.name == told],
@@ -99,9 +100,9 @@ def training_group(
         [group for group in others if group.has_devices],
         [group for group in others if group.name == DEFAULT_GROUP],
     )
-    for left in ways:  # the first that leaves no doubt
-        if len(left) == 1:
-            return left[0]
+    for found in candidates:  # the first unambiguous one
+        if len(found) == 1:
+            return found[0]
     counted = " ".join(f"--group {group.name}={len(group.hosts)}" for group in groups)
     raise UsageError(
         f"Which of the groups {describe_groups(groups)} trains? Not one alone has devices by its "
@@ -112,5 +113,5 @@ def training_group(
 
 
 def describe_groups(groups: Sequence[HostGroup]) -> str:
-    """Return the groups with their hosts, for a message."""
+    """Return a text of the groups with their hosts, for a message."""
     return ", ".join(f"{group.name} ({', '.join(group.hosts)})" for group in groups)

@@ -1,4 +1,4 @@
-"""A training job as SageMaker and Vertex AI describe one to its scripts: groups and channels."""
+"""The training job that SageMaker and Vertex AI describe to its scripts: groups and channels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ChannelMode = Literal["File", "Pipe"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A named input, as a script is told of it.
+    """A channel, as a script sees it.
 
     Attributes:
-        name: What it is called.
-        mode: How its data reach the script.
+        name: The channel's name.
+        mode: The input mode.
         distribution: Whether each host has all of its objects, or a share of them.
         groups: The instance groups whose hosts have it; empty: all.
-        content_type: Of its objects; None: not told.
+        content_type: The content type of its objects; None: not given.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Channel:
     content_type: str | None = None
 
     def is_for(self, group: str) -> bool:
-        """Whether hosts of a group have it."""
+        """Whether hosts of a group have the channel."""
         return not self.groups or group in self.groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """What a host has, as scripts on it are told.
+    """The resources of a host, as its scripts see them.
 
     Attributes:
-        cpus: Cores.
-        gpus: Devices.
+        cpus: CPU cores.
+        gpus: Device count.
         interface: The network interface by which the other hosts reach it.
         torch: The version of PyTorch there; "": unknown.
     """
@@ -56,22 +56,21 @@ class HostResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What all hosts of a job are told alike.
+    """The facts of a job that are the same on all its hosts.
 
     Attributes:
-        name: The job's.
-        groups: Its instance groups, in the order in which they were named.
-        entry_point: The script, from the folder of the code on.
-        distribution: What starts several ranks; None: the script runs once on each host.
-        distributed: The names of the groups in which it does so.
-        processes_per_host: How many ranks each host was asked to have; None: nobody said, and it
-            has one a device.
+        name: The job's name.
+        groups: Its instance groups, in the given order.
+        entry_point: The script, relative to the code folder.
+        distribution: How ranks are started; None: the script runs once on each host.
+        distributed: The names of the groups that have ranks.
+        processes_per_host: The given number of ranks per host; None: one per device.
         channels: The inputs.
-        hyperparameters: Anything JSON can hold, by names.
-        submitted: Where the code came from, a URL or a folder; "" where nobody tells.
+        hyperparameters: JSON values, by name.
+        submitted: The origin of the code, a URL or a folder; "": unknown.
         region: The cloud's region; "": none.
-        master_port: Where ranks meet on the first host; 0: where the contract usually has them.
-        log_level: As Python's logging counts.
+        master_port: The rendezvous port on the first host; 0: the contract's usual one.
+        log_level: A level of Python's logging.
     """
 
     name: str
@@ -114,12 +113,12 @@ class TrainingJob:
 
     @property
     def master(self) -> str:
-        """The host where ranks meet: the first one of the groups that are distributed."""
+        """The host of the rendezvous: the first one of the groups that have ranks."""
         meeting = [group for group in self.groups if group.name in self.distributed]
         return meeting[0].hosts[0] if meeting else self.hosts[0]
 
     def group_of(self, host: str) -> HostGroup:
-        """Return the group of a host; raises UsageError where it is none of the job's."""
+        """Return the group of a host; raises UsageError where the job has no such host."""
         for group in self.groups:
             if host in group.hosts:
                 return group
@@ -128,12 +127,12 @@ class TrainingJob:
         )
 
     def channels_of(self, host: str) -> tuple[Channel, ...]:
-        """Return the inputs that a host has."""
+        """Return the channels of a host."""
         group = self.group_of(host).name
         return tuple(channel for channel in self.channels if channel.is_for(group))
 
 
 def _by_number(host: str) -> tuple[str, int, str]:
-    """Sort algo-2 before algo-10."""
+    """Return a sort key that puts algo-2 before algo-10."""
     stem, dash, number = host.rpartition("-")
     return (stem, int(number), host) if dash and number.isdecimal() else (host, 0, host)

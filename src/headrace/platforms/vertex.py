@@ -1,8 +1,8 @@
-"""Vertex AI's contract with a script: variables, arguments, paths, and topology read back.
+"""The contract of Vertex AI: variables, arguments, paths, and the topology read back from them.
 
 One process runs on each machine (a replica of a worker pool), and RANK and WORLD_SIZE count
 machines. Source: docs.cloud.google.com/vertex-ai, "Distributed training" and "Environment variables
-for special Cloud Storage directories"; facts of port 3333 come from scripts that run there.
+for special Cloud Storage directories"; port 3333 is known from scripts that run there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.platforms.training_job import Channel, TrainingJob
 
 MASTER_PORT = 3333
 VERTEX_FOLDERS = ("model", "checkpoints", "logs")
-"""What AIP_*_DIR name, below the output."""
+"""The folders of AIP_*_DIR, below the output."""
 _SPEC_PORT = 2222
 _PRIMARY, _WORKERS, _OTHER_POOL = "workerpool0", "workerpool1", "workerpool2"
 _DIRS = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "AIP_TENSORBOARD_LOG_DIR")
@@ -35,13 +35,13 @@ _DATA_OF = {"training": "TRAINING", "train": "TRAINING", "validation": "VALIDATI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexPaths:
-    """Where a script on Vertex AI leaves what.
+    """The paths of a script on Vertex AI.
 
     Attributes:
-        output: The folder, or URL, below which it does.
-        data: Where channels are, by their names; those that are the script's training, validation
-            and test data are told by AIP_*_DATA_URI.
-        project: The cloud's project; "": none.
+        output: The folder or URL of its output.
+        data: The locations of channels, by name; the training, validation and test data are passed
+            as AIP_*_DATA_URI.
+        project: The cloud project; "": none.
         region: The cloud's region; "": none.
     """
 
@@ -52,7 +52,7 @@ class VertexPaths:
 
 
 def worker_pools(job: TrainingJob) -> dict[str, tuple[str, ...]]:
-    """Return the hosts of a job by worker pool: what trains is 0 and 1, what else there is 2, 3.
+    """Return a job's hosts by worker pool: pools 0 and 1 train, pools 2 and 3 have other groups.
 
     The primary pool has one replica. Groups beyond the fourth pool join it.
     """
@@ -72,15 +72,15 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
     """Return the variables of a script on a host.
 
     Args:
-        job: What all hosts are told.
+        job: The job.
         host: The host.
-        places: Where the script leaves what.
+        places: The paths of the script.
     """
     pools = worker_pools(job)
     machines = [each for pool in sorted(pools) for each in pools[pool]]
     pool = next(pool for pool, hosts in pools.items() if host in hosts)
     output = places.output.rstrip("/")
-    told = {
+    variables = {
         "CLUSTER_SPEC": _compact(_cluster_spec(job, pools, pool, host)),
         "RANK": str(machines.index(host)),
         "WORLD_SIZE": str(len(machines)),
@@ -89,30 +89,30 @@ def vertex_variables(job: TrainingJob, host: str, places: VertexPaths) -> dict[s
         **{name: f"{output}/{folder}/" for name, folder in zip(_DIRS, VERTEX_FOLDERS, strict=True)},
         "CLOUD_ML_JOB_ID": job.name,
         "CLOUD_ML_PROJECT_ID": places.project,
-        "CLOUD_ML_REGION": places.region,  # the job's own is another cloud's
+        "CLOUD_ML_REGION": places.region,  # `job.region` is another cloud's
         **_data(job, host, places),
     }
     if len(machines) > 1:
-        told["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
-    return told
+        variables["TF_CONFIG"] = _compact(_tf_config(pools, pool, host))
+    return variables
 
 
 def experiment_variables(experiment: str, run: str | None) -> dict[str, str]:
-    """Return what tells a script of the experiment that its job belongs to.
+    """Return the variables with the experiment that a job belongs to.
 
-    The service sets them only for a job that was given an experiment, the second one only for a
-    job that was also given a run of it.
+    The service sets them only for a job with an experiment, the second one only for a job with an
+    experiment run.
 
     Args:
-        experiment: Its name.
-        run: That of the run in it; None: not told.
+        experiment: The experiment's name.
+        run: The experiment run's name; None: not given.
     """
-    told = {"AIP_EXPERIMENT_NAME": experiment}
-    return told if run is None else {**told, "AIP_EXPERIMENT_RUN_NAME": run}
+    variables = {"AIP_EXPERIMENT_NAME": experiment}
+    return variables if run is None else {**variables, "AIP_EXPERIMENT_RUN_NAME": run}
 
 
 def vertex_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters as a job of Vertex AI's tuning gives them to a script."""
+    """Return hyperparameters in the form in which Vertex AI's tuning passes them to a script."""
     return [
         f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in hyperparameters.items()
@@ -155,21 +155,21 @@ def _tf_config(pools: Mapping[str, tuple[str, ...]], pool: str, host: str) -> di
 
 
 def _data(job: TrainingJob, host: str, places: VertexPaths) -> dict[str, str]:
-    told = {}
+    variables = {}
     formats = set()
     for channel in job.channels_of(host):
         kind = _DATA_OF.get(channel.name)
         if kind is not None and channel.name in places.data:
-            told[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
+            variables[f"AIP_{kind}_DATA_URI"] = places.data[channel.name]
             formats.add(_format(channel, places.data[channel.name]))
-    if not told:
+    if not variables:
         return {}
-    # There is one for all: tables are csv only where each of them is.
-    return {"AIP_DATA_FORMAT": "csv" if formats == {"csv"} else "jsonl", **told}
+    # There is one format for all: csv only where each channel is.
+    return {"AIP_DATA_FORMAT": "csv" if formats == {"csv"} else "jsonl", **variables}
 
 
 def _format(channel: Channel, place: str) -> str:
-    """Return how the service would export such data: tables as csv, all else as jsonl."""
+    """Return the format in which the service would export such data: csv for tables, else jsonl."""
     kind = (channel.content_type or "").partition(";")[0].strip()
     return "csv" if kind == "text/csv" or (not kind and place.endswith(".csv")) else "jsonl"
 
@@ -179,11 +179,11 @@ def _compact(value: Any) -> str:
 
 
 def vertex_paths(output: str, data: Mapping[str, str]) -> VertexPaths:
-    """Return the places of a script, with the project and the region that gcloud's variables name.
+    """Return the paths of a script, with project and region from gcloud's variables.
 
     Args:
-        output: The folder, or URL, below which it leaves what it makes.
-        data: Where channels are, by their names.
+        output: The folder or URL of the script's output.
+        data: The locations of channels, by name.
     """
     return VertexPaths(
         output=output,
@@ -197,16 +197,16 @@ _CLUSTER_SPEC = env.CLUSTER_SPEC.name
 
 
 def vertex_topology(variables: Mapping[str, str | None]) -> JobTopology | None:
-    """Return the hosts of a job on Vertex AI; None: this is no such job.
+    """Return the topology of a job on Vertex AI; None: this is no such job.
 
-    A host's group is the name of its worker pool; the head is that of the primary pool. Which
-    groups there are is not told: each pool has arguments of its own, which may name its group.
+    A host's group is the name of its worker pool; the head is the host of the primary pool. The
+    instance groups are unknown: each pool has its own arguments, which may name its group.
 
     Args:
-        variables: Those of `env.HOSTS_OF_THE_JOB`.
+        variables: The values of `env.HOST_LIST_VARIABLES`.
 
     Raises:
-        UsageError: CLUSTER_SPEC lacks something.
+        UsageError: CLUSTER_SPEC is incomplete.
     """
     spec = parse_json_value(_CLUSTER_SPEC, variables.get(_CLUSTER_SPEC))
     if spec is None:

@@ -21,28 +21,31 @@ from jobs import alive, descendants, eventually
 from small_disks import run_beside
 
 MIB = 2**20
-COUNT = 2000  # two shares of the fewest that there may be
-COPY = """
+FEWEST = 160  # of a share, in place of 1,000
+COUNT = 2 * FEWEST
+COPY = f"""
 import os, sys
 from pathlib import Path
 from headrace.core.errors import HeadraceError
-from headrace.data.channels.copy.cache_dir import CacheFolders
+from headrace.data.channels.copy import parallel_fetch
+from headrace.data.channels.copy.cache_dir import CacheDir
 from headrace.data.channels.listing import list_channel
-from headrace.data.channels.messages import Wanted
-from headrace.data.channels.copy.trees import Trees
+from headrace.data.channels.messages import ChannelRequest
+from headrace.data.channels.copy.trees import CacheTrees
 from headrace.data.storage import StorageConfig, declare_leaf
 
 declare_leaf()
+parallel_fetch._LEAST_OBJECTS = {FEWEST}
 config = StorageConfig()
-wanted = Wanted(name="train", url=sys.argv[1], folder=sys.argv[2])
+wanted = ChannelRequest(name="train", url=sys.argv[1], folder=sys.argv[2])
 listing = list_channel(wanted, config)
 print("listed", flush=True)
 sys.stdin.readline()
 try:
-    tree = Trees(CacheFolders(Path(wanted.folder)), None, config, processes=2)
+    tree = CacheTrees(CacheDir(Path(wanted.folder)), None, config, processes=2)
     print(tree.hold("train", listing).folder, flush=True)
 except HeadraceError as error:
-    print(f"{type(error).__name__}: {error}", flush=True)
+    print(f"{{type(error).__name__}}: {{error}}", flush=True)
 os._exit(0)
 """
 
@@ -118,7 +121,7 @@ def test_what_several_processes_fetch_is_the_channel(
     files = [file for file in Path(folder).rglob("*") if file.is_file()]
     found = {str(file.relative_to(folder)): file.read_bytes() for file in files}
     assert found == objects
-    assert f"{COUNT + 1:,} objects, 9.1 MiB, of {url}: copied in" in shown
+    assert f"{COUNT + 1} objects, 9.02 MiB, of {url}: copied in" in shown
     assert "were here already" not in shown
 
 
@@ -141,14 +144,14 @@ def test_a_process_that_is_killed_is_told_and_what_came_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     url = f"s3://{s3_server.bucket}/shared"
-    with slow_proxy(s3_server.endpoint, latency_ms=500) as proxy:
+    with slow_proxy(s3_server.endpoint, latency_ms=1500) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         with copying(url, tmp_path) as process:
             other = begun(process)
             eventually(lambda: list(tmp_path.glob("objects/*/*")), "an object")
             os.kill(other, signal.SIGKILL)
             told, _ = process.communicate()
-    assert "StorageError: A process that fetched 1,000 objects to" in told
+    assert f"StorageError: A process that fetched {FEWEST} objects to" in told
     assert "exit code -9" in told
     assert not list(tmp_path.glob("trees/*/complete"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.endpoint)
@@ -184,9 +187,7 @@ def test_a_disk_that_is_full_is_told_by_the_process_that_found_it_so(
         disk,
         "64k",
         share.to_json(),
-        "tree/0",
-        "tree/1",
-        "tree/2",
+        *(f"tree/{number}" for number in range(3)),
     )
     answer = ChannelsAnswer.from_json(ended.stdout.splitlines()[-1])
     assert answer.kind == "NoSpaceError", ended.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.channels.mount.mount_program import is_mounted
-from jobs import run
+from jobs_here import run_job
 from services.object_servers import GoogleHandler, ObjectServer, StoredObject, object_server
 
 pytestmark = pytest.mark.skipif(
@@ -43,12 +43,14 @@ def job(job: Path, cloud: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Path
     return job
 
 
-@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=1"]])
-@pytest.mark.parametrize("argument", ["/gcs/photos/train", "gs://photos/train"])
+@pytest.mark.parametrize(
+    ("ranks", "argument"),
+    [([], "/gcs/photos/train"), (["--nproc-per-node=1"], "gs://photos/train")],
+)
 def test_a_bucket_that_an_argument_names_is_a_folder(
     job: Path, ranks: list[str], argument: str
 ) -> None:
-    ended = run(job, *VERTEX, *ranks, "train.py", "--data", argument)
+    ended = run_job(job, *VERTEX, *ranks, "train.py", "--data", argument)
     assert f"read [('a.txt', 'a.txt'), ('b.txt', 'b.txt')] {job}\n" in ended.stdout, ended.stderr
     assert not Path("/gcs").exists()
     assert not is_mounted(job / "r" / "hosts" / "workerpool0-0" / "buckets" / "photos")
@@ -56,9 +58,9 @@ def test_a_bucket_that_an_argument_names_is_a_folder(
 
 def test_a_bucket_that_the_script_or_a_hyperparameter_names_is_a_folder(job: Path) -> None:
     (job / "train.py").write_text(SCRIPT.replace("sys.argv[-1]", "'/gcs/photos/train'"))
-    assert run(job, *VERTEX, "train.py").stdout.startswith("read [('a.txt'")
+    assert run_job(job, *VERTEX, "train.py").stdout.startswith("read [('a.txt'")
     (job / "train.py").write_text(SCRIPT.replace("sys.argv[-1]", "sys.argv[-1].split('=')[-1]"))
-    ended = run(job, *VERTEX, "--hyperparameter", "data=/gcs/photos/train", "train.py")
+    ended = run_job(job, *VERTEX, "--hyperparameter", "data=/gcs/photos/train", "train.py")
     assert ended.stdout.startswith("read [('a.txt'"), ended.stderr
 
 
@@ -68,14 +70,16 @@ def test_where_nothing_can_be_mounted_it_is_told(job: Path) -> None:
         (job / "bin" / name).symlink_to(shutil.which(name) or "")
     (job / "train.py").write_text("print('ran')\n")
     flags = [*VERTEX, "train.py", "/gcs/photos/train"]
-    ended = run(job, *flags, PATH=str(job / "bin"))
+    ended = run_job(job, *flags, PATH=str(job / "bin"))
     assert ended.stdout == "ran\n"
     assert "/gcs/photos is not there, as it would be on Vertex AI: this host has no" in ended.stderr
 
 
 def test_paths_of_other_folders_name_no_bucket(job: Path) -> None:
     (job / "train.py").write_text("print('ran')\n")
-    ended = run(job, *VERTEX, "train.py", "/data/gcs/photos", "my/gcs/photos", "/gcs", "/gcs/..")
+    ended = run_job(
+        job, *VERTEX, "train.py", "/data/gcs/photos", "my/gcs/photos", "/gcs", "/gcs/.."
+    )
     assert ended.stdout == "ran\n"
     assert "/gcs" not in ended.stderr
     assert not (job / "r" / "hosts" / "workerpool0-0" / "buckets").exists()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import tarfile
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,8 @@ from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.data.storage import open_store
 from headrace.jobs.sync.lease import Lease
 from headrace.platforms.sagemaker.folders import make_checkpoint_path
-from jobs import attempts_of, clean_environment, eventually, headrace, run, started
+from jobs import attempts_of, clean_environment, eventually, started
+from jobs_here import run_job, run_verb
 
 COUNTS = """
 import os, pathlib, sys
@@ -41,17 +40,6 @@ print("found", sorted(path.name for path in folder.iterdir()), flush=True)
 pathlib.Path("ready").touch()
 while not pathlib.Path("enough").exists():
     time.sleep(0.01)
-"""
-RANKS = """
-import os, pathlib, torch.distributed as dist
-dist.init_process_group("gloo")
-folder = pathlib.Path(os.environ.get("SM_CHANNEL", "/opt/ml/checkpoints"))
-print("rank", dist.get_rank(), "found", sorted(path.name for path in folder.iterdir()), flush=True)
-dist.barrier()
-(folder / f"of-rank-{dist.get_rank()}").write_text("state")
-model = pathlib.Path(os.environ["SM_MODEL_DIR"])
-(model / f"part-{dist.get_rank()}").write_text("weights")
-dist.destroy_process_group()
 """
 VERTEX = """
 import os, pathlib
@@ -86,7 +74,9 @@ def test_checkpoints_at_a_path_of_the_scripts_own_come_back_there(
     (tmp_path / "train.py").write_text(ELSEWHERE)
     flags = ("--contract", "sagemaker", "--checkpoint-local-path", place, *QUIET)
     for name, found in (("a", []), ("b", ["0.pt"])):
-        ended = run(tmp_path, *flags, "--name", name, "--checkpoint-uri", "kept", "train.py", place)
+        ended = run_job(
+            tmp_path, *flags, "--name", name, "--checkpoint-uri", "kept", "train.py", place
+        )
         assert ended.returncode == 0, ended.stderr
         assert f"found {found} {found}\n" in ended.stdout
     assert below or not any((tmp_path / "mine").iterdir())  # it is the job's alone
@@ -96,7 +86,7 @@ def test_a_path_for_checkpoints_that_would_hide_something_is_refused(tmp_path: P
     (tmp_path / "train.py").write_text("")
     (tmp_path / "mine").write_text("")
     for place in (tmp_path, tmp_path / "mine"):
-        ended = run(tmp_path, "--contract", "sagemaker", "--checkpoint-local-path", str(place),
+        ended = run_job(tmp_path, "--contract", "sagemaker", "--checkpoint-local-path", str(place),
                     *QUIET, "train.py")  # fmt: skip
         assert ended.returncode == 2
         assert "there is something already, which the script would not see" in ended.stderr
@@ -110,7 +100,7 @@ def test_a_path_for_checkpoints_needs_a_view_of_files_of_ones_own(tmp_path: Path
 def test_a_run_goes_on_from_its_url_where_its_folder_is_lost(tmp_path: Path, s3_url: str) -> None:
     (tmp_path / "train.py").write_text(COUNTS)
     for name, code in (("a", 0), ("b", 3), ("c", 0)):
-        ended = run(tmp_path, "--name", name, *QUIET, "--checkpoint-uri", s3_url, "train.py",
+        ended = run_job(tmp_path, "--name", name, *QUIET, "--checkpoint-uri", s3_url, "train.py",
                     str(code))  # fmt: skip
         assert ended.returncode == code, ended.stderr
         assert ended.stdout == {"a": "from 0\n", "b": "from 3\n", "c": "from 6\n"}[name]
@@ -126,7 +116,7 @@ def test_a_script_that_is_asked_to_stop_saves_and_that_is_kept(tmp_path: Path, s
         job.send_signal(signal.SIGTERM)
         assert job.wait(timeout=100) == 0
     (tmp_path / "enough").touch()
-    ended = run(tmp_path, "--name", "b", *flags[2:], "train.py")
+    ended = run_job(tmp_path, "--name", "b", *flags[2:], "train.py")
     assert ended.stdout == "found ['last.pt']\n", ended.stderr
 
 
@@ -134,40 +124,14 @@ def test_ranks_under_torchrun_are_asked_to_stop_and_what_they_save_is_kept(
     tmp_path: Path, s3_url: str
 ) -> None:
     (tmp_path / "train.py").write_text(SAVES_WHEN_ASKED)
-    flags = [*QUIET, "--checkpoint-uri", s3_url, "--nproc-per-node", "1"]
-    with started(tmp_path, "--name", "a", *flags, "train.py") as job:
+    flags = [*QUIET, "--checkpoint-uri", s3_url]
+    with started(tmp_path, "--name", "a", *flags, "--nproc-per-node", "1", "train.py") as job:
         eventually((tmp_path / "ready").exists, "the script runs")
         job.send_signal(signal.SIGTERM)
         assert job.wait(timeout=100) == 128 + signal.SIGTERM
     (tmp_path / "enough").touch()
-    ended = run(tmp_path, "--name", "b", *flags, "train.py")
+    ended = run_job(tmp_path, "--name", "b", *flags, "train.py")
     assert "found ['last.pt']\n" in ended.stdout, ended.stderr
-
-
-@pytest.mark.parametrize("engine", ["local", "ray"])
-def test_every_host_finds_the_files_of_all_and_their_models_are_one(
-    tmp_path: Path, s3_url: str, engine: str
-) -> None:
-    if Path("/opt/ml").exists():
-        pytest.skip("this machine has an /opt/ml")
-    (tmp_path / "train.py").write_text(RANKS)
-    flags = [
-        "--engine", engine, "--contract", "sagemaker", "--distribution", "torch_distributed",
-        "--group", "gpu=2", *QUIET, "--checkpoint-uri", f"{s3_url}/kept",
-        "--output-path", f"{s3_url}/out",
-    ]  # fmt: skip
-    for name, files in (("a", []), ("b", ["of-rank-0", "of-rank-1"])):
-        ended = run(tmp_path, "--name", name, *flags, "train.py")
-        assert ended.returncode == 0, ended.stderr
-        for rank in (0, 1):
-            assert f"rank {rank} found {files}\n" in ended.stdout
-    store = open_store(f"{s3_url}/out")
-    with tarfile.open(fileobj=BytesIO(bytes(store.get("b/output/model.tar.gz")))) as archive:
-        assert archive.getnames() == ["part-0", "part-1"]
-        assert {member.mtime for member in archive} == {0}
-    first, second = (bytes(store.get(f"{name}/output/model.tar.gz")) for name in "ab")
-    assert first == second
-    assert not list(store.list("headrace-lease"))
 
 
 def test_vertex_folders_are_uploaded_and_its_checkpoints_come_back(
@@ -177,7 +141,7 @@ def test_vertex_folders_are_uploaded_and_its_checkpoints_come_back(
     flags = ["--contract", "vertex", *QUIET, "--output-path", f"{s3_url}/out"]
     flags += ["--checkpoint-uri", f"{s3_url}/kept"]
     for name, files in (("a", []), ("b", ["1.pt"])):
-        ended = run(tmp_path, "--name", name, *flags, "train.py")
+        ended = run_job(tmp_path, "--name", name, *flags, "train.py")
         assert ended.stdout == f"found {files}\n", ended.stderr
     names = {info.path for info in open_store(f"{s3_url}/out").list()}
     assert names == {"model/model.pth", "logs/events", "checkpoints/1.pt"}
@@ -190,15 +154,15 @@ def test_two_jobs_that_write_one_output_path_are_refused_at_the_start(
     flags = ["--contract", "sagemaker", *QUIET, "--output-path", s3_url, "train.py"]
     with started(tmp_path, "--name", "a", *flags) as job:
         eventually((tmp_path / "ready").exists, "the script runs")
-        refused = run(tmp_path, "--name", "b", *flags)
+        refused = run_job(tmp_path, "--name", "b", *flags)
         assert refused.returncode == 2
         assert "job a (process " in refused.stderr
         assert "Give this job a path of its own" in refused.stderr
-        channel = run(tmp_path, "--name", "c", f"--channel=train={s3_url}/none", *flags)
+        channel = run_job(tmp_path, "--name", "c", f"--channel=train={s3_url}/none", *flags)
         assert "Give this job a path of its own" in channel.stderr  # before what would be copied
         (tmp_path / "enough").touch()
         assert job.wait(timeout=100) == 0
-    assert run(tmp_path, "--name", "b", *flags).returncode == 0
+    assert run_job(tmp_path, "--name", "b", *flags).returncode == 0
 
 
 def test_a_lease_whose_process_has_ended_is_taken_over(s3_url: str) -> None:
@@ -238,7 +202,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, s3_url
         (["--checkpoint-uri", f"s3://no-such-{Path(s3_url).name}/x"], "cannot be written to"),
         (["--output-path", s3_url], "no contract tells the script"),
     ):  # fmt: skip
-        ended = run(tmp_path, "--run-dir", "r", *QUIET, *flags, "train.py")
+        ended = run_job(tmp_path, "--run-dir", "r", *QUIET, *flags, "train.py")
         assert (ended.returncode, ended.stdout) == (2, ""), (flags, ended.stderr)
         assert told in ended.stderr, (flags, ended.stderr)
 
@@ -248,12 +212,9 @@ def test_resume_starts_the_last_command_again_from_where_it_was_typed(
 ) -> None:
     (tmp_path / "train.py").write_text(COUNTS)
     (tmp_path / "elsewhere").mkdir()
-    run(tmp_path, "--name", "a", *QUIET, "--checkpoint-uri", s3_url, "train.py")
-    again = subprocess.run(
-        headrace("resume", "a", "--runs-dir", str(tmp_path / "runs")),
-        cwd=tmp_path / "elsewhere", env=clean_environment(), capture_output=True, text=True,
-        timeout=100, check=False,
-    )  # fmt: skip
+    run_job(tmp_path, "--name", "a", *QUIET, "--checkpoint-uri", s3_url, "train.py")
+    runs = str(tmp_path / "runs")
+    again = run_verb(tmp_path / "elsewhere", "resume", "a", "--runs-dir", runs)
     assert (again.returncode, again.stdout) == (0, "from 3\n"), again.stderr
     first, second = attempts_of(tmp_path / "runs" / "a")
     assert first["command"] == second["command"]
@@ -262,18 +223,12 @@ def test_resume_starts_the_last_command_again_from_where_it_was_typed(
 
 def test_resume_refuses_a_command_whose_secret_was_not_written_down(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    run(tmp_path, "--name", "a", *QUIET, "train.py", "--api-key", "s3cr3t")
-    run(tmp_path, "--name", "b", *QUIET, "train.py", "https://host/x?signature=s3cr3t")
+    run_job(tmp_path, "--name", "a", *QUIET, "train.py", "--api-key", "s3cr3t")
+    run_job(tmp_path, "--name", "b", *QUIET, "train.py", "https://host/x?signature=s3cr3t")
     for name in ("a", "b"):
-        refused = subprocess.run(
-            headrace("resume", name), cwd=tmp_path, env=clean_environment(), capture_output=True,
-            text=True, timeout=100, check=False,
-        )  # fmt: skip
+        refused = run_verb(tmp_path, "resume", name)
         assert refused.returncode == 2
         assert "held a secret, which was not written down" in refused.stderr
         assert "s3cr3t" not in refused.stderr
-    missing = subprocess.run(
-        headrace("resume", "aa"), cwd=tmp_path, env=clean_environment(), capture_output=True,
-        text=True, timeout=100, check=False,
-    )  # fmt: skip
+    missing = run_verb(tmp_path, "resume", "aa")
     assert "Did you mean a?" in missing.stderr

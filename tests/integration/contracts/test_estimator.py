@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -24,16 +23,8 @@ from headrace.sagemaker import (
     TrainingInput,
     rule_configs,
 )
-from jobs import (
-    alive,
-    attempts_of,
-    clean_environment,
-    descendants,
-    eventually,
-    headrace,
-    pids_in,
-    run,
-)
+from jobs import alive, attempts_of, clean_environment, descendants, eventually, pids_in, run
+from jobs_here import run_job, run_verb
 
 TOLD = """
 import argparse, os
@@ -45,6 +36,8 @@ args = parser.parse_args()
 print("told", args.batch_size, os.listdir(args.train), os.environ["LEVEL"], flush=True)
 for step in range(3):
     print(f"epoch 0 step {step} loss={1 / (step + 1)}", flush=True)
+for step in (10, 20):
+    print(f"at {step} lr {step / 10}", end="\\r", flush=True)
 """
 WAITS = """
 import os, pathlib, signal, sys
@@ -56,6 +49,11 @@ while True:
     signal.pause()
 """
 TORCH = {"torch_distributed": {"enabled": True}}
+# The script is told no more than torchrun tells, and nothing is recorded.
+PLAIN: dict[str, Any] = {
+    "contract": "torchrun",
+    "profiler_config": ProfilerConfig(disable_profiler=True),
+}
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def waiting(job: Path, **more: Any) -> Estimator:
-    return Estimator("waits.py", environment={"HERE": str(job)}, **more)
+    return Estimator("waits.py", environment={"HERE": str(job)}, **{**PLAIN, **more})
 
 
 def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
@@ -82,8 +80,12 @@ def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
         "told.py", hyperparameters={"batch-size": 16}, dependencies=["lib/beside.py"],
         environment={"LEVEL": "3", "API_TOKEN": "hush"}, role="arn:aws:iam::1:role/x",
         framework_version="1.0", sagemaker_session=object(), base_job_name="mine",
-        metric_definitions=[{"Name": "loss", "Regex": r"loss=([0-9.]+)"}],
-        profiler_config=ProfilerConfig(system_monitor_interval_millis=250),
+        metric_definitions=[
+            {"Name": "loss", "Regex": r"loss=([0-9.]+)"},
+            {"Name": "lr", "Regex": r"at (?P<step>\d+) lr ([0-9.]+)"},
+        ],
+        profiler_config=ProfilerConfig(system_monitor_interval_millis=250), max_run="1h",
+        tags=[{"Key": "team", "Value": "vision"}],
     )  # fmt: skip
     est.fit({"train": "images"})
     said = capsys.readouterr()
@@ -99,44 +101,45 @@ def test_a_job_is_told_what_was_asked_for_and_the_run_keeps_it(
     assert asked["inputs"] == {"train": "images"}
     assert asked["sagemaker_session"] == "<object>"
     assert "hush" not in (run.path / "run.json").read_text()
+    assert (asked["max_run"], asked["tags"][0]["Value"]) == ("1h", "vision")
     metrics = run.open().metrics
-    assert list(metrics["value"]) == [1.0, 0.5, pytest.approx(1 / 3)]
-    assert list(metrics["step"]) == [0, 1, 2]
-    assert set(metrics["source"]) == {"rank-0"}
     assert open_run(run.path).metrics.equals(metrics)
-
-
-def test_a_step_that_ranks_print_is_the_metrics_step(job: Path) -> None:
-    (job / "train.py").write_text(
-        "for step in (10, 20):\n    print(f'step {step} loss {step / 10}', end='\\r')\n"
-    )
-    est = Estimator(
-        "train.py",
-        metric_definitions=[{"Name": "loss", "Regex": r"step (?P<step>\d+) loss ([0-9.]+)"}],
-    )
-    est.fit(logs=False)
-    assert est.latest_run is not None
-    metrics = est.latest_run.open().metrics
-    assert [*zip(metrics["step"], metrics["value"], strict=True)] == [(10, 1.0), (20, 2.0)]
+    assert set(metrics["source"]) == {"rank-0"}
+    loss, lr = (metrics[metrics["name"] == name] for name in ("loss", "lr"))
+    assert list(loss["value"]) == [1.0, 0.5, pytest.approx(1 / 3)]
+    assert list(loss["step"]) == [0, 1, 2]
+    assert [*zip(lr["step"], lr["value"], strict=True)] == [(10, 1.0), (20, 2.0)]
 
 
 def test_a_job_that_fails_raises_with_its_last_words(job: Path) -> None:
     (job / "fails.py").write_text("raise ValueError('no labels')\n")
-    for more in ({}, {"distribution": TORCH}, {"instance_count": 2}):
+    for more in (PLAIN, {"instance_count": 2}):
         est = Estimator("fails.py", **more)
-        with pytest.raises(LaunchError, match=r"(?s)failed with exit code 1.*no labels") as told:
+        with pytest.raises(LaunchError, match=r"(?s)failed with exit code 1.*no labels") as raised:
             est.fit(logs=False)
-        assert "launcher.log" in str(told.value)
+        assert "launcher.log" in str(raised.value)
         assert est.latest_run is not None
         assert (est.latest_run.state, est.latest_run.exit_code) == ("Failed", 1)
+        if more is PLAIN:
+            assert run_verb(job, "resume", str(est.latest_run.path)).returncode == 1
+            first, resumed = attempts_of(est.latest_run.path)
+            assert resumed["asked"] == first["asked"]
 
 
 def test_what_cannot_run_is_refused_and_leaves_no_run(job: Path) -> None:
     for est, inputs, said in [
-        (Estimator("tolds.py"), None, r"There is no script tolds.py .* Did you mean told.py\?"),
+        (
+            Estimator("tolds.py", **PLAIN),
+            None,
+            r"There is no script tolds.py .* Did you mean told.py\?",
+        ),
         (Estimator("told.py"), {"train": "imagse"}, "there is no .*/imagse"),
         (Estimator("told.py", contract="sagemeker"), None, r"Did you mean sagemaker\?"),
-        (Estimator("told.py", dependencies=["libs"]), None, "--dependency libs: there is no such"),
+        (
+            Estimator("told.py", dependencies=["libs"], **PLAIN),
+            None,
+            "--dependency libs: there is no such",
+        ),
     ]:
         with pytest.raises(UsageError, match=said):
             est.fit(inputs, logs=False)
@@ -144,24 +147,17 @@ def test_what_cannot_run_is_refused_and_leaves_no_run(job: Path) -> None:
     assert left == []
 
 
-def test_a_job_of_a_name_that_runs_is_not_started_twice(job: Path) -> None:
-    est = waiting(job)
-    est.fit(wait=False, job_name="base")
-    pids_in(job, 1)
-    with pytest.raises(UsageError, match=r"base is running since .*, led by process \d+ on .*Wait"):
-        waiting(job).fit(job_name="base")
-    est.stop()
-    assert est.latest_run is not None
-    assert est.latest_run.state == "Stopped"
-
-
 @pytest.mark.parametrize("distribution", [{}, TORCH])
-def test_stop_ends_all_of_a_job_that_nobody_waits_for(job: Path, distribution: Any) -> None:
+def test_a_job_that_nobody_waits_for_is_not_started_twice_and_stop_ends_all_of_it(
+    job: Path, distribution: Any
+) -> None:
     est = waiting(job, distribution=distribution)
-    est.fit(wait=False)
+    est.fit(wait=False, job_name="base")
     run = est.latest_run
     assert run is not None
     (pid,) = pids_in(job, 1)
+    with pytest.raises(UsageError, match=r"base is running since .*, led by process \d+ on .*Wait"):
+        waiting(job).fit(job_name="base")
     assert run.state == "InProgress"
     assert run.exit_code is None
     assert run.process is not None
@@ -192,7 +188,7 @@ def test_a_job_goes_on_when_who_started_it_ends_and_another_process_attaches(
 ) -> None:
     code = (
         "from headrace import Estimator\n"
-        f"est = Estimator('waits.py', environment={{'HERE': {str(job)!r}}})\n"
+        f"est = Estimator('waits.py', contract='torchrun', environment={{'HERE': {str(job)!r}}})\n"
         "est.fit(wait=False, job_name='goes-on')\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=job, env=clean_environment(), check=True)
@@ -221,7 +217,8 @@ def test_a_job_goes_on_when_who_started_it_ends_and_another_process_attaches(
 def test_a_job_that_is_waited_for_ends_with_who_waits(job: Path) -> None:
     code = (
         "from headrace import Estimator\n"
-        f"Estimator('waits.py', environment={{'HERE': {str(job)!r}}}).fit(job_name='tied')\n"
+        f"est = Estimator('waits.py', contract='torchrun', environment={{'HERE': {str(job)!r}}})\n"
+        "est.fit(job_name='tied')\n"
     )
     notebook = subprocess.Popen([sys.executable, "-c", code], cwd=job, env=clean_environment())
     (pid,) = pids_in(job, 1)
@@ -236,7 +233,8 @@ def test_a_job_that_is_waited_for_ends_with_who_waits(job: Path) -> None:
 def test_ctrl_c_while_waiting_stops_the_job(job: Path) -> None:
     code = (
         "from headrace import Estimator\n"
-        f"Estimator('waits.py', environment={{'HERE': {str(job)!r}}}).fit(job_name='asked')\n"
+        f"est = Estimator('waits.py', contract='torchrun', environment={{'HERE': {str(job)!r}}})\n"
+        "est.fit(job_name='asked')\n"
     )
     notebook = subprocess.Popen([sys.executable, "-c", code], cwd=job, env=clean_environment())
     (pid,) = pids_in(job, 1)
@@ -248,19 +246,34 @@ def test_ctrl_c_while_waiting_stops_the_job(job: Path) -> None:
     assert (est.latest_run.state, est.latest_run.exit_code) == ("Stopped", 143)
 
 
-def test_a_run_of_the_command_line_is_attached_to(
+def test_runs_of_the_command_line_are_attached_to_also_by_an_estimator_itself(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (job / "ranks.py").write_text("import os\nprint('rank', os.environ['RANK'], flush=True)\n")
-    run(job, "--name", "typed", "--nproc-per-node", "2", "ranks.py")
+    (job / "none").mkdir()
+    run(job, "--name", "typed", "--profile", "off", "--nproc-per-node", "2", "ranks.py")
     est = Estimator.attach("typed")
     assert est.latest_run is not None
     assert (est.latest_run.state, est.latest_run.exit_code) == ("Completed", 0)
     est.wait()
     est.logs()
+    own = Estimator("told.py", hyperparameters={"batch-size": 16, "password": "hush"})
+    assert own.attach("typed") is own
+    own.logs()
     said = capsys.readouterr().out
-    assert "[rank-0] rank 0\n" in said
-    assert "[rank-1] rank 1\n" in said
+    for rank in (0, 1):
+        assert said.count(f"[rank-{rank}] rank {rank}\n") == 2
+    text = own.dry_run({"train": "images"})  # its own job stays
+    assert "1 object, 9 B; File: nothing to move" in text
+    assert "arguments     --batch-size 16" in text
+    assert "SM_CHANNEL_TRAIN=/opt/ml/input/data/train" in text
+    assert "hush" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert [path.name for path in (job / "runs").iterdir()] == ["typed"]
+    with pytest.raises(UsageError, match="there is nothing"):
+        own.dry_run({"train": "none"})
+    with pytest.raises(UsageError, match=r"Did you mean|There is no run|no run"):
+        own.attach("typo")
 
 
 def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
@@ -274,7 +287,7 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     group = InstanceGroup("gpu", "ml.g5.xlarge", 1)
     est = Estimator(
         "ends.py", source_dir="code", hyperparameters={"a": 1, "b": "2"}, instance_groups=[group],
-        distribution={**TORCH, "instance_groups": [group]}, environment={"LEVEL": "3"},
+        environment={"LEVEL": "3"},
         cache_dir=FileSystemInput("fs-1", "EFS", "cache", "rw"), sagemaker_session=object(),
         profiler_config=ProfilerConfig(framework_profile_params=FrameworkProfile(start_step=5)),
         rules=[ProfilerRule.sagemaker(rule_configs.StepOutlier())], max_restarts=1,
@@ -292,22 +305,6 @@ def test_an_estimator_of_a_run_starts_the_same_job_from_any_folder(
     assert told["asked"] == retold["asked"]
     assert told["command"][3:] == retold["command"][3:]
     assert told["folder"] == retold["folder"] == str(job)
-    subprocess.run(headrace("resume", str(first.path)), env=clean_environment(), check=True)
-    _, resumed = attempts_of(first.path)
-    assert resumed["asked"] == told["asked"]
-    assert Estimator.attach(first.path).dry_run() == again.dry_run()
-
-
-def test_an_estimator_takes_up_a_run_itself(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (job / "says.py").write_text("print('said')\n")
-    run(job, "--name", "typed", "says.py")
-    est = Estimator("told.py", hyperparameters={"batch-size": 16})
-    assert est.attach("typed") is est
-    est.logs()
-    assert "said\n" in capsys.readouterr().out
-    assert "--batch-size 16" in est.dry_run({"train": "images"})  # its own job stays
-    with pytest.raises(UsageError, match=r"Did you mean|There is no run|no run"):
-        est.attach("typo")
 
 
 @pytest.mark.parametrize(
@@ -325,7 +322,7 @@ def test_a_job_that_is_not_written_down_whole_is_not_started_again(
     (job / "ends.py").write_text("")
     (job / "job.yaml").write_text("entry_point: ends.py\n")
     (job / "secret.yaml").write_text("entry_point: ends.py\nenvironment: {HF_TOKEN: hush}\n")
-    ended = run(job, "--run-dir", "r", *more)
+    ended = run_job(job, "--run-dir", "r", *more)
     assert ended.returncode == 0, ended.stderr
     est = Estimator.attach("r")
     for start in (est.fit, est.dry_run):
@@ -333,23 +330,7 @@ def test_a_job_that_is_not_written_down_whole_is_not_started_again(
             start()
 
 
-def test_a_type_with_devices_starts_as_many_ranks_on_a_cluster_of_ray(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (job / "ranks.py").write_text(
-        "import os\n"
-        "print('rank', os.environ['RANK'], os.environ['SM_CURRENT_INSTANCE_TYPE'], flush=True)\n"
-    )
-    est = Estimator("ranks.py", engine="ray", instance_type="g2-standard-24", distribution=TORCH)
-    est.fit()
-    said = capsys.readouterr().out
-    for rank in range(2):
-        assert f"[gpu/gpu-0:{rank}] rank {rank} g2-standard-24\n" in said
-
-
-@pytest.mark.parametrize(
-    "asked", [{}, {"distribution": TORCH}, {"instance_count": 2, "distribution": TORCH}]
-)
+@pytest.mark.parametrize("asked", [{}, {"instance_count": 2, "contract": "sagemaker"}])
 def test_a_job_that_takes_too_long_is_stopped_and_says_so(
     job: Path, asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -367,36 +348,8 @@ def test_a_job_that_takes_too_long_is_stopped_and_says_so(
         assert not alive(int(file.read_text()))
 
 
-def test_a_variable_that_contradicts_the_contract_is_refused(job: Path) -> None:
-    est = Estimator("told.py", environment={"SM_NUM_GPUS": "77"})
-    with pytest.raises(UsageError, match="the contract says SM_NUM_GPUS="):
-        est.fit(logs=False)
-
-
 def test_two_dependencies_of_one_name_are_refused(job: Path) -> None:
     (job / "beside.py").write_text("")
-    est = Estimator("told.py", dependencies=["lib/beside.py", "beside.py"])
+    est = Estimator("told.py", dependencies=["lib/beside.py", "beside.py"], **PLAIN)
     with pytest.raises(UsageError, match="have one name"):
         est.fit(logs=False)
-
-
-def test_a_dry_run_starts_nothing(job: Path) -> None:
-    est = Estimator("told.py", hyperparameters={"batch-size": 16, "password": "hush"})
-    text = est.dry_run({"train": "images"})
-    assert "1 object, 9 B; File: nothing to move" in text
-    assert "arguments     --batch-size 16" in text
-    assert "SM_CHANNEL_TRAIN=/opt/ml/input/data/train" in text
-    assert "hush" not in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert not (job / "runs").exists()
-    (job / "none").mkdir()
-    with pytest.raises(UsageError, match="there is nothing"):
-        est.dry_run({"train": "none"})
-
-
-def test_what_is_asked_is_kept_as_json(job: Path) -> None:
-    (job / "ends.py").write_text("")
-    est = Estimator("ends.py", max_run="1h", tags=[{"Key": "team", "Value": "vision"}])
-    est.fit(logs=False, job_name="kept")
-    told = json.loads((job / "runs" / "kept" / "run.json").read_text())["attempts"][0]["asked"]
-    assert (told["max_run"], told["tags"][0]["Value"]) == ("1h", "vision")

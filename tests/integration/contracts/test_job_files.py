@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.data.storage import open_store
-from jobs import attempts_of, run
+from jobs import attempts_of
+from jobs_here import run_job
 
 TRAIN = """
 import os, sys
@@ -57,7 +58,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_a_job_of_a_toml_file(job: Path) -> None:
-    ended = run(job, "job.toml", "--lr", "2")
+    ended = run_job(job, "job.toml", "--lr", "2")
     assert ended.returncode == 0, ended.stderr
     told = ["--batch-size", "16", "--name", "12", "--lr", "2"]
     assert f"{told} 3 ml.g5.xlarge\n" in ended.stdout
@@ -67,7 +68,7 @@ def test_a_job_of_a_toml_file(job: Path) -> None:
 
 
 def test_a_job_of_a_yaml_file_and_flags_before_it(job: Path) -> None:
-    ended = run(job, "--name", "mine", "--hyperparameter", "epochs=2", "job.yaml")
+    ended = run_job(job, "--name", "mine", "--hyperparameter", "epochs=2", "job.yaml")
     assert ended.returncode == 0, ended.stderr
     assert "['--epochs', '2'] 3 local" in ended.stdout
     assert (job / "runs" / "mine" / "run.json").exists()
@@ -82,7 +83,7 @@ def test_one_key_of_a_job_file_puts_its_channels_into_a_cache(job: Path, s3_url:
         f"entry_point: lists.py\ninputs: {{train: {s3_url}/train}}\ninput_mode: Cache\n"
         "cache_dir: fsx\ncache_limit: 1GB\n"
     )
-    ended = run(job, "cached.yaml")
+    ended = run_job(job, "cached.yaml")
     assert ended.returncode == 0, ended.stderr
     assert "['a.bin']\n" in ended.stdout
     assert any(file.read_bytes() == b"a picture" for file in (job / "fsx").rglob("*")
@@ -129,7 +130,7 @@ def test_wrong_keys_and_values_are_refused_with_the_file(
     job: Path, name: str, text: str, said: str
 ) -> None:
     (job / name).write_text(text)
-    ended = run(job, name)
+    ended = run_job(job, name)
     assert ended.returncode == 2
     assert f"headrace: {name}" in ended.stderr
     assert said in ended.stderr
@@ -137,10 +138,10 @@ def test_wrong_keys_and_values_are_refused_with_the_file(
 
 
 def test_a_job_file_that_is_not_there_or_stands_behind_flags_of_torchruns(job: Path) -> None:
-    ended = run(job, "jobs.toml")
+    ended = run_job(job, "jobs.toml")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "There is no job file jobs.toml in" in ended.stderr
-    ended = run(job, "--nproc-per-node", "2", "job.toml")
+    ended = run_job(job, "--nproc-per-node", "2", "job.toml")
     assert ended.returncode == 2
     assert "job.toml is a job file, and flags of torchrun's stand before it" in ended.stderr
 
@@ -148,16 +149,16 @@ def test_a_job_file_that_is_not_there_or_stands_behind_flags_of_torchruns(job: P
 def test_behind_a_job_file_a_dry_run_is_ours_and_what_could_be_anybodys_is_refused(
     job: Path,
 ) -> None:
-    ended = run(job, "job.yaml", "--lr", "2", "--dry-run")
+    ended = run_job(job, "job.yaml", "--lr", "2", "--dry-run")
     assert ended.returncode == 0, ended.stderr
     assert "--lr 2\n" in ended.stdout
     assert f"  SM_DLC_TORCH_VERSION={metadata.version('torch')}\n" in ended.stdout
     assert not (job / "runs").exists()
-    ended = run(job, "job.yaml", "--name=mine")
+    ended = run_job(job, "job.yaml", "--name=mine")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "headrace run --name ... job.yaml" in ended.stderr
     assert "headrace run job.yaml -- --name ..." in ended.stderr
-    ended = run(job, "job.yaml", "--lr", "2", "--", "--name", "mine", "--dry-run")
+    ended = run_job(job, "job.yaml", "--lr", "2", "--", "--name", "mine", "--dry-run")
     assert ended.returncode == 0, ended.stderr
     assert "['--lr', '2', '--name', 'mine', '--dry-run'] 3 local" in ended.stdout
 
@@ -176,7 +177,7 @@ def test_a_dry_run_of_each_way_to_start(job: Path) -> None:
             "2: 1 on each of the 2 hosts of a",
         ),
     ]:
-        ended = run(job, "--dry-run", *argv)
+        ended = run_job(job, "--dry-run", *argv)
         assert ended.returncode == 0, ended.stderr
         assert f"ranks         {ranks}\n" in ended.stdout
         assert max(map(len, ended.stdout.splitlines())) <= 80
@@ -188,7 +189,7 @@ def test_a_dry_run_counts_what_is_to_move(job: Path, s3_url: str) -> None:
     for number in range(3):
         store.put(f"train/{number}.bin", bytes(1000))
     channel = f'x={{"uri": "{s3_url}/train", "groups": ["a"]}}'
-    ended = run(
+    ended = run_job(
         job, "--dry-run", "--group", "a=2", "--group", "b=1", "--contract", "sagemaker",
         "--channel", f"train={s3_url}/train", "--channel", f"one={s3_url}/train/0.bin",
         "--channel", channel, "code/train.py",
@@ -197,7 +198,7 @@ def test_a_dry_run_counts_what_is_to_move(job: Path, s3_url: str) -> None:
     assert "3 objects, 2.93 KiB; File: 2.93 KiB to move to each of 3 hosts" in ended.stdout
     assert "1 object, 1000 B; File: 1000 B to move to each of 3 hosts" in ended.stdout
     assert "2.93 KiB to move to each of 2 hosts" in ended.stdout
-    ended = run(
+    ended = run_job(
         job, "--dry-run", "--contract", "sagemaker", "--channel", f"t={s3_url}/trian",
         "code/train.py",
     )  # fmt: skip
@@ -207,7 +208,7 @@ def test_a_dry_run_counts_what_is_to_move(job: Path, s3_url: str) -> None:
 
 def test_metrics_that_no_rank_prints_are_told(job: Path) -> None:
     (job / "prints.py").write_text("print('loss=none')\n")
-    ended = run(
+    ended = run_job(
         job, "--metric", "loss=loss=(\\w+)", "--metric", "lr=lr=([0-9.]+)", "--name", "a",
         "prints.py",
     )  # fmt: skip
@@ -232,8 +233,8 @@ def test_metrics_that_no_rank_prints_are_told(job: Path) -> None:
 def test_flags_that_cannot_be_are_refused_in_both_ways_to_start(
     job: Path, flags: list[str], said: str
 ) -> None:
-    for more in ([], ["--nproc-per-node=1"]):
-        ended = run(job, *flags, *more, "code/train.py")
+    for more in ([], ["--nproc-per-node=1", "--dry-run"]):
+        ended = run_job(job, *flags, *more, "code/train.py")
         assert ended.returncode == 2
         assert said in ended.stderr
     assert not (job / "runs").exists()
@@ -241,7 +242,7 @@ def test_flags_that_cannot_be_are_refused_in_both_ways_to_start(
 
 def test_a_variable_set_here_reaches_ranks_on_every_host_and_no_record(job: Path) -> None:
     (job / "prints.py").write_text("import os\nprint('told', os.environ['MY_KEY'], flush=True)\n")
-    ended = run(
+    ended = run_job(
         job, "--environment", "MY_KEY", "--environment", "API_TOKEN=hush", "--group", "a=2",
         "--contract", "sagemaker", "--name", "a", "prints.py", MY_KEY="there",
     )  # fmt: skip

@@ -7,53 +7,65 @@ from pathlib import Path
 
 import pytest
 
+from jobs_here import run_job
 from network_hosts import network_hosts, why_not
 
 WHY_NOT = why_not()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 
 RANKS = """
-import os, pathlib, torch.distributed as dist
-dist.init_process_group("gloo")
+import os, pathlib, sys, time
+rank, shared = os.environ["RANK"], pathlib.Path(sys.argv[1])
 folder = pathlib.Path("/opt/ml/checkpoints")
-print("rank", dist.get_rank(), "found", sorted(path.name for path in folder.iterdir()), flush=True)
-dist.barrier()
-(folder / f"of-rank-{dist.get_rank()}").write_text("state")
-model = pathlib.Path(os.environ["SM_MODEL_DIR"])
-(model / f"part-{dist.get_rank()}").write_text("weights")
-dist.barrier()
-dist.destroy_process_group()
+print("rank", rank, "found", sorted(path.name for path in folder.iterdir()), flush=True)
+(shared / rank).touch()
+while len(list(shared.iterdir())) < 2:  # before both have looked, none writes
+    time.sleep(0.01)
+(folder / f"of-rank-{rank}").write_text(shared.name)
+(pathlib.Path(os.environ["SM_MODEL_DIR"]) / f"part-{rank}").write_text("weights")
 """
 
 
 def test_a_host_elsewhere_keeps_its_own_and_finds_those_of_all(tmp_path: Path) -> None:
+    """What a job on emulated hosts has saved: one on hosts with addresses of their own finds it."""
     if Path("/opt/ml").exists():
         pytest.skip("this machine has an /opt/ml")
     (tmp_path / "train.py").write_text(RANKS)
     token = tmp_path / "token"
     token.write_text("a-token-that-somebody-made\n")
-    runs = tmp_path / "runs"
-    runs.mkdir()
+    for folder in ("runs", "first", "second"):
+        (tmp_path / folder).mkdir()
+    out, saved, runs = tmp_path / "out", tmp_path / "saved", tmp_path / "runs"
+    flags = ["--contract", "sagemaker", "--distribution", "torch_distributed", "--profile", "off"]
+    flags += ["--checkpoint-uri", str(saved), "--output-path", str(out)]
+    first = [*flags, "--name", "a", "--group", "gpu=2"]
+    ended = run_job(tmp_path, *first, "train.py", str(tmp_path / "first"))
+    assert ended.returncode == 0, ended.stderr
+    joins = ["cluster", "join", "--group", "gpu", "--group", "gpu=2:cpus=1"]
+    joins += ["--token-file", str(token), *flags, "--name", "b"]
     with network_hosts(["one", "two"]) as (head, other):
-        for name, files in (("a", []), ("b", ["of-rank-0", "of-rank-1"])):
-            jobs = [
-                host.start(
-                    tmp_path, "cluster", "join", "--head", head.address, "--group", "gpu",
-                    "--group", "gpu=2:cpus=1", "--token-file", str(token), "--name", name,
-                    "--contract", "sagemaker", "--distribution", "torch_distributed",
-                    "--profile", "off", "--checkpoint-uri", str(tmp_path / "kept"),
-                    "--output-path", str(tmp_path / "out"), "train.py",
-                    empty=None if host is head else runs, GLOO_SOCKET_IFNAME="eth0",
-                )
-                for host in (other, head)
-            ]  # fmt: skip
-            assert [job.wait(120) for job in jobs] == [0, 0], head.said(tmp_path)
-            for rank in (0, 1):
-                assert f"rank {rank} found {files}\n" in head.said(tmp_path)
-            with tarfile.open(tmp_path / "out" / name / "output" / "model.tar.gz") as archive:
-                assert archive.getnames() == ["part-0", "part-1"]
-            assert not (tmp_path / "out" / name / "parts").exists() or not list(
-                (tmp_path / "out" / name / "parts").rglob("*.*")
+        jobs = [
+            host.start(
+                tmp_path,
+                *joins,
+                "--head",
+                head.address,
+                "train.py",
+                str(tmp_path / "second"),
+                empty=None if host is head else runs,
+                GLOO_SOCKET_IFNAME="eth0",
             )
-            here = list((runs / name / "hosts").glob("*/ml/model/*"))
-            assert len(here) == 1, "the other host's are not in this run's folder"
+            for host in (other, head)
+        ]
+        assert [job.wait(120) for job in jobs] == [0, 0], head.said(tmp_path)
+        for rank in (0, 1):
+            assert f"rank {rank} found ['of-rank-0', 'of-rank-1']\n" in head.said(tmp_path)
+    for rank in (0, 1):
+        files = (saved / "files").glob(f"of-rank-{rank}@*")
+        assert "second" in {file.read_text() for file in files}
+    with tarfile.open(out / "b" / "output" / "model.tar.gz") as archive:
+        assert archive.getnames() == ["part-0", "part-1"]
+    parts = out / "b" / "parts"
+    assert not parts.exists() or not list(parts.rglob("*.*"))
+    here = list((runs / "b" / "hosts").glob("*/ml/model/*"))
+    assert len(here) == 1, "the other host's are not in this run's folder"

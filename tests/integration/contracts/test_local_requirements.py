@@ -9,59 +9,66 @@ from pathlib import Path
 
 import pytest
 
-from jobs import clean_environment
+from jobs import DEADLINE_S, clean_environment
 from pip_environments import make_environment, make_wheel, packages_of
 
 IMPORTS = "import os, tinyhr; print('ran with', tinyhr.VERSION, flush=True)\n"
 SAGEMAKER = ("--profile", "off", "--run-dir", "r", "--contract", "sagemaker", "--source-dir", "src")
 
 
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    make_environment(tmp_path / "environment")
-    make_wheel(tmp_path / "src" / "wheels", "tinyhr", "1.0")
-    (tmp_path / "src" / "requirements.txt").write_text("./wheels/tinyhr-1.0-py3-none-any.whl\n")
-    (tmp_path / "src" / "train.py").write_text(IMPORTS)
-    return tmp_path
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment's Python, in which each of these tests installs what it needs anew."""
+    return make_environment(tmp_path_factory.mktemp("environment"))
 
 
-def run_there(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a job by the environment's own Python."""
-    python = folder / "environment" / "bin" / "python"
+def run_there(
+    python: Path, folder: Path, needs: str, *flags: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a job by the environment's own Python; its code needs a version, "" for no wheel."""
+    make_wheel(folder / "src" / "wheels", "tinyhr", needs or "0")
+    wheel = f"./wheels/tinyhr-{needs or 'none'}-py3-none-any.whl\n"
+    (folder / "src" / "requirements.txt").write_text(wheel)
+    (folder / "src" / "train.py").write_text(IMPORTS)
     return subprocess.run(
         [python, "-m", "headrace.cli.main", "run", *flags],
-        cwd=folder, env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        env=clean_environment(PYTHONPATH=os.environ.get("PYTHONPATH", "")),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def test_nothing_is_installed_unless_a_job_s_code_asks_for_it(python: Path, tmp_path: Path) -> None:
+    for flags in (
+        [*SAGEMAKER, "--requirements=none", "train.py"],
+        ["--profile=off", "src/train.py"],
+    ):
+        ended = run_there(python, tmp_path, "1.0", *flags)
+        assert "No module named 'tinyhr'" in ended.stderr
+        assert packages_of(python) == set()
 
 
 @pytest.mark.parametrize(
-    ("flags", "times"), [([], 1), (["--nproc-per-node=1"], 1), (["--group=gpu=2"], 2)]
+    ("flags", "times", "version"),
+    [([], 1, "1.0"), (["--nproc-per-node=1"], 1, "1.1"), (["--group=gpu=2"], 2, "1.2")],
 )
 def test_what_the_code_needs_is_installed_before_it_starts(
-    job: Path, flags: list[str], times: int
+    python: Path, tmp_path: Path, flags: list[str], times: int, version: str
 ) -> None:
-    ended = run_there(job, *SAGEMAKER, *flags, "train.py")
+    ended = run_there(python, tmp_path, version, *SAGEMAKER, *flags, "train.py")
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("ran with 1.0\n") == times
-    assert ended.stderr.count("headrace: this host has installed tinyhr==1.0\n") == 1
-    attempt = json.loads((job / "r" / "run.json").read_text())["attempts"][0]
-    assert attempt["installed"] == {"this host": ["tinyhr==1.0"]}
+    assert ended.stdout.count(f"ran with {version}\n") == times
+    assert ended.stderr.count(f"headrace: this host has installed tinyhr=={version}\n") == 1
+    attempt = json.loads((tmp_path / "r" / "run.json").read_text())["attempts"][0]
+    assert attempt["installed"] == {"this host": [f"tinyhr=={version}"]}
 
 
-def test_what_cannot_be_installed_is_told_and_nothing_starts(job: Path) -> None:
-    (job / "src" / "requirements.txt").write_text("./wheels/none-1.0-py3-none-any.whl\n")
-    ended = run_there(job, *SAGEMAKER, "train.py")
+def test_what_cannot_be_installed_is_told_and_nothing_starts(python: Path, tmp_path: Path) -> None:
+    ended = run_there(python, tmp_path, "", *SAGEMAKER, "train.py")
     assert ended.returncode != 0
     assert "requirements.txt could not be installed, and the script was not" in ended.stderr
     assert "ran" not in ended.stdout
-    assert (job / "r" / "logs" / "attempt-1" / "requirements-host.log").exists()
-
-
-@pytest.mark.parametrize(
-    "flags", [[*SAGEMAKER, "--requirements=none", "train.py"], ["--profile=off", "src/train.py"]]
-)
-def test_nothing_is_installed_unasked(job: Path, flags: list[str]) -> None:
-    ended = run_there(job, *flags)
-    assert "No module named 'tinyhr'" in ended.stderr
-    assert packages_of(job / "environment" / "bin" / "python") == set()
+    assert (tmp_path / "r" / "logs" / "attempt-1" / "requirements-host.log").exists()

@@ -13,7 +13,8 @@ import pytest
 
 from headrace.data.channels.mount.mount_program import is_mounted
 from headrace.data.storage import open_store
-from jobs import alive, descendants, eventually, run, started
+from jobs import alive, descendants, eventually, started
+from jobs_here import run_job
 
 pytestmark = pytest.mark.skipif(
     shutil.which("fusermount3") is None or not Path("/dev/fuse").exists(),
@@ -36,12 +37,17 @@ def train(s3_url: str) -> str:
     return f"--channel=train={s3_url}"
 
 
-@pytest.mark.parametrize("flags", [["--input-mode=FastFile"], ["--input-mode=train=Mount"]])
-@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=2"]])
+@pytest.mark.parametrize(
+    ("flags", "ranks"),
+    [
+        (["--input-mode=train=Mount"], []),
+        (["--input-mode=FastFile"], ["--nproc-per-node=2"]),
+    ],
+)
 def test_files_of_a_bucket_are_read_through_a_mount_that_ends_with_the_job(
     job: Path, train: str, flags: list[str], ranks: list[str]
 ) -> None:
-    ended = run(job, *SAGEMAKER, *flags, *ranks, train, "train.py")
+    ended = run_job(job, *SAGEMAKER, *flags, *ranks, train, "train.py")
     assert ended.returncode == 0, ended.stderr
     said = "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n"
     assert ended.stdout.count(said) == max(1, 2 * len(ranks))
@@ -72,7 +78,7 @@ def has_looked(pid: int) -> bool:
     """Whether the process that looks for changes waits for its standard input once more."""
     for below in descendants(pid):
         with suppress(OSError):
-            if b"copies.watching" in Path(f"/proc/{below}/cmdline").read_bytes():
+            if b"channels.change_watch" in Path(f"/proc/{below}/cmdline").read_bytes():
                 return Path(f"/proc/{below}/syscall").read_text().split()[1:2] == ["0x0"]
     return False
 
@@ -80,7 +86,7 @@ def has_looked(pid: int) -> bool:
 def test_hosts_share_a_mounted_channel(job: Path, train: str) -> None:
     url = train.partition("=train=")[2]
     told = json.dumps({"uri": url, "mode": "FastFile", "distribution": "ShardedByS3Key"})
-    ended = run(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py")
+    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py")
     assert ended.returncode == 0, ended.stderr
     assert "read algo-1 [('a.txt', 'a.txt')]\n" in ended.stdout
     assert "read algo-2 [('deep/b.txt', 'deep/b.txt')]\n" in ended.stdout
@@ -92,14 +98,16 @@ def test_where_nothing_can_be_mounted_the_channel_is_copied_and_that_is_told(
     (job / "bin").mkdir()
     for name in ("sh", "env", "true"):
         (job / "bin" / name).symlink_to(shutil.which(name) or "")
-    ended = run(job, *SAGEMAKER, "--input-mode=FastFile", train, "train.py", PATH=str(job / "bin"))
+    ended = run_job(
+        job, *SAGEMAKER, "--input-mode=FastFile", train, "train.py", PATH=str(job / "bin")
+    )
     assert ended.returncode == 0, ended.stderr
     assert "read algo-1 [('a.txt', 'a.txt'), ('deep/b.txt', 'deep/b.txt')]\n" in ended.stdout
     assert "channel train is copied (mode File), as it cannot be mounted here: " in ended.stderr
 
 
 def test_a_url_with_nothing_below_it_is_refused(job: Path, train: str) -> None:
-    ended = run(job, *SAGEMAKER, "--input-mode=Mount", f"{train}/none", "train.py")
+    ended = run_job(job, *SAGEMAKER, "--input-mode=Mount", f"{train}/none", "train.py")
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert "it has nothing below it. Name a URL that holds data" in ended.stderr
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -15,7 +16,8 @@ from headrace.platforms.sagemaker.folders import SageMakerTree
 from headrace.platforms.sagemaker.variables import sagemaker_v3_variables, sagemaker_variables
 from headrace.platforms.training_job import Channel, HostResources, TrainingJob
 from headrace.platforms.vertex import VertexPaths, vertex_variables
-from jobs import clean_environment, headrace, run
+from jobs import DEADLINE_S, clean_environment, headrace
+from jobs_here import run_job
 
 MACHINE = HostResources(cpus=2, interface="lo")
 # Each host of these jobs is a process here; only its name has to lead somewhere.
@@ -45,6 +47,19 @@ print(os.environ.get("SM_CURRENT_HOST"), os.environ.get("SM_MODEL_DIR"), sys.arg
 """
 
 
+# Ranks that torchrun on several hosts has started: it starts none before all hosts have met.
+COUNTS = """
+import os, pathlib, time
+rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+shared = pathlib.Path("ranks")
+shared.mkdir(exist_ok=True)
+(shared / str(rank)).touch()
+while len(list(shared.iterdir())) < size:
+    time.sleep(0.01)
+print("rank", rank, "of", size, os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], flush=True)
+"""
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -60,10 +75,10 @@ def outer(host: str, folder: Path, *, sdk: int = 2) -> dict[str, str]:
 
 
 def on_all_hosts(
-    folder: Path, environments: Mapping[str, Mapping[str, str]], *flags: str
-) -> dict[str, str]:
-    """Run the script on every host at once, and return what each one printed."""
-    (folder / "train.py").write_text(TRAIN)
+    folder: Path, script: str, environments: Mapping[str, Mapping[str, str]], *flags: str
+) -> dict[str, CompletedProcess[str]]:
+    """Run the script on every host at once, and return how it ended on each one."""
+    (folder / "train.py").write_text(script)
     processes = {
         host: subprocess.Popen(
             headrace("run", "--run-dir", f"run-{host}", *flags, "train.py"),
@@ -72,74 +87,87 @@ def on_all_hosts(
         )
         for host, environment in environments.items()
     }  # fmt: skip
-    said = {}
+    ended = {}
     for host, process in processes.items():
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
-        said[host] = out
-    return said
+        ended[host] = CompletedProcess(process.args, 0, out, err)
+    return ended
 
 
-@pytest.mark.parametrize("sdk", [2, 3])
-def test_ranks_on_a_jobs_hosts_meet_and_its_folders_are_used(tmp_path: Path, sdk: int) -> None:
-    environments = {host: outer(host, tmp_path, sdk=sdk) for host in JOB.hosts}
-    if sdk == 3:  # which tells of no groups but in a file
-        environments.pop("127.0.0.4")
-        for host, environment in environments.items():
-            config = tmp_path / host / "input" / "config" / "resourceconfig.json"
-            told = {"current_host": host, "hosts": list(GPU.hosts)}
-            config.write_text(json.dumps({**told, "current_instance_type": "ml.g5.xlarge"}))
-            for name, value in {"SM_HOSTS": json.dumps(GPU.hosts), "SM_HOST_COUNT": "2"}.items():
-                environment[name] = value
-            environment.pop("SM_RESOURCE_CONFIG")
-    said = on_all_hosts(
-        tmp_path, environments, "--contract", "sagemaker", "--distribution", "torch_distributed",
-        "--hyperparameter", "lr=1", "--master-port", str(free_port()),
-    )  # fmt: skip
-    for rank, host in enumerate(GPU.hosts):
-        model = tmp_path / host / "model"
-        assert f"[rank {rank}] rank {rank} sum 2.0\n" in said[host]
-        assert f"[rank {rank}] {host} {model} ['--lr', '1']\n" in said[host]
-    if sdk == 2:
-        assert said["127.0.0.4"].startswith("runs once\n127.0.0.4 ")
-
-
-def test_pools_of_vertex_meet_by_the_machines_ranks(tmp_path: Path) -> None:
-    places = VertexPaths(output="/gcs/bucket", data={})
-    job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
-    environments = {host: vertex_variables(job, host, places) for host in job.hosts}
-    port = str(free_port())
-    said = on_all_hosts(
-        tmp_path, environments, "--contract", "vertex", "--nproc-per-node", "2", "--master-port",
-        port,
-    )  # fmt: skip
-    for host, ranks in zip(GPU.hosts, ([0, 1], [2, 3]), strict=True):
-        for rank in ranks:
-            assert f"[rank {rank}] rank {rank} sum 4.0\n" in said[host]
-
-
-@pytest.mark.parametrize("service", ["sagemaker", "vertex"])
-def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contract(
-    tmp_path: Path, service: str
-) -> None:
-    environments = {host: outer(host, tmp_path) for host in GPU.hosts}
-    if service == "vertex":
-        places = VertexPaths(output="/gcs/bucket", data={})
-        job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
-        environments = {host: vertex_variables(job, host, places) for host in job.hosts}
-    said = on_all_hosts(
-        tmp_path, environments, "--nproc-per-node", "1", "--master-port", str(free_port())
+def test_ranks_on_a_jobs_hosts_meet_and_its_folders_are_used(tmp_path: Path) -> None:
+    environments = {host: outer(host, tmp_path) for host in JOB.hosts}
+    ended = on_all_hosts(
+        tmp_path,
+        TRAIN,
+        environments,
+        "--contract",
+        "sagemaker",
+        "--profile",
+        "off",
+        "--distribution",
+        "torch_distributed",
+        "--hyperparameter",
+        "lr=1",
+        "--master-port",
+        str(free_port()),
     )
     for rank, host in enumerate(GPU.hosts):
-        assert f"[rank {rank}] rank {rank} sum 2.0\n" in said[host]
-    alone = run(tmp_path, "--contract=torchrun", "--nproc-per-node=1", "train.py",
-                **environments[GPU.hosts[1]])  # fmt: skip
-    assert "rank 0 sum 1.0\n" in alone.stdout, alone.stderr
+        model = tmp_path / host / "model"
+        assert f"[rank {rank}] rank {rank} sum 2.0\n" in ended[host].stdout
+        assert f"[rank {rank}] {host} {model} ['--lr', '1']\n" in ended[host].stdout
+    assert ended["127.0.0.4"].stdout.startswith("runs once\n127.0.0.4 ")
+
+
+@pytest.mark.parametrize(("service", "ranks_here"), [("SageMaker", 1), ("Vertex AI", 2)])
+def test_ranks_meet_those_of_the_jobs_other_hosts_though_no_flag_names_the_contract(
+    tmp_path: Path, service: str, ranks_here: int
+) -> None:
+    """On SageMaker by SDK 3, which tells of no groups but in a file; in the pools of Vertex AI."""
+    if service == "SageMaker":
+        environments = {host: _by_sdk_3(host, tmp_path) for host in GPU.hosts}
+    else:
+        job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
+        places = VertexPaths(output="/gcs/bucket", data={})
+        environments = {host: vertex_variables(job, host, places) for host in job.hosts}
+    port, size = str(free_port()), 2 * ranks_here
+    flags = ["--profile", "off", "--nproc-per-node", str(ranks_here)]
+    ended = on_all_hosts(tmp_path, COUNTS, environments, *flags, "--master-port", port)
+    for number, host in enumerate(GPU.hosts):
+        assert f"started within a job of {service}, so as with" in ended[host].stderr
+        for rank in range(number * ranks_here, (number + 1) * ranks_here):
+            line = f"rank {rank} of {size} 127.0.0.2 {port}\n"
+            assert line in ended[host].stdout
+    if service == "SageMaker":
+        flags += ["--dry-run", "--contract=torchrun"]
+        alone = run_job(tmp_path, *flags, "train.py", **environments[GPU.hosts[1]])
+        assert "hosts         1, this machine\n" in alone.stdout, alone.stderr
+
+
+def _by_sdk_3(host: str, folder: Path) -> dict[str, str]:
+    environment = outer(host, folder, sdk=3)
+    config = folder / host / "input" / "config" / "resourceconfig.json"
+    hosts = {"current_host": host, "hosts": list(GPU.hosts)}
+    config.write_text(json.dumps({**hosts, "current_instance_type": "ml.g5.xlarge"}))
+    environment.pop("SM_RESOURCE_CONFIG")
+    return {**environment, "SM_HOSTS": json.dumps(GPU.hosts), "SM_HOST_COUNT": "2"}
+
+
+def test_flags_that_name_the_contract_of_vertex_have_as_many_ranks_on_each_host(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(COUNTS)
+    job = TrainingJob(name="outer", groups=(GPU,), entry_point="train.py", distributed=("gpu",))
+    variables = vertex_variables(job, "127.0.0.3", VertexPaths(output="/gcs/bucket", data={}))
+    flags = ["--dry-run", "--contract", "vertex", "--nproc-per-node", "2"]
+    shown = run_job(tmp_path, *flags, "train.py", **variables)
+    assert "2, of the job around this process\n" in shown.stdout, shown.stderr
+    assert "ranks         2 here\n" in shown.stdout
 
 
 def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    ended = run(tmp_path, "--profile=off", "train.py", **outer("127.0.0.3", tmp_path))
+    ended = run_job(tmp_path, "--profile=off", "train.py", **outer("127.0.0.3", tmp_path))
     assert ended.stdout.startswith("runs once\n127.0.0.3 ")
     assert "within a job of SageMaker, so as with --contract sagemaker" in ended.stderr
     assert "this is host 127.0.0.3 of a job of 3" in ended.stderr
@@ -148,50 +176,48 @@ def test_a_job_around_is_told_though_the_script_runs_once(tmp_path: Path) -> Non
 def test_what_tells_of_no_whole_job_is_told_with_a_remedy_that_fits(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
     half = {"SM_CURRENT_HOST": "algo-2"}
-    ended = run(tmp_path, "--contract=sagemaker", "--profile=off", "train.py", **half)
+    ended = run_job(tmp_path, "--contract=sagemaker", "--profile=off", "train.py", **half)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "does not say which hosts there are: neither SM_HOSTS" in ended.stderr
     assert "in no job of theirs, unset these variables" in ended.stderr
     assert "--head" not in ended.stderr
-    ended = run(tmp_path, "--profile=off", "train.py", **half)  # which may be for the script alone
+    ended = run_job(
+        tmp_path, "--profile=off", "train.py", **half
+    )  # which may be for the script alone
     assert (ended.returncode, ended.stdout) == (0, "it has begun\n")
     assert "this is taken for no job of SageMaker's" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--channel=train=."], "of a job that has its channels already"),
-        (["--checkpoint-local-path=/ck"], "of a job that has its checkpoints' folder already"),
-        (["--group=gpu=3"], "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"),
-    ],
-)
-def test_flags_that_contradict_the_job_are_refused(
-    tmp_path: Path, flags: list[str], said: str
-) -> None:
+def test_flags_that_contradict_the_job_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     environment = outer("127.0.0.2", tmp_path)
-    ended = run(tmp_path, "--contract", "sagemaker", *flags, "train.py", **environment)
-    assert ended.returncode == 2
-    assert said in ended.stderr
+    has_hosts = "of a job that has hosts already: 127.0.0.2, 127.0.0.3, 127.0.0.4"
+    for flag, said in (
+        ("--channel=train=.", "of a job that has its channels already"),
+        ("--checkpoint-local-path=/ck", "of a job that has its checkpoints' folder already"),
+        ("--group=gpu=3", has_hosts),
+    ):
+        ended = run_job(tmp_path, "--contract", "sagemaker", flag, "train.py", **environment)
+        assert ended.returncode == 2
+        assert said in ended.stderr
 
 
 def test_a_variable_that_says_otherwise_is_told_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
     said = "SM_MODEL_DIR is set to '/my/model' here, and the contract would tell"
-    for flags in ([], ["--dry-run"], ["--group=gpu=2"]):
-        ended = run(tmp_path, "--contract", "sagemaker", *flags, "train.py",
+    for flags in ([], ["--dry-run"], ["--dry-run", "--group=gpu=2"]):
+        ended = run_job(tmp_path, "--contract", "sagemaker", *flags, "train.py",
                     SM_MODEL_DIR="/my/model")  # fmt: skip
         assert (ended.returncode, ended.stdout) == (2, "")
         assert ended.stderr.count(said) == 1
 
 
-@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--group=gpu=2"]])
+@pytest.mark.parametrize("flags", [[], ["--dry-run"], ["--dry-run", "--group=gpu=2"]])
 def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused(
     tmp_path: Path, flags: list[str]
 ) -> None:
     (tmp_path / "train.py").write_text("print('it has begun')\n")
-    ended = run(tmp_path, "--contract", "sagemaker", "--environment", "SM_NUM_CPUS=999", *flags,
+    ended = run_job(tmp_path, "--contract", "sagemaker", "--environment", "SM_NUM_CPUS=999", *flags,
                 "train.py")  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.count("--environment SM_NUM_CPUS=999: the contract says SM_NUM_CPUS") == 1
@@ -199,8 +225,8 @@ def test_a_variable_of_the_command_line_that_contradicts_the_contract_is_refused
 
 def test_a_dry_run_within_a_job_tells_of_that_job(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    told = run(tmp_path, "--dry-run", "--contract", "sagemaker", "--nproc-per-node=2", "train.py",
-               **outer("127.0.0.3", tmp_path))  # fmt: skip
+    flags = ["--dry-run", "--contract", "sagemaker", "--nproc-per-node=2"]
+    told = run_job(tmp_path, *flags, "train.py", **outer("127.0.0.3", tmp_path))
     assert told.returncode == 0, told.stderr
     assert "127.0.0.2, 127.0.0.3, 127.0.0.4" in told.stdout
     assert "127.0.0.3\nranks" in told.stdout.replace("ranks  ", "ranks")
@@ -224,7 +250,7 @@ def test_a_variable_of_another_job_that_the_contract_lacks_is_told_before_anythi
 ) -> None:
     """Names by contract: facts/launch.md, 5b and 5c."""
     (tmp_path / "train.py").write_text("print('it has begun')\n")
-    ended = run(tmp_path, "--contract", contract, "--profile=off", "train.py", **set_here)
+    ended = run_job(tmp_path, "--contract", contract, "--profile=off", "train.py", **set_here)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert said in ended.stderr
     assert "/stale" not in ended.stderr  # it may be anything, a password too
@@ -238,7 +264,7 @@ def test_variables_that_no_contract_has_or_none_that_is_asked_for_are_the_users(
         "SAGEMAKER_REGION": "eu-west-1", "NCCL_DEBUG": "INFO", "MASTER_ADDR": "elsewhere",
     }  # fmt: skip
     (tmp_path / "train.py").write_text(f"import os\nprint(*map(os.environ.get, {list(names)}))\n")
-    ended = run(tmp_path, "--contract", "sagemaker", "--profile=off", "train.py", **names)
+    ended = run_job(tmp_path, "--contract", "sagemaker", "--profile=off", "train.py", **names)
     *kept, master = ended.stdout.split()
     assert kept == ["1", "mine", "{}", "eu-west-1", "INFO"], ended.stderr
     assert master != "elsewhere"  # where ranks meet is the job's business
@@ -247,10 +273,20 @@ def test_variables_that_no_contract_has_or_none_that_is_asked_for_are_the_users(
 def test_a_script_that_runs_headrace_itself_goes_on_by_the_same_contract(tmp_path: Path) -> None:
     (tmp_path / "inner.py").write_text("import os\nprint(os.environ['SM_CHANNEL_TRAIN'])\n")
     command = [*headrace("run", "--contract", "sagemaker", "--profile=off"), "inner.py"]
-    (tmp_path / "train.py").write_text(f"import subprocess\nsubprocess.run({command}, check=True)")
-    ended = run(
-        tmp_path, "--contract=sagemaker", "--channel=train=.", "--hyperparameter=lr=1",
-        "--group=gpu=2", "--profile=off", "--run-dir=../r", "train.py",
-    )  # fmt: skip
+    (tmp_path / "train.py").write_text(
+        "import os, subprocess\n"
+        "if os.environ['SM_CURRENT_HOST'] == 'algo-2':\n"
+        f"    subprocess.run({command}, check=True)\n"
+    )
+    ended = run_job(
+        tmp_path,
+        "--contract=sagemaker",
+        "--channel=train=.",
+        "--hyperparameter=lr=1",
+        "--group=gpu=2",
+        "--profile=off",
+        "--run-dir=../r",
+        "train.py",
+    )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("/data/train\n") == 2
+    assert ended.stdout.count("/data/train\n") == 1

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.data.storage import open_store
-from jobs import alive, descendants, eventually, run, started
+from jobs import alive, descendants, eventually, started
+from jobs_here import run_job
 from packed import pack_images
 
 # As scripts for Pipe mode are written: wait for the epoch's pipe, read it to its end.
@@ -51,11 +52,11 @@ def read(host: str, epoch: int, data: bytes = WHOLE) -> tuple[str, int, int, str
     return host, epoch, len(data), hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("flags", [[], ["--nproc-per-node=1"], ["--input-mode=train=Stream"]])
+@pytest.mark.parametrize("flags", [[], ["--input-mode=train=Stream"]])
 def test_each_epoch_is_a_pipe_of_all_bytes_in_the_order_of_the_keys(
     job: Path, train: str, flags: list[str]
 ) -> None:
-    ended = run(job, *SAGEMAKER, *flags, train, "train.py", "3")
+    ended = run_job(job, *SAGEMAKER, *flags, train, "train.py", "3")
     assert ended.returncode == 0, ended.stderr
     assert epochs(ended.stdout) == [read("algo-1", epoch) for epoch in range(3)]
     tree = job / "r" / "hosts" / "algo-1" / "ml" / "input"
@@ -69,16 +70,16 @@ def test_local_files_are_piped_too(job: Path) -> None:
     for name, data in OBJECTS.items():
         (job / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (job / "data" / name).write_bytes(data)
-    ended = run(job, *SAGEMAKER, "--channel=train=data", "train.py", "1")
+    ended = run_job(job, *SAGEMAKER, "--channel=train=data", "train.py", "1")
     assert epochs(ended.stdout) == [read("algo-1", 0)], ended.stderr
-    one = run(job, *SAGEMAKER, "--channel=train=data/a.bin", "train.py", "2")
+    one = run_job(job, *SAGEMAKER, "--channel=train=data/a.bin", "train.py", "2")
     assert epochs(one.stdout) == [read("algo-1", epoch, OBJECTS["a.bin"]) for epoch in range(2)]
 
 
 def test_hosts_share_the_objects(job: Path, train: str) -> None:
     url = train.partition("=train=")[2]
     told = json.dumps({"uri": url, "distribution": "ShardedByS3Key"})
-    ended = run(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py", "2")
+    ended = run_job(job, *SAGEMAKER, "--group=gpu=2", f"--channel=train={told}", "train.py", "2")
     assert ended.returncode == 0, ended.stderr
     data = list(OBJECTS.values())
     shares = {"algo-1": data[0] + data[2], "algo-2": data[1] + data[3]}
@@ -95,7 +96,7 @@ with open(os.environ["SM_CHANNEL_TRAIN"] + "_0", "rb") as pipe:
 {SCRIPT.replace("in range(int(sys.argv[1]))", "in (1, 2)")}
 """
     (job / "train.py").write_text(early)
-    ended = run(job, *SAGEMAKER, train, "train.py")
+    ended = run_job(job, *SAGEMAKER, train, "train.py")
     assert ended.returncode == 0, ended.stderr
     assert f"begins {WHOLE[:100].hex()}\n" in ended.stdout
     assert epochs(ended.stdout) == [read("algo-1", 1), read("algo-1", 2)]
@@ -109,7 +110,7 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
 """
     (job / "train.py").write_text(failing)
     flags = ["--nproc-per-node=1", "--max-restarts=1"]
-    ended = run(job, *SAGEMAKER, *flags, train, "train.py", "2")
+    ended = run_job(job, *SAGEMAKER, *flags, train, "train.py", "2")
     assert ended.returncode == 0, ended.stderr
     assert epochs(ended.stdout) == [read("algo-1", epoch) for epoch in (0, 1, 0, 1)]
 
@@ -119,26 +120,44 @@ import os, pathlib, sys, time
 def opened(epoch):
     return open(f"{os.environ['SM_CHANNEL_TRAIN']}_{epoch}", "rb")
 mine = pathlib.Path("mine")
+before, other = map(int, sys.argv[1:3])
 if os.environ["RANK"] == "0":
-    for epoch in range(int(sys.argv[1])):
+    for epoch in range(before):
         assert len(opened(epoch).read()) > 2**24
-    with opened(epoch + 1) as pipe:
+    with opened(before) as pipe:
         pipe.read(1)
         mine.touch()
         time.sleep(600)
 while not mine.exists():
     time.sleep(0.01)
-print("got", len(opened(int(sys.argv[2])).read()), flush=True)
+print("got", len(opened(other).read()), flush=True)
+"""
+STARTS_BOTH = """
+import os, subprocess, sys
+command = [sys.executable, "reads.py", *sys.argv[1:]]
+readers = [subprocess.Popen(command, env={**os.environ, "RANK": rank}) for rank in "01"]
+for reader in readers:
+    reader.wait()
 """
 
 
-@pytest.mark.parametrize(("epochs_before", "opened"), [(0, 0), (1, 1), (2, 1), (2, 0)])
-def test_two_ranks_that_read_one_channels_pipes_are_told_and_stopped(
-    job: Path, train: str, epochs_before: int, opened: int
+@pytest.mark.parametrize(
+    ("ranks", "epochs_before", "opened"),
+    [
+        (["--nproc-per-node=2"], 1, 1),
+        ([], 0, 0),
+        ([], 2, 1),
+        ([], 2, 0),
+    ],
+)
+def test_two_processes_that_read_one_channels_pipes_are_named_and_stopped(
+    job: Path, train: str, ranks: list[str], epochs_before: int, opened: int
 ) -> None:
-    (job / "train.py").write_text(BOTH_READ.replace("epoch + 1", "int(sys.argv[1])"))
-    told = ("train.py", str(epochs_before), str(opened))
-    ended = run(job, *SAGEMAKER, "--nproc-per-node=2", train, *told)
+    """Ranks of torchrun's, or what a script starts by itself."""
+    (job / "reads.py").write_text(BOTH_READ)
+    (job / "train.py").write_text(BOTH_READ if ranks else STARTS_BOTH)
+    arguments = ("train.py", str(epochs_before), str(opened))
+    ended = run_job(job, *SAGEMAKER, *ranks, train, *arguments)
     assert ended.returncode == 1
     assert "two processes of one host have opened train_" in ended.stderr
     assert ", and a pipe has one reader" in ended.stderr
@@ -152,7 +171,7 @@ def test_readers_that_inherit_a_pipe_are_one(job: Path, train: str) -> None:
         "    count = subprocess.run(['wc', '-c'], stdin=pipe, capture_output=True, text=True)\n"
         "print('counted', count.stdout.strip())\n"
     )
-    ended = run(job, *SAGEMAKER, train, "train.py")
+    ended = run_job(job, *SAGEMAKER, train, "train.py")
     assert f"counted {len(WHOLE)}\n" in ended.stdout, ended.stderr
 
 
@@ -168,15 +187,14 @@ with open(os.environ["SM_CHANNEL_TRAIN"] + "_0", "rb") as pipe:
 """
 
 
-@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=1"]])
 def test_an_object_that_is_replaced_ends_the_job_and_not_the_pipe(
-    job: Path, s3_url: str, train: str, ranks: list[str]
+    job: Path, s3_url: str, train: str
 ) -> None:
     store = open_store(s3_url)
     for number in range(12):  # more than what is fetched ahead
         store.put(f"e/{number:02}.bin", os.urandom(8 * 2**20))
     (job / "train.py").write_text(WAITS.replace("signal.signal", "# "))
-    with started(job, *SAGEMAKER, *ranks, train, "train.py") as process:
+    with started(job, *SAGEMAKER, train, "train.py") as process:
         eventually((job / "reading").exists, "a reader")
         store.put("e/11.bin", b"another one")
         (job / "go").touch()
@@ -187,7 +205,7 @@ def test_an_object_that_is_replaced_ends_the_job_and_not_the_pipe(
     assert "read all" not in said
 
 
-@pytest.mark.parametrize("ranks", [[], ["--nproc-per-node=1"], ["--group=gpu=1"]])
+@pytest.mark.parametrize("ranks", [["--nproc-per-node=1"], ["--group=gpu=1"]])
 def test_a_writer_that_is_killed_fails_the_job(job: Path, train: str, ranks: list[str]) -> None:
     waits_on = "open(os.environ['SM_CHANNEL_TRAIN'] + '_1').read()\n"  # which nobody writes to
     (job / "train.py").write_text(WAITS.replace("signal.signal", "# ") + waits_on)
@@ -196,7 +214,7 @@ def test_a_writer_that_is_killed_fails_the_job(job: Path, train: str, ranks: lis
         (writer,) = [
             pid
             for pid in descendants(process.pid)
-            if b"data.pipes" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"channels.pipe.process" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         os.kill(writer, signal.SIGKILL)
         (job / "go").touch()
@@ -219,16 +237,16 @@ def test_nothing_is_left_of_a_job_that_is_stopped(job: Path, train: str) -> None
 
 
 def test_a_later_attempt_finds_no_pipes_of_an_earlier_one(job: Path, train: str) -> None:
-    run(job, *SAGEMAKER, train, "train.py", "3")
+    run_job(job, *SAGEMAKER, train, "train.py", "3")
     data = job / "r" / "hosts" / "algo-1" / "ml" / "input" / "data"
     assert {"train_2", "train_3"} <= {path.name for path in data.iterdir()}
     (job / "train.py").write_text("import os; print(sorted(os.listdir('/opt/ml/input/data')))\n")
-    ended = run(job, *SAGEMAKER, train, "train.py")
+    ended = run_job(job, *SAGEMAKER, train, "train.py")
     assert ended.stdout == "['code', 'train_0']\n", ended.stderr
 
 
 def test_a_channel_that_is_called_as_a_pipe_is_refused(job: Path, train: str) -> None:
-    ended = run(job, *SAGEMAKER, train, train.replace("train", "train_0", 1), "train.py", "1")
+    ended = run_job(job, *SAGEMAKER, train, train.replace("train", "train_0", 1), "train.py", "1")
     assert ended.returncode == 2
     assert "--channel train_0=...: in mode Pipe that is a pipe of channel train" in ended.stderr
 
@@ -241,25 +259,30 @@ print("samples", len(dataset), [dataset[number]["__key__"] for number in range(l
 """
 
 
-@pytest.mark.parametrize(
-    ("contract", "variable"),
-    [("sagemaker", "SM_CHANNEL_TRAINING"), ("vertex", "AIP_TRAINING_DATA_URI")],
-)
-def test_shards_are_read_where_they_are_by_the_channels_own_name(
-    job: Path, s3_url: str, contract: str, variable: str
-) -> None:
+def test_shards_are_read_where_they_are_by_the_channels_own_name(job: Path, s3_url: str) -> None:
     pack_images(job / "images", s3_url, 40)
     (job / "train.py").write_text(READS_SHARDS)
-    said = {}
-    for mode in ("File", "Stream"):
-        ended = run(
-            job, "--profile", "off", "--contract", contract, f"--input-mode={mode}",
-            f"--channel=training={s3_url}", "train.py", variable,
-        )  # fmt: skip
+    seen = {}
+    for contract, mode, variable in (
+        ("sagemaker", "File", "SM_CHANNEL_TRAINING"),
+        ("sagemaker", "Stream", "SM_CHANNEL_TRAINING"),
+        ("vertex", "Stream", "AIP_TRAINING_DATA_URI"),
+    ):
+        ended = run_job(
+            job,
+            "--profile",
+            "off",
+            "--contract",
+            contract,
+            f"--input-mode={mode}",
+            f"--channel=training={s3_url}",
+            "train.py",
+            variable,
+        )
         assert ended.returncode == 0, ended.stderr
-        said[mode] = ended.stdout
-    assert said["Stream"].startswith("samples 40 [")
-    assert said["Stream"] == said["File"]
+        seen[contract, mode] = ended.stdout
+    assert seen["sagemaker", "File"].startswith("samples 40 [")
+    assert len(set(seen.values())) == 1
 
 
 @pytest.mark.parametrize(
@@ -270,7 +293,7 @@ def test_what_cannot_be_read_is_told_before_the_script_starts(
     job: Path, s3_url: str, bucket: str, told: str
 ) -> None:
     url = bucket or f"{s3_url}/nothing"
-    ended = run(job, *SAGEMAKER, f"--channel=train={url}", "train.py", "1")
+    ended = run_job(job, *SAGEMAKER, f"--channel=train={url}", "train.py", "1")
     assert ended.returncode in {1, 2}
     assert told in ended.stderr
     assert "epoch" not in ended.stdout

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,23 @@ CHANNELS = (
     Channel(name="validation", mode="Pipe", distribution="ShardedByS3Key"),
     Channel(name="raw", groups=("cpu",)),
 )
+# Its packages read the environment as they are imported: those of each host in a process of its
+# own, which has already what they import.
 ENVIRONMENT = """
-import json
-from sagemaker_training.environment import Environment
-environment = Environment()
-told = {"attributes": dict(environment), "variables": environment.to_env_vars(),
-        "arguments": environment.to_cmd_args()}
-print("TOLD", json.dumps(told))
+import json, os, sys
+import sagemaker_training.environment
+for name in [name for name in sys.modules if name.partition(".")[0] == "sagemaker_training"]:
+    del sys.modules[name]
+for variables in json.load(sys.stdin):
+    if os.fork() == 0:
+        os.environ.update(variables)
+        from sagemaker_training.environment import Environment
+        environment = Environment()
+        found = {"attributes": dict(environment), "variables": environment.to_env_vars(),
+                 "arguments": environment.to_cmd_args()}
+        print("FOUND", json.dumps(found), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 # What the toolkit counts on this machine, or only tells of the machine.
 OF_THE_MACHINE = {"num_cpus", "num_gpus", "num_neurons"}
@@ -76,7 +87,7 @@ JOBS = {
     "two groups": job_of(GPU, CPU, distributed=("gpu",)),
     "two groups, none distributed": job_of(CPU, GPU),
 }
-HOSTS = [(told, host) for told, job in JOBS.items() for host in job.hosts]
+HOSTS = [(name, host) for name, job in JOBS.items() for host in job.hosts]
 
 
 def laid_out(job: TrainingJob, host: str, machine: HostResources, folder: Path) -> SageMakerTree:
@@ -86,31 +97,40 @@ def laid_out(job: TrainingJob, host: str, machine: HostResources, folder: Path) 
     return tree
 
 
-@pytest.mark.parametrize(("told", "host"), HOSTS)
-def test_the_toolkits_environment_is_what_the_script_is_told(
-    told: str, host: str, tmp_path: Path
-) -> None:
-    job = JOBS[told]
+@pytest.fixture(scope="module")
+def by_host(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], tuple[Any, Any]]:
+    """What each host's script is to have as its variables, and what the toolkit reads there."""
     machine = HostResources(cpus=4, gpus=1)
-    tree = laid_out(job, host, machine, tmp_path)
-    variables = sagemaker_variables(job, host, tree.folders, machine)
+    ours = []
+    for name, host in HOSTS:
+        tree = laid_out(JOBS[name], host, machine, tmp_path_factory.mktemp("host"))
+        ours.append(sagemaker_variables(JOBS[name], host, tree.folders, machine))
     ended = subprocess.run(
         [sys.executable, "-c", ENVIRONMENT],
-        env=clean_environment(**variables),
+        input=json.dumps(ours),
+        env=clean_environment(),
         capture_output=True,
         text=True,
         check=True,
     )
-    line = next(line for line in ended.stdout.splitlines() if line.startswith("TOLD "))
-    toolkit = json.loads(line.removeprefix("TOLD "))
+    lines = [line for line in ended.stdout.splitlines() if line.startswith("FOUND ")]
+    found = [json.loads(line.removeprefix("FOUND ")) for line in lines]
+    return dict(zip(HOSTS, zip(ours, found, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(("name", "host"), HOSTS)
+def test_the_toolkits_environment_is_what_the_script_is_told(
+    name: str, host: str, by_host: dict[tuple[str, str], tuple[Any, Any]]
+) -> None:
+    variables, toolkit = by_host[name, host]
     ours = json.loads(variables["SM_TRAINING_ENV"])
     assert ours.keys() == toolkit["attributes"].keys()
-    for name in ours.keys() - OF_THE_MACHINE:
-        assert ours[name] == toolkit["attributes"][name], name
-    counted = {f"SM_{name.upper()}" for name in OF_THE_MACHINE} | {"SM_TRAINING_ENV"}
+    for attribute in ours.keys() - OF_THE_MACHINE:
+        assert ours[attribute] == toolkit["attributes"][attribute], attribute
+    counted = {f"SM_{each.upper()}" for each in OF_THE_MACHINE} | {"SM_TRAINING_ENV"}
     assert len(toolkit["variables"]) > 35
-    for name, value in toolkit["variables"].items():
-        assert name in counted or variables[name] == value, name
+    for variable, value in toolkit["variables"].items():
+        assert variable in counted or variables[variable] == value, variable
     assert toolkit["arguments"] == sagemaker_arguments(HYPERPARAMETERS)
 
 

@@ -7,19 +7,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headrace.records.reader import Records
 from jobs import DEADLINE_S, alive, attempts_of, clean_environment, headrace
+from jobs_here import run_verb
 
-TRAIN = """
+# What a rank finds. At once: print writes in pieces, between those of the other rank.
+SHOWS = """
+names = ["RANK", "WORLD_SIZE", "HEADRACE_RUN_DIR", "SM_CHANNEL_TRAIN"]
+said = " ".join(map(str, [*map(os.environ.get, names), sys.argv[1:]]))
+os.write(1, (said + os.linesep).encode())
+"""
+TRAIN = (
+    """
 import atexit, os, sys
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
-restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
-if "fail" in sys.argv and restart == "0" and os.environ["RANK"] == "1":
-    sys.exit(7)
 dist.init_process_group("gloo")
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -30,14 +33,14 @@ for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=4):
 met = torch.ones(1)
 dist.all_reduce(met)
 assert met.item() == 2
-names = ["RANK", "WORLD_SIZE", "HEADRACE_RUN_DIR", "SM_CHANNEL_TRAIN"]
-said = " ".join(map(str, [*map(os.environ.get, names), sys.argv[1:]]))
-# At once: print writes in pieces, between those of the other rank.
-os.write(1, (said + os.linesep).encode())
+"""
+    + SHOWS
+    + """
 dist.barrier()
 atexit._run_exitfuncs()
 os._exit(0)  # torch 2.13 may abort a rank that ends by itself on a busy host, as without us
 """
+)
 TOOL = """
 import os
 os.write(1, ("tool " + os.environ["RANK"] + os.linesep).encode())
@@ -60,13 +63,8 @@ def only_run(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "started", [["--no-python", *headrace("run")], ["-m", "headrace.cli.main", "run"]]
-)
-def test_the_ranks_of_a_host_are_one_run_and_one_attempt(
-    tmp_path: Path, started: list[str]
-) -> None:
-    ended = torchrun(tmp_path, *started, "train.py", "--lr", "1")
+def test_the_ranks_of_a_host_are_one_run_and_one_attempt(tmp_path: Path) -> None:
+    ended = torchrun(tmp_path, "--no-python", *headrace("run"), "train.py", "--lr", "1")
     assert ended.returncode == 0, ended.stderr
     run = only_run(tmp_path)
     assert sorted(ended.stdout.splitlines()) == [
@@ -79,21 +77,36 @@ def test_the_ranks_of_a_host_are_one_run_and_one_attempt(
     assert logs == [f"rank-{rank}.{end}" for rank in (0, 1) for end in ("stderr", "stdout")]
     steps = Records(run, 1).table("steps").to_pylist()
     assert {row["rank"] for row in steps} == {0, 1}
-    top = subprocess.run(
-        headrace("top", str(run), "--once"), capture_output=True, text=True, check=True,
-        timeout=DEADLINE_S,
-    )  # fmt: skip
-    assert "2 ranks" in top.stdout
+    assert "2 ranks" in run_verb(tmp_path, "top", str(run), "--once").stdout
 
 
-def test_ranks_that_start_anew_are_the_runs_next_attempt(tmp_path: Path) -> None:
+def test_ranks_that_start_anew_are_the_next_attempt_and_a_failed_first_one_waits_for_none(
+    tmp_path: Path,
+) -> None:
+    """The first attempt ends by rank 1, the second by rank 0, while the other waits."""
+    script = """
+import os, pathlib, signal, sys, time
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+if rank == restart:
+    pathlib.Path("pid").write_text(str(os.getpid()))
+    pathlib.Path(f"there-{restart}").touch()
+    signal.pause()
+while not pathlib.Path(f"there-{restart}").exists():
+    time.sleep(0.01)
+sys.exit(7 if restart == "0" else 5)
+"""
     ended = torchrun(
-        tmp_path, "--max-restarts=1", "--no-python", *headrace("run", "--profile=off"), "train.py",
-        "fail",
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
+        tmp_path,
+        "--max-restarts=1",
+        "--no-python",
+        *headrace("run", "--profile=off"),
+        "train.py",
+        script=script,
+    )
+    assert ended.returncode != 0
     first, second = attempts_of(only_run(tmp_path))
-    assert (first["exit_code"], second["exit_code"]) == (7, 0)
+    assert (first["exit_code"], second["exit_code"]) == (7, 5)
+    assert not alive(int((tmp_path / "pid").read_text()))
 
 
 def test_what_the_first_rank_has_made_is_there_for_all(tmp_path: Path) -> None:
@@ -101,7 +114,8 @@ def test_what_the_first_rank_has_made_is_there_for_all(tmp_path: Path) -> None:
     (tmp_path / "images" / "1").touch()
     flags = ["--contract=sagemaker", "--channel=train=images", "--name=base", "--profile=off"]
     flags += ["--hyperparameter=lr=1"]
-    ended = torchrun(tmp_path, "--no-python", *headrace("run", *flags), "train.py")
+    started = ["-m", "headrace.cli.main", "run", *flags]
+    ended = torchrun(tmp_path, *started, "train.py", script=f"import os, sys\n{SHOWS}")
     assert ended.returncode == 0, ended.stderr
     lines = sorted(ended.stdout.splitlines())
     assert [line.split()[:3] for line in lines] == [
@@ -125,23 +139,3 @@ def test_what_a_rank_starts_beside_itself_is_a_run_of_its_own(tmp_path: Path) ->
     ended = torchrun(tmp_path, "train.py", script=script)
     assert sorted(ended.stdout.splitlines()) == ["tool 0", "tool 1"], ended.stderr
     assert len(list((tmp_path / "runs").iterdir())) == 2
-
-
-def test_a_failed_first_rank_does_not_wait_for_the_others(tmp_path: Path) -> None:
-    script = """
-import os, pathlib, signal, sys, time
-if os.environ["RANK"] == "1":
-    pathlib.Path("pid").write_text(str(os.getpid()))
-    pathlib.Path("there").touch()
-    signal.pause()
-while not pathlib.Path("there").exists():
-    time.sleep(0.01)
-sys.exit(5)
-"""
-    ended = torchrun(
-        tmp_path, "--no-python", *headrace("run", "--profile=off"), "train.py", script=script
-    )
-    assert ended.returncode != 0
-    (attempt,) = attempts_of(only_run(tmp_path))
-    assert attempt["exit_code"] == 5
-    assert not alive(int((tmp_path / "pid").read_text()))

@@ -5,6 +5,7 @@ Root may read everything, so there the jobs run without the capabilities by whic
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 from s3_server import S3Server
 
-from jobs import DEADLINE_S, clean_environment, headrace, run
+from jobs import DEADLINE_S, clean_environment
+from jobs_here import run_job
 
 _READS_ALL = "-dac_override,-dac_read_search"
 SCRIPT = """
@@ -44,47 +46,68 @@ def as_usual_user() -> list[str]:
     return ["setpriv", f"--bounding-set={_READS_ALL}", f"--inh-caps={_READS_ALL}"]
 
 
-def ran(job: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """A job that reads the channel."""
-    arguments = ["run", "--profile", "off", "--contract", "sagemaker", *flags, "train.py"]
-    return subprocess.run(
-        [*as_usual_user(), *headrace(*arguments)], cwd=job, capture_output=True, text=True,
-        timeout=DEADLINE_S, check=False, env=clean_environment(),
-    )  # fmt: skip
+# Several jobs, one after the other, by one process that may read what anybody may.
+RUNS_EACH = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from jobs_here import run_job
+
+def run(*flags):
+    job = ["--profile", "off", "--contract", "sagemaker", *flags, "--channel=train=images"]
+    return run_job(Path.cwd(), *job, "train.py")
+
+ends = {}
+for name, *flags in json.loads(sys.argv[2]):
+    Path("images", name).chmod(0)
+    ends[name] = run(*flags)
+    Path("images", name).chmod(0o755)
+Path("images/gone.txt").symlink_to("nowhere")
+Path("images/loop.txt").symlink_to("loop.txt")
+ends["links that lead nowhere"] = run()
+Path("closed").mkdir()
+Path("closed/x.txt").write_text("a picture")
+Path("images/x.txt").symlink_to(Path("closed/x.txt").resolve())
+Path("closed").chmod(0)
+ends["a link into a folder"] = run()
+print("ENDS", json.dumps({name: [end.returncode, end.stdout, end.stderr]
+                          for name, end in ends.items()}))
+"""
 
 
-@pytest.mark.parametrize("flags", [[], ["--nproc-per-node=1"], ["--group=gpu=2"]])
-@pytest.mark.parametrize("name", ["", "b.txt", "deep", "deep/c.txt"])
-def test_what_may_not_be_read_is_named_and_the_job_refused(
-    flags: list[str], name: str, job: Path
-) -> None:
-    path = job / "images" / name
-    path.chmod(0)
-    ended = ran(job, *flags, "--channel=train=images")
-    path.chmod(0o755)
-    assert ended.returncode == 2, ended.stderr
-    said = f"images: {path} may not be read. Run `chmod -R +rX {job / 'images'}`.\n"
-    assert ended.stderr.count(said) == 1
-    assert "Traceback" not in ended.stderr
-    assert "here" not in ended.stdout
-
-
-def test_a_link_into_a_folder_that_may_not_be_entered_is_unreadable(job: Path) -> None:
-    (job / "closed").mkdir(mode=0o700)
-    (job / "closed" / "x.txt").write_text("a picture")
-    (job / "images" / "x.txt").symlink_to(job / "closed" / "x.txt")
-    (job / "closed").chmod(0)
-    ended = ran(job, "--channel=train=images")
-    assert ended.returncode == 2, ended.stderr
-    assert "images/x.txt may not be read" in ended.stderr
-
-
-def test_links_that_lead_nowhere_are_as_the_script_finds_them(job: Path) -> None:
-    (job / "images" / "gone.txt").symlink_to("nowhere")
-    (job / "images" / "loop.txt").symlink_to("loop.txt")
-    ended = ran(job, "--channel=train=images")
+def test_what_may_not_be_read_is_named_and_the_job_refused(job: Path) -> None:
+    cases = [
+        ("",),
+        ("b.txt",),
+        ("deep",),
+        ("deep/c.txt", "--nproc-per-node=1"),
+        ("a.txt", "--group=gpu=2"),
+    ]
+    command = [sys.executable, "-c", RUNS_EACH, str(Path(__file__).parents[2]), json.dumps(cases)]
+    ended = subprocess.run(
+        [*as_usual_user(), *command],
+        cwd=job,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env=clean_environment(),
+    )
     assert ended.returncode == 0, ended.stderr
-    assert "here ['a.txt', 'b.txt', 'deep', 'gone.txt', 'loop.txt'] a picture\n" in ended.stdout
+    ends = json.loads(ended.stdout.rpartition("ENDS ")[2])
+    for name, *_ in cases:
+        code, stdout, stderr = ends[name]
+        assert code == 2, stderr
+        remedy = f"Run `chmod -R +rX {job / 'images'}`.\n"
+        assert stderr.count(f"images: {job / 'images' / name} may not be read. {remedy}") == 1
+        assert "Traceback" not in stderr
+        assert "here" not in stdout
+    code, stdout, stderr = ends["links that lead nowhere"]  # are as the script finds them
+    assert code == 0, stderr
+    assert "here ['a.txt', 'b.txt', 'deep', 'gone.txt', 'loop.txt'] a picture\n" in stdout
+    code, _, stderr = ends["a link into a folder"]  # which may not be entered: it is unreadable
+    assert code == 2, stderr
+    assert "images/x.txt may not be read" in stderr
 
 
 def test_so_many_entries_are_asked_about_and_no_more(job: Path) -> None:
@@ -107,10 +130,8 @@ def test_objects_that_may_not_be_read_are_refused(
     tmp_path: Path, s3_server: S3Server, s3_url: str
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    ended = run(
-        tmp_path, "--profile", "off", "--contract", "sagemaker", "--channel", f"train={s3_url}",
-        "train.py", AWS_SECRET_ACCESS_KEY="another",
-    )  # fmt: skip
+    flags = ["--profile", "off", "--contract", "sagemaker", "--channel", f"train={s3_url}"]
+    ended = run_job(tmp_path, *flags, "train.py", AWS_SECRET_ACCESS_KEY="another")
     assert ended.returncode == 1
     assert "403 SignatureDoesNotMatch. Renew or correct the credentials." in ended.stderr
     assert "here" not in ended.stdout

@@ -13,6 +13,7 @@ STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.S
 DEFAULT_GRACE_S = 30.0
 """Grace period where a job has to end and the user has set none."""
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
+_LONGEST_WAIT_S = 1.0  # a thread that does not block SIGCHLD may have taken the child's
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
 
 
@@ -60,16 +61,17 @@ def wait_for(
             terminal, unless it has left our process group.
         grace_s: Called at stop signals until it returns a grace period; None: no limit.
         resized: Called when the terminal's size has changed, before the child is signalled.
-        one_ended: Called when any child of this process has ended.
+        one_ended: Called when a child of this process has ended, maybe another one, or may have.
     """
     deadline: float | None = None
     while child.poll() is None:
-        left_s = 3600.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        caught = signal.sigtimedwait({*held, signal.SIGCHLD}, left_s)
+        left_s = _LONGEST_WAIT_S if deadline is None else max(0.0, deadline - time.monotonic())
+        caught = signal.sigtimedwait({*held, signal.SIGCHLD}, min(left_s, _LONGEST_WAIT_S))
         if caught is None:
-            if deadline is not None:
+            if deadline is not None and time.monotonic() >= deadline:
                 _kill(child, own_session=own_session)
                 deadline = None
+            one_ended()
         elif caught.si_signo == signal.SIGINT and deadline is not None:
             _kill(child, own_session=own_session)
         elif caught.si_signo == signal.SIGWINCH:

@@ -1,7 +1,7 @@
-"""An existing job of SageMaker, Vertex AI or Headrace that this process runs in.
+"""The existing SageMaker, Vertex AI or Headrace job that this process runs in.
 
-There `--contract` makes nothing: hosts, ranks, groups, channels and folders are those of that job,
-whose variables the script has anyway.
+In such a job `--contract` creates nothing: hosts, ranks, groups, channels and folders are those of
+that job, whose variables the script inherits.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SERVICES = {"sagemaker": "SageMaker", "sagemaker-v3": "SageMaker", "vertex": "V
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingJob:
-    """Such a job, as this host sees it.
+    """An existing job, as seen from this host.
 
     Attributes:
-        told: Its hosts.
-        port: Where those that train meet, on the first of them.
-        named: The group that trains, where the command line says so.
+        told: The job's topology.
+        port: The rendezvous port on the first training host.
+        named: The training group that the command line names; None: it names none.
     """
 
     told: JobTopology
@@ -46,7 +46,7 @@ class ExistingJob:
 
     @property
     def training(self) -> tuple[str, ...]:
-        """The hosts that have ranks; raises UsageError where nothing says which."""
+        """The hosts that have ranks; raises UsageError where that is undetermined."""
         return _training_hosts(self.told, self.named)
 
     @property
@@ -61,15 +61,14 @@ class ExistingJob:
         )
 
     def apply(self, args: argparse.Namespace, *, has_ranks: bool) -> None:
-        """Have torchrun meet the job's other hosts, unless its own flags say whom to meet.
+        """Set torchrun's rendezvous with the job's other hosts, unless its flags already do.
 
         Args:
-            args: torchrun's, which are changed.
-            has_ranks: Something asks for ranks at all.
+            args: torchrun's arguments, which are changed.
+            has_ranks: Whether ranks were asked for at all.
         """
-        if (
-            not has_ranks or not self.has_local_ranks
-        ):  # the script runs once: see `command_without_rank_variables`
+        if not has_ranks or not self.has_local_ranks:
+            # The script runs once: see `command_without_rank_variables`.
             args.nnodes, args.nproc_per_node, args.standalone = "1", "1", True
             return
         if len(self.training) < 2 or args.nnodes != "1:1" or args.rdzv_endpoint:
@@ -88,18 +87,18 @@ TORCHRUN_VARIABLES = (
     "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
     "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
-"""What torchrun tells a rank."""
+"""The variables that torchrun sets for a rank."""
 
 
 def command_without_rank_variables() -> list[str]:
-    """Return the command by which a script under torchrun has the variables of this process."""
+    """Return the command that gives a script under torchrun this process's rank variables."""
     own = env.values_of(TORCHRUN_VARIABLES)
     removed = [part for name, value in own.items() if value is None for part in ("-u", name)]
     return ["env", *removed, *(f"{name}={value}" for name, value in own.items() if value)]
 
 
 def read_resource_config() -> str | None:
-    """Return what is in SageMaker's resourceconfig.json on this host; None: there is none."""
+    """Return the text of SageMaker's resourceconfig.json on this host; None: there is none."""
     folders = SageMakerFolders(env.SAGEMAKER_BASE_DIR.get() or DEFAULT_BASE)
     try:
         return (Path(folders.config) / "resourceconfig.json").read_text()
@@ -108,13 +107,13 @@ def read_resource_config() -> str | None:
 
 
 def with_detected_contract(options: ContractOptions) -> ContractOptions:
-    """Return options as if they named the contract of the job around this process, and tell of it.
+    """Return options with the contract of the job around this process, and print that.
 
-    They stay where they name any, where there is no such job, and within a run of Headrace: what
-    started that one has taken the hosts.
+    They stay the same where they name a contract, where there is no such job, and inside a run of
+    Headrace, whose launcher already uses the hosts.
 
     Args:
-        options: What the command line says.
+        options: The command line's contract options.
     """
     if options.contracts or env.RUN_DIR.get():
         return options
@@ -138,70 +137,70 @@ def with_detected_contract(options: ContractOptions) -> ContractOptions:
 
 
 def find_existing_job(options: ContractOptions, training: str | None = None) -> ExistingJob | None:
-    """Return the job around this one by a contract that is asked for; None: there is none.
+    """Return the existing job around this process, if a given contract names its platform.
 
     Args:
-        options: What the script is to be told.
-        training: The group that trains, where the command line says so.
+        options: The contract options.
+        training: The training group that the command line names.
 
     Raises:
-        UsageError: What tells of it contradicts itself, or the flags contradict it.
+        UsageError: The job's variables contradict each other or the flags.
     """
-    asked = {name.partition("-")[0] for name in options.contracts}
+    wanted = {name.partition("-")[0] for name in options.contracts}
     variables = env.values_of([variable.name for variable in env.HOST_LIST_VARIABLES])
-    if "vertex" not in asked:
+    if "vertex" not in wanted:
         variables[env.CLUSTER_SPEC.name] = None
-    if "sagemaker" not in asked:
+    if "sagemaker" not in wanted:
         variables = {env.CLUSTER_SPEC.name: variables[env.CLUSTER_SPEC.name]}
     try:
-        told = job_topology(variables, read_resource_config() if "sagemaker" in asked else None)
+        job = job_topology(variables, read_resource_config() if "sagemaker" in wanted else None)
     except UsageError as error:
         raise UsageError(
             f"{error} Where this host is in no job of theirs, unset these variables: --contract "
             "makes what the script is told."
         ) from error
-    if told is None:
+    if job is None:
         return None
     if options.channels:
         name = next(iter(options.channels))
         raise UsageError(
-            f"--channel {name}=...: this is host {told.here} of a job that has its channels "
+            f"--channel {name}=...: this is host {job.here} of a job that has its channels "
             "already. Leave the flag out, or unset the variables of that job."
         )
     if options.checkpoint_local_path is not None:
         raise UsageError(
-            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {told.here} of a job that "
-            "has its checkpoints' folder already. Leave the flag out, or unset the variables of "
-            "that job."
+            f"{PLACE_FLAG} {options.checkpoint_local_path}: this is host {job.here} of a job "
+            "that has its checkpoints' folder already. Leave the flag out, or unset the variables "
+            "of that job."
         )
     is_vertex = variables[env.CLUSTER_SPEC.name] is not None
     return ExistingJob(
-        told=told,
+        told=job,
         port=VERTEXS_PORT if is_vertex else SAGEMAKERS_PORT,
         named=training,
     )
 
 
-def check_variables(told: Mapping[str, str]) -> None:
-    """Raise UsageError where a variable of this process says other than a script is to be told.
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Raise UsageError where this process's variables contradict the contract's.
 
-    So does one of its contracts' of which it is to be told nothing.
+    That includes variables that the contract would leave unset for this job.
 
     Args:
-        told: What it is to be told, by the variables' names.
+        variables: The contract's variables, by name.
     """
-    for name, value in told.items():
+    for name, value in variables.items():
         if _is_replaced(name):
             continue
         own = env.values_of([name])[name]
-        if own and value and own != value:  # an empty one says that nobody knows
+        if own and value and own != value:  # an empty value means unknown
             raise UsageError(
                 f"{name} is set to {own!r} here, and the contract would tell the script "
                 f"{value!r}. Unset it, or leave out --contract to have the script see yours."
             )
     left = [
         name
-        for name in conflicting_variables(told, env.whole_environment())
+        for name in conflicting_variables(variables, env.whole_environment())
         if not _is_replaced(name)
     ]
     if left:
@@ -214,17 +213,17 @@ def check_variables(told: Mapping[str, str]) -> None:
 
 
 def _is_replaced(name: str) -> bool:
-    """Whether a variable is set anew for the script, or left to it, whatever it says here."""
+    """Whether the launcher replaces a variable, or passes it on without a check."""
     return name.startswith(_REPLACED_PREFIXES) or name in _RANK_VARIABLES
 
 
-def _training_hosts(told: JobTopology, training: str | None) -> tuple[str, ...]:
-    """Return the hosts that have ranks: of the group that trains, or of the primary pools."""
-    hosts: Sequence[str] = told.primary or told.hosts
-    if told.groups:
+def _training_hosts(topology: JobTopology, training: str | None) -> tuple[str, ...]:
+    """Return the hosts that have ranks: of the training group, or of the primary pools."""
+    hosts: Sequence[str] = topology.primary or topology.hosts
+    if topology.groups:
         group = training_group(
-            told.groups, flagged=training, head=None, told=told.training, offload=None
+            topology.groups, flagged=training, head=None, told=topology.training, offload=None
         )
         hosts = group.hosts
     # Stable: the head first, then the others in their order.
-    return tuple(sorted(hosts, key=lambda host: host != told.head))
+    return tuple(sorted(hosts, key=lambda host: host != topology.head))

@@ -1,8 +1,8 @@
 """The construction of the script environment on a host, with channels and /gcs mounts.
 
-On Vertex AI `/gcs/BUCKET` is there, and scripts name paths in it: Cloud Storage FUSE shows it there
-(cloud.google.com/vertex-ai/docs/training, "Mount Cloud Storage"). Which buckets a script means, its
-arguments say, or its own text.
+On Vertex AI, Cloud Storage FUSE mounts buckets at `/gcs/BUCKET`
+(cloud.google.com/vertex-ai/docs/training, "Mount Cloud Storage"), and scripts name paths there.
+Which buckets a script uses is found in its arguments and its source text.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _BY_URL = re.compile(rf"\b(?:gs|gcs)://{_BUCKET_NAME}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketMounts:
-    """Such folders of one host.
+    """The /gcs mounts of one host.
 
     Attributes:
-        places: Where each lies, by the path at which a script sees it.
-        mounts: What shows them.
+        places: Where each bucket is mounted, by the path at which the script sees it.
+        mounts: The mounts, which last as long as the job.
     """
 
     places: Mapping[str, str]
@@ -64,15 +64,15 @@ class BucketMounts:
 def mount_buckets(
     options: ContractOptions, script: str, arguments: Iterable[str], folder: Path
 ) -> BucketMounts:
-    """Show the buckets that a script on Vertex AI means, read only, until the job's end.
+    """Mount the buckets that a script for Vertex AI uses, read only, until the job's end.
 
-    Where that cannot be, it is told.
+    A bucket that cannot be mounted is reported by a status line.
 
     Args:
-        options: What the script is told.
-        script: Its path, or a module's name.
-        arguments: Its own.
-        folder: Where mounts lie; made.
+        options: The contract options.
+        script: The script's path, or a module's name.
+        arguments: The script's own arguments.
+        folder: The folder of the mounts; it is created.
     """
     mounts = ChannelMounts(
         folder, parse_cache_limit(options.cache_limit) if options.cache_limit else None
@@ -80,7 +80,7 @@ def mount_buckets(
     places: dict[str, str] = {}
     for bucket in sorted(_buckets_of_script(options, script, arguments)):
         place = _GCS_ROOT / bucket
-        if place.exists():  # others show it
+        if place.exists():  # mounted by the system
             continue
         try:
             places[str(place)] = str(_mount_bucket(bucket, place, mounts))
@@ -101,23 +101,23 @@ def _mount_bucket(bucket: str, place: Path, mounts: ChannelMounts) -> Path:
 def _buckets_of_script(options: ContractOptions, script: str, arguments: Iterable[str]) -> set[str]:
     if "vertex" not in options.contracts:
         return set()
-    own = ""
+    source = ""
     with suppress(OSError, UnicodeDecodeError):  # a module's name, or a program
-        own = Path(script).read_text()
+        source = Path(script).read_text()
     texts = [*arguments, *map(str, options.hyperparameters.values())]
-    found = {name for text in (own, *texts) for name in _BY_PATH.findall(text)}
-    if str(_GCS_ROOT) in own:  # it makes paths of URLs, perhaps
+    found = {name for text in (source, *texts) for name in _BY_PATH.findall(text)}
+    if str(_GCS_ROOT) in source:  # it may turn URLs into paths
         found.update(name for text in texts for name in _BY_URL.findall(text))
     return found
 
 
 def has_platform_contract(options: ContractOptions) -> bool:
-    """Whether the script is told of its job by more than torchrun's variables."""
+    """Whether the script has a contract besides torchrun's variables."""
     return bool(set(options.contracts) - {"torchrun"})
 
 
 def plain_environment(options: ContractOptions) -> ScriptEnvironment:
-    """Return the site of a script that is told nothing but its arguments."""
+    """Return the environment of a script that gets only its arguments."""
     arguments = script_arguments((), options.hyperparameters)
     return ScriptEnvironment(arguments=tuple(arguments), folder=_code_folder(options))
 
@@ -138,21 +138,21 @@ def single_host_environment(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> ScriptEnvironment:
-    """Make the site of a job on this host alone; see `host_environment`.
+    """Return the script environment of a job on this host alone; see `host_environment`.
 
     Args:
-        options: What the script is to be told.
-        script: Its path, or its module's name.
-        is_module: The script is a module's name.
-        folder: The run's.
-        distribution: What starts the ranks; None: the script runs once.
-        count_devices: Returns how many this host has; asked where a script is told of them.
-        training: The group that trains, where the command line names one.
-        arguments: The script's own.
-        environment: Variables that the command line gives the script.
+        options: The contract options.
+        script: The script's path, or a module's name.
+        is_module: `script` is a module's name.
+        folder: The run folder.
+        distribution: How ranks are started; None: the script runs once.
+        count_devices: Returns this host's device count; called only where the contract tells it.
+        training: The training group that the command line names.
+        arguments: The script's own arguments.
+        environment: The script's variables from the command line.
 
     Raises:
-        UsageError: A channel is not there, say.
+        UsageError: A missing channel, for example.
         LaunchError: The folders cannot be made.
     """
     if not has_platform_contract(options):
@@ -169,16 +169,16 @@ def single_host_environment(
             folder=_code_folder(options),
         )  # fmt: skip
     devices = count_devices()
-    plan = layout_single_host(
+    layout = layout_single_host(
         folder.name, distribution=distribution, devices=devices,
         can_bind_mount=can_bind_mount(DEFAULT_BASE) and not is_below_default_base(options, script),
         master_port=free_master_port(options.contracts),
     )  # fmt: skip
-    site = host_environment(
-        options, plan, plan.hosts[0], script=script, is_module=is_module, folder=folder,
+    script_env = host_environment(
+        options, layout, layout.hosts[0], script=script, is_module=is_module, folder=folder,
         devices=devices, arguments=arguments, environment=environment,
     )  # fmt: skip
-    return replace(site, runs_once=distribution is None)
+    return replace(script_env, runs_once=distribution is None)
 
 
 def host_environment(
@@ -194,54 +194,54 @@ def host_environment(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> ScriptEnvironment:
-    """Make the site of this host.
+    """Return the script environment of one host of a job.
 
     Args:
-        options: What the script is to be told.
-        plan: The job's hosts.
-        host: This one, as the plan calls it.
-        script: Its path, or its module's name.
-        is_module: The script is a module's name.
-        folder: The run's, on this host.
-        devices: This host's.
-        cores: Likewise; None: all that this process may use.
-        arguments: The script's own.
-        environment: Variables that the command line gives the script.
+        options: The contract options.
+        plan: The layout of the job's hosts.
+        host: This host's name in the layout.
+        script: The script's path, or a module's name.
+        is_module: `script` is a module's name.
+        folder: The run folder on this host.
+        devices: This host's device count.
+        cores: This host's CPU cores; None: those that this process may use.
+        arguments: The script's own arguments.
+        environment: The script's variables from the command line.
 
     Raises:
-        UsageError: A channel is not there, say, or variables contradict one another.
-        StorageError: One cannot be copied.
+        UsageError: A missing channel, or contradictory variables, for example.
+        StorageError: A channel cannot be copied.
         LaunchError: The folders cannot be made.
     """
-    request = _environment_spec(options, plan, host, script, folder, is_module=is_module)
+    spec = _environment_spec(options, plan, host, script, folder, is_module=is_module)
     machine = host_resources(cores, devices, _interface(plan.addresses[host]))
-    told = variables_before_channels(request, machine, can_bind_mount=plan.can_bind_mount)
-    check_variables(told)  # before anything is copied
-    check_environment(environment, told)
-    pipes = Path(SageMakerFolders(str(request.base)).data)
-    brought = resolve_channels(options, request.script.job, host, request.folder, pipes)
-    buckets = mount_buckets(options, script, arguments, request.folder / "buckets")
-    request = replace(request, channels=brought.places, places=buckets.places)
+    variables = variables_before_channels(spec, machine, can_bind_mount=plan.can_bind_mount)
+    check_variables(variables)  # before anything is copied
+    check_environment(environment, variables)
+    pipes = Path(SageMakerFolders(str(spec.base)).data)
+    channels = resolve_channels(options, spec.script.job, host, spec.folder, pipes)
+    buckets = mount_buckets(options, script, arguments, spec.folder / "buckets")
+    spec = replace(spec, channels=channels.places, places=buckets.places)
     try:
-        site = build_environment(request, machine, can_bind_mount=plan.can_bind_mount)
+        script_env = build_environment(spec, machine, can_bind_mount=plan.can_bind_mount)
     except OSError as error:
         raise LaunchError(
-            f"What the script is to find cannot be made in {request.folder}: {error}. Make room, "
+            f"What the script is to find cannot be made in {spec.folder}: {error}. Make room, "
             "or take another folder with --run-dir."
         ) from error
-    check_variables(site.environment)
-    if brought.piped is not None and site.tree is not None:
-        brought.piped.serve()
-    if site.tree is not None and not plan.can_bind_mount:
+    check_variables(script_env.environment)
+    if channels.piped is not None and script_env.tree is not None:
+        channels.piped.serve()
+    if script_env.tree is not None and not plan.can_bind_mount:
         print_status(
             f"headrace: {host}: a process may mount nothing here, so /opt/ml is "
-            f"{site.tree.folders.base}; SM_* variables name it\n"
+            f"{script_env.tree.folders.base}; SM_* variables name it\n"
         )
-    return replace(site, held=(*brought.held, buckets.mounts))
+    return replace(script_env, held=(*channels.held, buckets.mounts))
 
 
 def is_below_default_base(options: ContractOptions, script: str) -> bool:
-    """Whether code or data lie below a real /opt/ml, where nothing else must be seen then."""
+    """Whether code or data lie below a real /opt/ml, which a bind mount would hide."""
     specs = read_channels(options.channels, options.input_modes).values()
     local = [each.uri for each in specs if each.is_local]
     own = [options.source_dir or str(Path(script).parent), *local]
@@ -297,12 +297,12 @@ def _training_job(
 
 
 def host_resources(cores: int | None, devices: int, interface: str = "lo") -> HostResources:
-    """Return a host as its script is told of it.
+    """Return a host's resources, as its script sees them.
 
     Args:
-        cores: Of the host; None: those of this process.
+        cores: CPU cores of the host; None: those of this process.
         devices: Accelerators of the host.
-        interface: Over which it reaches the other hosts; of emulated ones the loopback.
+        interface: The network interface to the other hosts; emulated hosts use the loopback.
     """
     return HostResources(
         cpus=cores or len(os.sched_getaffinity(0)),
@@ -313,7 +313,7 @@ def host_resources(cores: int | None, devices: int, interface: str = "lo") -> Ho
 
 
 def _torch_version() -> str:
-    """Return the version of PyTorch here, without importing it; "": it is not installed."""
+    """Return the version of PyTorch without importing it; "": not installed."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -321,7 +321,7 @@ def _torch_version() -> str:
 
 
 def _interface(address: str) -> str:
-    """Return the network interface that has an address; all of 127.0.0.0/8 are lo's."""
+    """Return the network interface that has an address; 127.0.0.0/8 belongs to lo."""
     if address.startswith("127."):
         return "lo"
     for name, addresses in psutil.net_if_addrs().items():
@@ -331,5 +331,5 @@ def _interface(address: str) -> str:
 
 
 def _relative_script(code: Path, script: str) -> str:
-    path = Path(script).parent.resolve() / Path(script).name  # a link is called what it is called
+    path = Path(script).parent.resolve() / Path(script).name  # a link keeps its own name
     return str(path.relative_to(code)) if path.is_relative_to(code) else str(path)

@@ -14,23 +14,23 @@ from headrace.platforms.script_contract import ContractName
 from headrace.platforms.training_job import Distribution
 from headrace.platforms.vertex import MASTER_PORT as VERTEXS_PORT
 
-# What SageMaker calls the only group of a job.
+# SageMaker's name for the only group of a job.
 _ONLY_GROUP = "homogeneousCluster"
 _ADDRESS = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLayout:
-    """The hosts of a job, as its scripts are told of them.
+    """The hosts of a job, with the names that its scripts see.
 
     Attributes:
         job: The job's name.
-        groups: Its instance groups, their hosts named as scripts are told.
-        addresses: Those of the hosts, by their names.
-        distribution: What starts the ranks; None: the script runs once on each host.
-        distributed: The names of the groups in which it does so.
-        can_bind_mount: Whether each host may give its processes a view of files of their own.
-        master_port: Where ranks meet that a script makes itself; 0: where the contract has them.
+        groups: Its instance groups, with the names of their hosts.
+        addresses: Addresses by host name.
+        distribution: How ranks are started; None: the script runs once on each host.
+        distributed: The names of the groups that have ranks.
+        can_bind_mount: Whether processes of each host may have a mount namespace.
+        master_port: Rendezvous port of ranks that a script starts itself; 0: the contract's.
     """
 
     job: str
@@ -52,12 +52,12 @@ class HostLayout:
 
     @classmethod
     def from_json(cls, text: str) -> HostLayout:
-        """Return the plan that `to_json` told."""
-        told: dict[str, Any] = json.loads(text)
+        """Return the layout of a `to_json` text."""
+        fields: dict[str, Any] = json.loads(text)
         groups = tuple(
-            HostGroup(**{**group, "hosts": tuple(group["hosts"])}) for group in told["groups"]
+            HostGroup(**{**group, "hosts": tuple(group["hosts"])}) for group in fields["groups"]
         )
-        return cls(**{**told, "groups": groups, "distributed": tuple(told["distributed"])})
+        return cls(**{**fields, "groups": groups, "distributed": tuple(fields["distributed"])})
 
 
 def layout_hosts(
@@ -69,19 +69,18 @@ def layout_hosts(
     can_bind_mount: bool,
     master_port: int = 0,
 ) -> HostLayout:
-    """Return the plan of hosts that are known by their addresses.
+    """Return the layout of hosts that are known by their addresses.
 
-    Where scripts may see an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
-    order of the groups; a name that nothing resolves would help no script, so elsewhere they are
-    called by their addresses.
+    Where scripts can get an /etc/hosts of the job's, hosts are called algo-1, algo-2, ... in the
+    order of the groups. Elsewhere nothing would resolve such names, and they are called by address.
 
     Args:
         job: The job's name.
-        groups: Type and addresses of the hosts of each group, by its name.
-        distribution: What starts the ranks.
-        distributed: The group in which it does so; None: none.
-        can_bind_mount: Whether each host may give its processes a view of files of their own.
-        master_port: As `HostLayout` has it.
+        groups: Type and addresses of the hosts of each group, by group name.
+        distribution: How ranks are started.
+        distributed: The group that has ranks; None: none.
+        can_bind_mount: Whether processes of each host may have a mount namespace.
+        master_port: See `HostLayout`.
     """
     addresses: dict[str, str] = {}
     named = []
@@ -102,10 +101,10 @@ def layout_hosts(
 
 
 def free_master_port(contracts: Sequence[ContractName]) -> int:
-    """Return where ranks on this machine can meet: 0 for the contract's own port if that is free.
+    """Return a free rendezvous port on this machine; 0 where the contract's own port is free.
 
     Args:
-        contracts: Those of the job.
+        contracts: The contracts of the job.
     """
     usual = SAGEMAKERS_PORT if any(each.startswith("sage") for each in contracts) else VERTEXS_PORT
     with socket.socket() as probe:
@@ -121,7 +120,7 @@ def layout_single_host(
     job: str, *, distribution: Distribution | None, devices: int, can_bind_mount: bool,
     master_port: int = 0,
 ) -> HostLayout:  # fmt: skip
-    """Return the plan of a job on this host alone; see `layout_hosts`."""
+    """Return the layout of a job on this host alone; see `layout_hosts`."""
     kind = "local_gpu" if devices else "local"
     return layout_hosts(
         job, {_ONLY_GROUP: (kind, [_ADDRESS])},

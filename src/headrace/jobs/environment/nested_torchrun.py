@@ -1,8 +1,8 @@
-"""`headrace run` as a rank of torchrun: the ranks of a host share one run.
+"""The ranks of a torchrun that runs `headrace run` as its script: one run per host.
 
-The first rank of a host is the leader: it makes the run's attempt, and all that the script is to
-find. The followers run the script with what it shares. They meet in the folder that torchrun's
-agent makes for each start of its ranks, whose path every rank has.
+The first rank of a host is the leader: it starts the attempt and prepares the script environment.
+The followers run the script with what it shares. They exchange messages in the folder that
+torchrun's agent creates for each start of its ranks, and whose path every rank knows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.jobs.output.script_output import run_script, script_command
 from headrace.records.launcher import process_identity, running_pid
 from headrace.records.run_folder import RunFolder
 
-_RUN_FILE = "headrace-run.json"  # beside the folders of all starts
+_RUN_FILE = "headrace-run.json"  # in the parent of all starts' folders
 _LEADER_FILE, _FOLLOWER_FILE = "headrace.json", "headrace-{}.json"
 _MAX_START_S = 120.0  # all ranks are started at once, but a full host is slow
 _POLL_S = 0.05
@@ -41,15 +41,15 @@ _STOP_CODES = (128 + 15, 128 + 2, 128 + 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMessage:
-    """What the leader tells the other ranks of its host.
+    """The leader's message to the other ranks of its host.
 
     Attributes:
-        run_dir: The run's folder.
+        run_dir: The run folder.
         attempt: The attempt's number.
         environment: Variables of the script; None removes one.
-        arguments: The script's, before the user's own.
-        folder: Where it starts; None: where it would anyway.
-        places: Folders and files that it sees elsewhere, by the place where it does.
+        arguments: The script's arguments before the user's own.
+        folder: Its working directory; None: unchanged.
+        places: Source paths of its bind mounts, by the path at which the script sees them.
     """
 
     run_dir: str
@@ -62,12 +62,12 @@ class LeaderMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedRank:
-    """This process, as one of such ranks.
+    """This process as a rank of a surrounding torchrun.
 
     Attributes:
-        world: Its place among them.
+        world: Its rank and world size.
         start: The folder of this start of the ranks, on this host.
-        command: The command line that started them all.
+        command: The command line that started all ranks.
     """
 
     world: World
@@ -76,16 +76,16 @@ class NestedRank:
 
     @property
     def is_leader(self) -> bool:
-        """Whether it is the first one of its host."""
+        """Whether it is the first rank of its host."""
         return self.world.local_rank == 0
 
     def run_before(self) -> str | None:
-        """Return the run of the same ranks' earlier starts; None: this is the first."""
-        told = _read_message(self.start.parent / _RUN_FILE)
-        return None if told is None else str(told["run_dir"])
+        """Return the run folder of an earlier start of the same ranks; None: this is the first."""
+        message = _read_message(self.start.parent / _RUN_FILE)
+        return None if message is None else str(message["run_dir"])
 
     def announce_leader(self) -> None:
-        """Say that this rank leads, though what it has to tell takes its time; LaunchError."""
+        """Announce this rank as the leader, before its slow preparations; raises LaunchError."""
         print_status(
             f"headrace: rank {self.world.rank} of {self.world.size} in a job of torchrun's, whose "
             "ranks on this host are one run\n"
@@ -93,7 +93,7 @@ class NestedRank:
         _write_message(self.start / _LEADER_FILE, {"leader": process_identity(os.getpid())})
 
     def share_with_followers(self, leader_message: LeaderMessage) -> None:
-        """Have the other ranks begin; raises LaunchError."""
+        """Publish the leader's message, on which the other ranks start; raises LaunchError."""
         _write_message(self.start.parent / _RUN_FILE, {"run_dir": leader_message.run_dir})
         _write_message(
             self.start / _LEADER_FILE,
@@ -101,25 +101,25 @@ class NestedRank:
         )
 
     def wait_for_leader(self) -> LeaderMessage:
-        """Return what the leader tells, as soon as it does.
+        """Return the leader's message, as soon as there is one.
 
         Raises:
-            LaunchError: There is none, or it has ended.
+            LaunchError: There is no leader, or it has ended.
         """
         self._write_state({})
         deadline = time.monotonic() + _MAX_START_S
         while True:
-            told = _read_message(self.start / _LEADER_FILE)
-            if told is not None and "led" in told:
+            message = _read_message(self.start / _LEADER_FILE)
+            if message is not None and "led" in message:
                 return LeaderMessage(
-                    **{**told["led"], "arguments": tuple(told["led"]["arguments"])}
+                    **{**message["led"], "arguments": tuple(message["led"]["arguments"])}
                 )
-            if told is not None and running_pid(told["leader"]) is None:
+            if message is not None and running_pid(message["leader"]) is None:
                 raise LaunchError(
                     f"Rank {self.world.rank} was not started: the first rank of this host ended "
                     "before; see what it said."
                 )
-            if told is None and time.monotonic() > deadline:
+            if message is None and time.monotonic() > deadline:
                 raise LaunchError(
                     f"Rank {self.world.rank} heard nothing of its host's first rank for "
                     f"{_MAX_START_S:g} s: have torchrun start headrace run as every rank."
@@ -127,15 +127,15 @@ class NestedRank:
             time.sleep(_POLL_S)
 
     def note_end(self, code: int) -> None:
-        """Tell the leader how this rank ended; raises LaunchError."""
+        """Publish this rank's exit code; raises LaunchError."""
         self._write_state({"code": code})
 
     def verdict(self, code: int) -> int:
-        """Return how the ranks of this host ended; where the leader ended well, once all have.
+        """Return the exit code of this host's ranks; if the leader succeeded, wait for all of them.
 
         Args:
-            code: The leader's exit code. If it failed, torchrun is to know that at once: it ends
-                the others.
+            code: The leader's exit code. A failure is returned at once, for torchrun to end the
+                other ranks.
         """
         codes = [code]
         deadline = time.monotonic() + _MAX_START_S
@@ -147,15 +147,15 @@ class NestedRank:
         return failed[0] if failed else next(filter(None, codes), 0)
 
     def _code_of(self, number: int, deadline: float) -> int | None:
-        """Return how another rank ended; None: it runs, or is only to begin."""
+        """Return another rank's exit code; None: it runs, or has not begun."""
         file = self.start / _FOLLOWER_FILE.format(number)
-        told = _read_message(file)
-        if told is None:
+        state = _read_message(file)
+        if state is None:
             return 0 if time.monotonic() > deadline else None
-        if "code" not in told and running_pid(told["rank"]) is None:
-            told = _read_message(file) or told  # it may have ended in between, and well
-            return int(told.get("code", _KILLED))
-        return told.get("code")
+        if "code" not in state and running_pid(state["rank"]) is None:
+            state = _read_message(file) or state  # it may have ended in between, with success
+            return int(state.get("code", _KILLED))
+        return state.get("code")
 
     def _write_state(self, more: Mapping[str, Any]) -> None:
         file = self.start / _FOLLOWER_FILE.format(self.world.local_rank)
@@ -163,9 +163,9 @@ class NestedRank:
 
 
 def find_nested_rank() -> NestedRank | None:
-    """Return the rank of torchrun's that this process is; None: it is none.
+    """Return this process's rank in a surrounding torchrun; None: it is no such rank.
 
-    Ranks of Headrace's own jobs are none, nor is what a rank's script starts.
+    Ranks of Headrace's own jobs are none, nor is a process that a rank's script starts.
     """
     if env.RUN_DIR.get() or not env.TORCHRUN_ID.get() or env.RANK.get() is None:
         return None
@@ -184,9 +184,9 @@ def find_nested_rank() -> NestedRank | None:
 
 
 def _torchrun_command() -> tuple[str, ...] | None:
-    """Return the command line of the process that made the ranks; None: a script is in between.
+    """Return the command line of the process that started the ranks; None: a script is in between.
 
-    Shells and the like between it and this process are part of the rank.
+    Shells and similar programs in between are part of the rank.
     """
     try:
         for parent in psutil.Process().parents():
@@ -194,22 +194,22 @@ def _torchrun_command() -> tuple[str, ...] | None:
                 return tuple(parent.cmdline())
             if Path(parent.exe()).name.startswith("python"):
                 return None
-    except (OSError, psutil.Error):  # another user's
+    except (OSError, psutil.Error):  # a process of another user
         return ("torchrun",)
     return ("torchrun",)
 
 
 def _read_message(file: Path) -> dict[str, Any] | None:
     try:
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        message: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    return told
+    return message
 
 
-def _write_message(file: Path, told: Mapping[str, Any]) -> None:
+def _write_message(file: Path, message: Mapping[str, Any]) -> None:
     try:
-        write_text_atomically(file, json.dumps(told))
+        write_text_atomically(file, json.dumps(message))
         with suppress(OSError):  # variables may hold secrets; torchrun's own folder is private
             file.chmod(0o600)
     except OSError as error:
@@ -220,18 +220,18 @@ def _write_message(file: Path, told: Mapping[str, Any]) -> None:
 
 
 def run_follower(job: DirectJob, script: str, rank: NestedRank) -> int:
-    """Run the script and return its exit code, or 128 + a signal.
+    """Run the script of a follower and return its exit code, or 128 + a signal.
 
     Args:
-        job: What the command line asks for.
+        job: The parsed command line.
         script: The script, or a module's name.
-        rank: This process.
+        rank: This process's rank.
 
     Raises:
-        LaunchError: There is no first rank, or it has ended.
+        LaunchError: There is no leader, or it has ended.
     """
     leader_message = rank.wait_for_leader()
-    site = ScriptEnvironment(
+    script_env = ScriptEnvironment(
         environment={},
         arguments=leader_message.arguments,
         folder=leader_message.folder,
@@ -241,13 +241,13 @@ def run_follower(job: DirectJob, script: str, rank: NestedRank) -> int:
         RunFolder(Path(leader_message.run_dir)).logs(leader_message.attempt)
         / f"rank-{rank.world.rank}.stderr"
     )
-    with signals_blocked() as held:
+    with signals_blocked() as blocked:
         returncode = run_script(
-            script_command(job, script, site),
-            site=site,
+            script_command(job, script, script_env),
+            site=script_env,
             environment=leader_message.environment,
             log=log,
-            held=held,
+            held=blocked,
         )
         code = exit_code_of(returncode)
         rank.note_end(code)

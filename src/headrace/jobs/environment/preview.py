@@ -23,13 +23,13 @@ _ADDRESS = "127.0.0.{}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentPreview:
-    """What a script gets on one host.
+    """The variables and arguments of a script on one host.
 
     Attributes:
         host: The host.
-        hosts: All of the job's.
-        variables: Those that contracts add, by their names.
-        arguments: Those before the user's own.
+        hosts: All hosts of the job.
+        variables: The variables that contracts add, by name.
+        arguments: The arguments before the user's own.
     """
 
     host: str
@@ -47,36 +47,36 @@ def preview_environment(
     script: str,
     cores: int,
 ) -> EnvironmentPreview:
-    """Return what a script would get on a host.
+    """Return the environment that a script would get on a host.
 
     Args:
-        options: What it is to be told.
-        groups: The job's instance groups, the one that trains first; none: it has one host.
+        options: The contract options.
+        groups: The job's instance groups, the training group first; empty: one host.
         host: The host; None: the first one.
         job: The job's name.
-        script: Its path.
-        cores: Of a host whose group does not say.
+        script: The script's path.
+        cores: CPU cores of a host whose group gives none.
 
     Raises:
         UsageError: There is no such host.
     """
-    plan = _layout(job, options, groups)
-    told = TrainingJob(
-        name=plan.job,
-        groups=plan.groups,
+    layout = _layout(job, options, groups)
+    training_job = TrainingJob(
+        name=layout.job,
+        groups=layout.groups,
         entry_point=Path(script).name,
-        distribution=plan.distribution,
-        distributed=plan.distributed,
+        distribution=layout.distribution,
+        distributed=layout.distributed,
         channels=script_channels(options),
         hyperparameters=options.hyperparameters,
         submitted=str(Path(options.source_dir or Path(script).parent).resolve()),
         region=env.AWS_REGION.get() or env.AWS_DEFAULT_REGION.get() or "",
     )
-    here = host or told.hosts[0]
+    here = host or training_job.hosts[0]
     named = {each.name: each for each in groups}
-    group = named.get(told.group_of(here).name, GroupSpec(name="only", hosts=1))
+    group = named.get(training_job.group_of(here).name, GroupSpec(name="only", hosts=1))
     folders = SageMakerFolders()
-    shown = ScriptContract(contracts=options.contracts, job=told, host=here)
+    contract = ScriptContract(contracts=options.contracts, job=training_job, host=here)
     specs = read_channels(options.channels, options.input_modes)
     places = vertex_paths(
         str(Path("runs", job, "output").resolve()),
@@ -85,9 +85,9 @@ def preview_environment(
     machine = host_resources(group.cpus or cores, group.gpus or 0)
     return EnvironmentPreview(
         host=here,
-        hosts=told.hosts,
-        variables=shown.variables(folders, places, machine),
-        arguments=shown.arguments(),
+        hosts=training_job.hosts,
+        variables=contract.variables(folders, places, machine),
+        arguments=contract.arguments(),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a script finds on its host: variables, arguments, folders, dependencies."""
+"""The environment of a script on its host: variables, arguments, folders, dependencies."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ScriptEnvironment:
     """What the script on a host gets.
 
     Attributes:
-        environment: Variables, beside those that it has anyway.
-        arguments: Those before the user's own.
-        folder: Where it starts; None: where it would anyway.
-        places: Folders and files that it sees elsewhere, by the place where it does.
-        tree: SageMaker's folders, where they are part of it.
+        environment: Variables, besides those that it inherits.
+        arguments: Arguments before the user's own.
+        folder: Its working directory; None: unchanged.
+        places: Source paths of its bind mounts, by the path at which the script sees them.
+        tree: SageMaker's folders; None: the contract has none.
         runs_once: The script is no rank here, though torchrun starts it.
-        held: What holds its channels while the job runs.
+        held: The channels that are active while the job runs.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -55,17 +55,17 @@ class ScriptEnvironment:
     held: tuple[ActiveChannels, ...] = ()
 
     def placed(self, command: Sequence[str]) -> list[str]:
-        """Return the command line by which a command sees what it is to see."""
+        """Return the command line that runs a command with the bind mounts in place."""
         if not self.places:
             return list(command)
         return namespace_command(sys.executable, dict(self.places), command)
 
     def failure(self) -> str | None:
-        """Return why the script did not get all of a channel; None: nothing is known of that."""
+        """Return why the script did not get all of a channel; None: no failure is known."""
         return next(filter(None, (each.failure() for each in self.held)), None)
 
     def verdict(self, exit_code: int) -> int:
-        """Return how the job ended: as a failure where a channel failed, whatever the script did.
+        """Return the job's exit code: a failed channel fails the job, whatever the script did.
 
         Args:
             exit_code: The script's.
@@ -76,32 +76,32 @@ class ScriptEnvironment:
         print_status(f"headrace: {failure}\n")
         return StorageError.exit_code
 
-    def note_end(self, exit_code: int, command: Sequence[str], told: str) -> None:
-        """Leave a note of how the script ended, where the contract has one; let channels go."""
+    def note_end(self, exit_code: int, command: Sequence[str], message: str) -> None:
+        """Write the contract's failure file, where it has one, and end the channels."""
         for each in self.held:
             each.end(exit_code)
         if self.tree is not None:
             try:
-                self.tree.note_end(exit_code, shlex.join(command), told)
+                self.tree.note_end(exit_code, shlex.join(command), message)
             except OSError as error:  # a full disk must not cost the script's own exit code
                 print_status(f"headrace: {self.tree.folders.failure}: {error}\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSpec:
-    """What a site is made of.
+    """The inputs of `build_environment`.
 
     Attributes:
-        script: The script, and its host.
-        addresses: Those of all hosts, by their names.
-        folder: Where what belongs to the host lies; it is made.
-        output: Where the hosts of a job on Vertex AI leave what they make.
+        script: The script's contract on its host.
+        addresses: Addresses of all hosts, by name.
+        folder: The folder of this host's files; it is created.
+        output: The folder of a Vertex AI job's output, shared by its hosts.
         code: The folder of the script's code.
-        is_code_named: The user named it: the script starts there, whatever tells it of its job.
-        channels: Where the data of each channel are: a folder or a file, or, where they are read
-            from pipes, a path or a URL.
-        places: Folders that the script sees elsewhere, beside those of its contract, by the place.
-        checkpoints_at: Where it sees its checkpoints, too; None: nowhere else.
+        is_code_named: The user named the code folder: the script starts there under any contract.
+        channels: The location of each channel's data: a folder or file, or, for channels that are
+            read from pipes, a path or a URL.
+        places: Further bind mounts, besides the contract's, by the path that the script sees.
+        checkpoints_at: A further path where it sees its checkpoints; None: none.
     """
 
     script: ScriptContract
@@ -116,14 +116,14 @@ class EnvironmentSpec:
 
     @property
     def base(self) -> Path:
-        """What is /opt/ml to scripts of SageMaker's."""
+        """The folder that scripts for SageMaker see as /opt/ml."""
         return self.folder / "ml"
 
 
 def variables_before_channels(
     request: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> dict[str, str]:
-    """Return what the script is told whatever its channels are; see `build_environment`."""
+    """Return the script's variables that do not depend on channels; see `build_environment`."""
     seen = SageMakerFolders() if can_bind_mount else SageMakerFolders(str(request.base))
     return request.script.variables(seen, vertex_paths(str(request.output), {}), machine)
 
@@ -131,15 +131,15 @@ def variables_before_channels(
 def build_environment(
     request: EnvironmentSpec, machine: HostResources, *, can_bind_mount: bool
 ) -> ScriptEnvironment:
-    """Lay out the folders of a host and return what its script gets.
+    """Create the folders of a host and return its script environment.
 
     Args:
-        request: What it is made of.
-        machine: What the host has.
-        can_bind_mount: Whether a process of this host may have a view of files of its own.
+        request: The inputs.
+        machine: The host's resources.
+        can_bind_mount: Whether a process of this host may have a mount namespace.
 
     Raises:
-        UsageError: The script cannot be told so much, or not see its checkpoints where it wants to.
+        UsageError: A variable or argument is too long, or the checkpoint path is not possible.
         OSError: The folders cannot be made.
     """
     script, tree, places = request.script, None, dict(request.places)
@@ -163,11 +163,13 @@ def build_environment(
             (request.output / name).mkdir(parents=True, exist_ok=True)
     if can_bind_mount:
         places[str(_HOSTS_FILE)] = str(_write_hosts(request))
-    places_told = vertex_paths(str(request.output), request.channels)
-    told = script.variables(seen, places_told, machine)
-    _check_lengths({**told, "its arguments": max(script.arguments(), key=len, default="")}, script)
+    vertex_places = vertex_paths(str(request.output), request.channels)
+    variables = script.variables(seen, vertex_places, machine)
+    _check_lengths(
+        {**variables, "its arguments": max(script.arguments(), key=len, default="")}, script
+    )
     return ScriptEnvironment(
-        environment={**_unset_variables(told), **environment},
+        environment={**_unset_variables(variables), **environment},
         arguments=tuple(script.arguments()),
         folder=str(request.code) if tree is not None or request.is_code_named else None,
         places=places,
@@ -175,9 +177,9 @@ def build_environment(
     )
 
 
-def _check_lengths(told: Mapping[str, str], script: ScriptContract) -> None:
-    """Raise UsageError where the kernel would not pass on what the script is told."""
-    for name, value in told.items():
+def _check_lengths(texts: Mapping[str, str], script: ScriptContract) -> None:
+    """Raise UsageError where a variable or argument is longer than the kernel allows."""
+    for name, value in texts.items():
         count = len(name.encode()) + len(value.encode()) + 2  # "=" and the zero at the end
         if count > _MAX_VARIABLE_BYTES:
             values = script.job.hyperparameters
@@ -189,26 +191,30 @@ def _check_lengths(told: Mapping[str, str], script: ScriptContract) -> None:
             )
 
 
-def program_command(program: str, arguments: Sequence[str], site: ScriptEnvironment) -> list[str]:
-    """Return the command line of a program that is not Python's.
+def program_command(
+    program: str, arguments: Sequence[str], script_env: ScriptEnvironment
+) -> list[str]:
+    """Return the command line of a program that is not run by Python.
 
-    Its own arguments come first: the script's name may be the first of them, as in `bash train.sh`.
+    Its own arguments come first: the script's name may be among them, as in `bash train.sh`.
 
     Args:
-        program: A path, or a name that is looked up.
+        program: A path, or a name to look up on PATH.
         arguments: The user's.
-        site: What it gets.
+        script_env: The script environment.
     """
-    found = str(Path(program).absolute()) if site.folder and Path(program).exists() else program
-    return [found, *arguments, *site.arguments]
+    found = (
+        str(Path(program).absolute()) if script_env.folder and Path(program).exists() else program
+    )
+    return [found, *arguments, *script_env.arguments]
 
 
-def _unset_variables(told: Mapping[str, str]) -> dict[str, str]:
-    """Leave to this process's own variables what the contract has no value for, and NCCL's."""
-    own = env.values_of(told)
+def _unset_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Drop variables that are set already, where the contract has no value or they are NCCL's."""
+    own = env.values_of(variables)
     return {
         name: value
-        for name, value in told.items()
+        for name, value in variables.items()
         if not own[name] or (value and not name.startswith("NCCL_"))
     }
 
@@ -217,13 +223,13 @@ def existing_job_environment(
     contracts: Sequence[ContractName], hyperparameters: Mapping[str, Any], *, has_ranks: bool,
     folder: str | None,
 ) -> ScriptEnvironment:  # fmt: skip
-    """Return what the script gets within a job that others have started: nearly all is there.
+    """Return the script environment within an existing job, which has nearly everything.
 
     Args:
-        contracts: By which it is told of that job.
-        hyperparameters: Those of the command line; the job's own reach whoever it started.
-        has_ranks: This host is one of those that train.
-        folder: Where the script starts; None: where it would anyway.
+        contracts: The contracts of that job.
+        hyperparameters: Those of the command line; the job's own reach the process it started.
+        has_ranks: This host is one of the training hosts.
+        folder: The script's working directory; None: unchanged.
     """
     return ScriptEnvironment(
         environment=_smddp_variables()
@@ -236,7 +242,7 @@ def existing_job_environment(
 
 
 def _streamed_channels(request: EnvironmentSpec, seen: SageMakerFolders) -> dict[str, str]:
-    """Return the variable by which ShardDataset reads a channel in pipes where it is."""
+    """Return the variable from which ShardDataset takes the URLs of channels in mode Pipe."""
     urls = {
         seen.channel(channel.name): request.channels[channel.name]
         for channel in request.script.job.channels_of(request.script.host)
@@ -246,12 +252,12 @@ def _streamed_channels(request: EnvironmentSpec, seen: SageMakerFolders) -> dict
 
 
 def _smddp_variables() -> dict[str, str]:
-    """Return the variables by which a script may import SageMaker's library."""
+    """Return the variables with which a script can import the smdistributed stand-in."""
     return {env.SMDDP.name: "1", env.PYTHONPATH.name: env.pythonpath_with(SITECUSTOMIZE_DIR)}
 
 
 def _write_hosts(request: EnvironmentSpec) -> Path:
-    """Write this machine's /etc/hosts with the job's hosts in it."""
+    """Write a copy of this machine's /etc/hosts with the job's hosts added."""
     own = _HOSTS_FILE.read_text() if _HOSTS_FILE.exists() else ""
     lines = [f"{address}\t{host}\n" for host, address in request.addresses.items()]
     request.folder.mkdir(parents=True, exist_ok=True)
@@ -264,58 +270,60 @@ _DEPENDENCIES = "dependencies"
 
 
 def with_script_options(
-    site: ScriptEnvironment, options: ScriptOptions, folder: Path
+    script_env: ScriptEnvironment, options: ScriptOptions, folder: Path
 ) -> ScriptEnvironment:
-    """Return a site with the script's own variables, and its dependencies to be imported.
+    """Return a script environment with the command line's variables and dependencies added.
 
     Args:
-        site: What the script gets by its contracts.
-        options: What the command line asks for beside it.
-        folder: The run's; links to the dependencies lie there.
+        script_env: The script environment.
+        options: The command line's script options.
+        folder: The run folder; links to the dependencies lie in it.
 
     Raises:
-        UsageError: A variable contradicts what the contract says, or two dependencies one another.
+        UsageError: A variable contradicts the contract, or two dependencies have the same name.
         LaunchError: The links cannot be made.
     """
     if not options.environment and not options.dependencies:
-        return site
-    check_environment(options.environment, site.environment)
-    paths = [site.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
+        return script_env
+    check_environment(options.environment, script_env.environment)
+    paths = [script_env.environment.get(env.PYTHONPATH.name) or env.PYTHONPATH.get()]
     paths.insert(0, options.environment.get(env.PYTHONPATH.name))
     if options.dependencies:
         paths.append(str(_link_dependencies(options.dependencies, folder / _DEPENDENCIES)))
     joined = ":".join(path for path in paths if path)
-    beside = {env.PYTHONPATH.name: joined} if joined else {}
-    return replace(site, environment={**site.environment, **options.environment, **beside})
+    path_variable = {env.PYTHONPATH.name: joined} if joined else {}
+    return replace(
+        script_env, environment={**script_env.environment, **options.environment, **path_variable}
+    )
 
 
-def check_environment(environment: Mapping[str, str], told: Mapping[str, str]) -> None:
-    """Raise UsageError where a variable of the command line contradicts what the contract says.
+def check_environment(environment: Mapping[str, str], variables: Mapping[str, str]) -> None:
+    """Raise UsageError where a variable of the command line contradicts the contract.
 
     Args:
-        environment: The command line's.
-        told: What the script is told, by the variables' names.
+        environment: The command line's variables.
+        variables: The contract's variables, by name.
     """
     for name, value in environment.items():
-        if told.get(name, value) != value and name != env.PYTHONPATH.name:
+        if variables.get(name, value) != value and name != env.PYTHONPATH.name:
             raise UsageError(
-                f"--environment {name}={value}: the contract says {name}={told[name]}. Leave it "
-                "out, or take another name."
+                f"--environment {name}={value}: the contract says {name}={variables[name]}. Leave "
+                "it out, or take another name."
             )
 
 
 def join_environments(
-    site: Mapping[str, str | None], recorded: Mapping[str, str | None]
+    script: Mapping[str, str | None], recorded: Mapping[str, str | None]
 ) -> dict[str, str | None]:
-    """Return the variables of a script that is recorded; what both put on the path, it has."""
-    paths = [recorded.get(env.PYTHONPATH.name), site.get(env.PYTHONPATH.name)]
+    """Return a recorded script's variables; PYTHONPATH has the entries of both."""
+    paths = [recorded.get(env.PYTHONPATH.name), script.get(env.PYTHONPATH.name)]
     entries = dict.fromkeys(part for path in paths if path for part in path.split(":"))
-    beside = {env.PYTHONPATH.name: ":".join(entries)} if entries else {}
-    return {**site, **recorded, **beside}
+    path_variable = {env.PYTHONPATH.name: ":".join(entries)} if entries else {}
+    return {**script, **recorded, **path_variable}
 
 
 def _link_dependencies(dependencies: tuple[str, ...], folder: Path) -> Path:
-    """Return a folder in which each dependency is found by its own name, as in SageMaker's code."""
+    """Return a folder of links to the dependencies, by name, as in SageMaker's code folder."""
     places: dict[str, str] = {}
     for path in dependencies:
         name = Path(path).name

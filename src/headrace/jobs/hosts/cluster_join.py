@@ -1,6 +1,6 @@
-"""`headrace cluster join`: a Ray cluster of a job's hosts, and the script on its head.
+"""The `headrace cluster join` of a host: a Ray cluster of a job's hosts, the script on its head.
 
-Every host runs it. The cluster lasts as long as the job: each host ends its own part of it.
+Every host of the job runs it. The cluster lasts as long as the job: each host ends its own node.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinOptions:
-    """What a command line of `headrace cluster join` asks for.
+    """The parsed command line of `headrace cluster join`.
 
     Attributes:
-        told: What it says about hosts.
-        port: Of Ray on the head; the one after it is where hosts say that they are there.
+        told: The flags about hosts.
+        port: Ray's port on the head; the join server listens on the next one.
         hosts_s: Longest wait for the hosts, in seconds.
-        token_file: Holds Ray's token; None: not told.
-        groups: What the job wants; empty: all hosts there are.
+        token_file: The file with Ray's token; None: not given.
+        groups: The groups that the job needs; empty: all hosts that join.
         driver: The script uses Ray itself.
         run: The flags of `headrace run`, the script and its arguments.
     """
@@ -75,7 +75,7 @@ class JoinOptions:
     run: tuple[str, ...]
 
     def contract(self) -> ClusterHosts:
-        """Return which hosts there are, and which one this is; raises UsageError."""
+        """Return the cluster's hosts, and which one this is; raises UsageError."""
         names = [variable.name for variable in env.HOST_LIST_VARIABLES]
         return find_cluster_hosts(
             env.values_of(names), read_resource_config(), self.told, find_this_host
@@ -83,42 +83,42 @@ class JoinOptions:
 
 
 def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
-    """Return what a command line asks for; `headrace run` reads the rest of it.
+    """Return the parsed command line; `headrace run` parses the rest of it.
 
-    `--group NAME` is this host's group; `--group NAME=HOSTS`, which `headrace run` takes, is how
-    many hosts of a group the job wants.
+    `--group NAME` is this host's group. `--group NAME=HOSTS`, a flag of `headrace run`, says how
+    many hosts of a group the job needs.
 
     Raises:
-        UsageError: There is no script, or a flag that cannot be.
+        UsageError: There is no script, or an invalid flag.
     """
     own, run = _split(argv)
     for flag in _DECIDED:
         if flag in own:
             raise UsageError(f"{flag}: the cluster is the one that the hosts make. Leave it out.")
-    told = {flag: values[-1] for flag, values in own.items()}
+    last = {flag: values[-1] for flag, values in own.items()}
     groups = own.get("--group", [])
-    of_here = [group for group in groups if "=" not in group]
-    if len(set(of_here)) > 1:
+    own_groups = [group for group in groups if "=" not in group]
+    if len(set(own_groups)) > 1:
         raise UsageError(
-            f"--group {of_here[0]} and --group {of_here[1]}: this host is in one group. How many "
-            "hosts of a group the job wants is --group NAME=HOSTS."
+            f"--group {own_groups[0]} and --group {own_groups[1]}: this host is in one group. How "
+            "many hosts of a group the job wants is --group NAME=HOSTS."
         )
     wanted = parse_groups([group for group in groups if "=" in group])
-    offload = told.get("--offload")
-    # `headrace run` waits as long for hosts that come back.
-    passed = [f"--hosts-timeout={told['--hosts-timeout']}"] if "--hosts-timeout" in told else []
-    hosts = told.get("--hosts", "").split(",") if "--hosts" in told else []
+    offload = last.get("--offload")
+    # `headrace run` waits as long for hosts to return.
+    passed = [f"--hosts-timeout={last['--hosts-timeout']}"] if "--hosts-timeout" in last else []
+    hosts = last.get("--hosts", "").split(",") if "--hosts" in last else []
     return JoinOptions(
         told=ClusterHostFlags(
-            head=told.get("--head"),
-            group=of_here[0] if of_here else None,
+            head=last.get("--head"),
+            group=own_groups[0] if own_groups else None,
             hosts=tuple(host.strip() for host in hosts if host.strip()),
             training=wanted[0].name if wanted else None,
             offload=offload if offload != AUTO else None,
         ),
-        port=_port(told),
-        hosts_s=parse_seconds(told.get("--hosts-timeout", f"{_HOSTS_S}s")),
-        token_file=told.get("--token-file"),
+        port=_port(last),
+        hosts_s=parse_seconds(last.get("--hosts-timeout", f"{_HOSTS_S}s")),
+        token_file=last.get("--token-file"),
         groups=wanted,
         driver="--driver" in own,
         run=(*passed, *run),
@@ -126,7 +126,7 @@ def parse_join_flags(argv: Sequence[str]) -> JoinOptions:
 
 
 def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the values of flags that are looked at here, and what is the run's, in its order."""
+    """Return the values of flags that are read here, and the command line of `headrace run`."""
     from headrace.jobs.torchrun_args import flags_without_value  # imports torch
 
     without_value = flags_without_value()
@@ -138,7 +138,7 @@ def _split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
         name, equals, value = word.partition("=")
         flag = name.replace("_", "-")
         is_own = flag in _JOIN_FLAGS or flag in _DECIDED
-        # `-t 3` has its value in a word of its own, `-t3` has not.
+        # `-t 3` has its value in a separate word, `-t3` has not.
         follows = not equals and word not in without_value and (is_own or _takes_next_word(word))
         if follows and not rest:
             raise UsageError(f"{name} needs a value. {_HOW}")
@@ -156,8 +156,8 @@ def _takes_next_word(word: str) -> bool:
     return word.startswith("--") or len(word) == 2
 
 
-def _port(told: Mapping[str, str]) -> int:
-    text = told.get("--port", str(_PORT))
+def _port(flags: Mapping[str, str]) -> int:
+    text = flags.get("--port", str(_PORT))
     if not text.isdecimal() or not 1 <= int(text) < 65535:
         raise UsageError(
             f"--port {text}: a port of the head from 1 to 65534; Ray takes it, and the one after "
@@ -167,26 +167,26 @@ def _port(told: Mapping[str, str]) -> int:
 
 
 _RAY_START_S = 120.0
-_HOSTS_EXIT_S = 25.0  # a Ray node that does not end when asked to is killed before that
+_HOSTS_EXIT_S = 25.0  # a Ray node that does not stop on SIGTERM is killed before that
 _POLL_S = 0.2
 _STATUS_EVERY_S = 10.0
 
 
 def join_cluster(argv: Sequence[str]) -> int:
-    """Take this host's part in a job, and return the job's exit code, or 128 + a signal.
+    """Run this host's part of a job, and return the job's exit code, or 128 + a signal.
 
     Args:
         argv: Flags of `headrace cluster join` and of `headrace run`, the script, its arguments.
 
     Raises:
-        UsageError: Wrong flags, or an environment that does not say which hosts there are.
+        UsageError: Wrong flags, or an environment that does not define the hosts.
         LaunchError: Hosts are missing, the head is lost, or Ray does not start.
     """
-    with signals_blocked() as held:  # before anything that starts threads is imported
+    with signals_blocked() as blocked:  # before anything that starts threads is imported
         import_ray()
         options = parse_join_flags(argv)
         contract = options.contract()
-        waiting = _Waiting(held)
+        waiting = _Waiting(blocked)
         try:
             if contract.is_head:
                 return _Head(contract, options, waiting).run()
@@ -196,7 +196,7 @@ def join_cluster(argv: Sequence[str]) -> int:
 
 
 class _StoppedError(Exception):
-    """Somebody asked this process to stop."""
+    """A stop signal that this process got."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -204,24 +204,24 @@ class _StoppedError(Exception):
 
 
 class _Waiting:
-    """Waits during which a signal is heeded.
+    """Waits that a stop signal interrupts.
 
     Args:
-        held: What `signals_blocked` gave.
+        held: The signals that `signals_blocked` blocks.
     """
 
     def __init__(self, held: frozenset[signal.Signals]) -> None:
         self.held = held
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises _StoppedError as soon as this process is asked to stop."""
+        """Wait for some seconds; raises _StoppedError on a stop signal."""
         caught = signal.sigtimedwait(self.held, seconds)
         if caught is not None and caught.si_signo in STOP_SIGNALS:
             raise _StoppedError(caught.si_signo)
 
 
 class _Head:
-    """The head's part."""
+    """The head's part of the job."""
 
     def __init__(self, contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> None:
         self._contract = contract
@@ -238,7 +238,7 @@ class _Head:
         self._address = head_address(contract.head, contract.hosts)
         self._ray_address = f"{self._address}:{options.port}"
         cluster = ["--engine=ray", f"--address={self._ray_address}"]
-        # What is wrong with the run's flags is told before anything starts.
+        # Wrong flags of `headrace run` are reported before anything starts.
         groups = self._wanted() or self._groups_of_topology() or {contract.group: 1}
         job = parse_torchrun_flags([*cluster, *self._group_flags(groups), *options.run])
         find_requirements(job.around.requirements, code_folder(job))
@@ -246,23 +246,26 @@ class _Head:
 
     def run(self) -> int:
         """Return the job's exit code, once the other hosts have left and the cluster is down."""
-        roll = JoinServer(
+        server = JoinServer(
             address=self._address, port=self._options.port + 1, head=self._contract.head,
             group=self._contract.group, hosts=self._contract.hosts,
             token=self._token or new_token(), hands_out=self._token is None, tell=print_status,
         )  # fmt: skip
-        shape = RayNodeSpec(
+        node_spec = RayNodeSpec(
             group=self._contract.group, name=self._contract.head, address=self._address,
             store_bytes=object_store_bytes(FreeMemory.here(), holds_data=self._options.driver),
         )  # fmt: skip
         code = LaunchError.exit_code
-        with _ray_node(shape, head_flags(self._options.port), roll.token) as (node, variables):
+        flags = head_flags(self._options.port)
+        with _ray_node(node_spec, flags, server.token) as (node, variables):
             try:
                 _wait_until_up(node, self._waiting.pause)
-                roll.start(self._ray_address)
-                self._wait_for_hosts(roll, node)
-                roll.withhold_token()
-                code = self._run_script(self._wanted() or self._there(roll), node, variables)
+                server.start(self._ray_address)
+                self._wait_for_hosts(server, node)
+                server.withhold_token()
+                code = self._run_script(
+                    self._wanted() or self._joined_hosts(server), node, variables
+                )
             except _StoppedError as stopped:
                 code = 128 + stopped.number
                 raise
@@ -270,7 +273,7 @@ class _Head:
                 code = error.exit_code
                 raise
             finally:
-                roll.end(code, _HOSTS_EXIT_S)
+                server.end(code, _HOSTS_EXIT_S)
         return code
 
     def _wanted(self) -> dict[str, int]:
@@ -286,17 +289,17 @@ class _Head:
     def _groups_of_topology(self) -> dict[str, int]:
         return {group.name: group.hosts for group in self._contract.groups}
 
-    def _there(self, roll: JoinServer) -> dict[str, int]:
-        """Return how many hosts of each group have come, the group that trains first."""
-        there = roll.groups()
+    def _joined_hosts(self, server: JoinServer) -> dict[str, int]:
+        """Return how many hosts of each group have joined, the training group first."""
+        joined = server.groups()
         training = next(iter(self._groups_of_topology()), self._contract.group)
-        return dict(sorted(there.items(), key=lambda group: group[0] != training))
+        return dict(sorted(joined.items(), key=lambda group: group[0] != training))
 
-    def _wait_for_hosts(self, roll: JoinServer, node: RayNode) -> None:
+    def _wait_for_hosts(self, server: JoinServer, node: RayNode) -> None:
         longest_s = self._options.hosts_s
         deadline_s = time.monotonic() + longest_s
-        tell_s = time.monotonic() + _STATUS_EVERY_S
-        while missing := roll.missing(self._wanted()):
+        print_at_s = time.monotonic() + _STATUS_EVERY_S
+        while missing := server.missing(self._wanted()):
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise LaunchError(
@@ -304,17 +307,17 @@ class _Head:
                     "`headrace cluster join` on each of them, with the same --port, and let hosts "
                     "reach one another on all ports; or wait longer: --hosts-timeout."
                 )
-            if now_s > tell_s:
+            if now_s > print_at_s:
                 print_status(f"headrace: waiting for hosts: {missing}\n")
-                tell_s += _STATUS_EVERY_S
+                print_at_s += _STATUS_EVERY_S
             self._waiting.pause(_POLL_S)
             _check_alive(node)
 
     def _run_script(
         self, groups: Mapping[str, int], node: RayNode, variables: Mapping[str, str | None]
     ) -> int:
-        told = ", ".join(f"{group} {hosts}" for group, hosts in groups.items())
-        print_status(f"headrace: a Ray cluster at {self._ray_address}, hosts: {told}\n")
+        summary = ", ".join(f"{group} {hosts}" for group, hosts in groups.items())
+        print_status(f"headrace: a Ray cluster at {self._ray_address}, hosts: {summary}\n")
         command = [
             sys.executable, "-u", "-P", "-m", "headrace.cli.main", "run", "--engine=ray",
             f"--address={self._ray_address}", *self._group_flags(groups), *self._options.run,
@@ -322,7 +325,7 @@ class _Head:
         child = subprocess.Popen(
             parent_bound_command(sys.executable, command),
             env=env.child_environment(variables),
-            start_new_session=True,  # ctrl-C comes to us alone, and is passed on once
+            start_new_session=True,  # ctrl-C reaches only this process, which passes it on once
         )
 
         def look() -> None:
@@ -332,40 +335,40 @@ class _Head:
                 )
                 child.terminate()
 
-        # It kills by itself what does not stop in time.
+        # `headrace run` itself kills what does not stop in time.
         returncode = wait_for(child, self._waiting.held, own_session=True, one_ended=look)
         return exit_code_of(returncode)
 
 
 def _run_worker_host(contract: ClusterHosts, options: JoinOptions, waiting: _Waiting) -> int:
-    """Have this host join the head, stay until the job has ended, and return its exit code."""
+    """Join this host to the head, stay until the job has ended, and return its exit code."""
     token = _given_token(contract, options)
     patience = JoinWait(longest_s=options.hosts_s, pause=waiting.pause, tell=print_status)
-    with closing(JoinClient(contract.head, options.port + 1, patience)) as link:
-        welcome = link.request_join(contract.here, contract.group, token)
-        name = contract.here or link.own_address
-        shape = RayNodeSpec(
-            group=contract.group, name=name, address=link.own_address,
+    with closing(JoinClient(contract.head, options.port + 1, patience)) as client:
+        welcome = client.request_join(contract.here, contract.group, token)
+        name = contract.here or client.own_address
+        node_spec = RayNodeSpec(
+            group=contract.group, name=name, address=client.own_address,
             store_bytes=object_store_bytes(FreeMemory.here(), holds_data=options.driver),
         )  # fmt: skip
-        place = [f"--address={welcome.ray_address}"]
-        with _ray_node(shape, place, welcome.token) as (node, _):
+        ray_flags = [f"--address={welcome.ray_address}"]
+        with _ray_node(node_spec, ray_flags, welcome.token) as (node, _):
 
             def pause(seconds: float) -> None:
                 waiting.pause(seconds)
-                link.look()
+                client.look()
 
             _wait_until_up(node, pause)
-            link.report_up()
+            client.report_up()
             print_status(f"headrace: {name} ({contract.group}) has joined {contract.head}\n")
-            while link.exit_code is None:
+            while client.exit_code is None:
                 _check_alive(node)
                 pause(_POLL_S)
-    if link.exit_code:
+    if client.exit_code:
         print_status(
-            f"headrace: the job has failed on {contract.head}: exit code {link.exit_code}\n"
+            f"headrace: the job has failed on {contract.head}: exit code {client.exit_code}\n"
         )
-    return link.exit_code
+    return client.exit_code
 
 
 def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
@@ -380,14 +383,14 @@ def _given_token(contract: ClusterHosts, options: JoinOptions) -> str | None:
 
 @contextmanager
 def _ray_node(
-    shape: RayNodeSpec, place: Sequence[str], token: str
+    node_spec: RayNodeSpec, ray_flags: Sequence[str], token: str
 ) -> Iterator[tuple[RayNode, dict[str, str | None]]]:
-    """Run a Ray node meanwhile; gives it, and the variables of what connects to its cluster."""
+    """Run a Ray node in the context; gives the node, and the variables of its clients."""
     folder = make_node_folder()
     try:
         variables = write_token_file(folder / "token", token)
-        variables[env.RAY_ADDRESS.name] = None  # of another cluster
-        node = RayNode(shape, place, folder / "node", variables)
+        variables[env.RAY_ADDRESS.name] = None  # that of another cluster
+        node = RayNode(node_spec, ray_flags, folder / "node", variables)
         try:
             yield node, variables
         finally:

@@ -19,7 +19,7 @@ _HOSTS_S = 600.0
 _CLUSTER_FLAGS = (
     "address", "offload", "hosts_timeout", "max_preemptions", "driver",
 )  # fmt: skip
-# The cluster says how many hosts there are, which is which, and where they meet.
+# The cluster determines the number of hosts, their ranks, and the rendezvous.
 _DECIDED_BY_CLUSTER = {
     "nnodes": "--nnodes",
     "node_rank": "--node-rank",
@@ -30,24 +30,24 @@ _DECIDED_BY_CLUSTER = {
     "master_addr": "--master-addr",
     "master_port": "--master-port",
     "local_addr": "--local-addr",
-    "log_dir": "--log-dir",  # it is the run's folder
+    "log_dir": "--log-dir",  # the run folder
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What a command line asks of a cluster.
+    """The cluster options of a command line.
 
     Attributes:
-        address: Where it is; None: this machine, with its hosts emulated.
-        is_ray: Ray has the hosts; otherwise they are emulated without it.
+        address: The Ray cluster's address; None: this machine, with emulated hosts.
+        is_ray: The hosts are a Ray cluster's; otherwise they are emulated without Ray.
         training: The group whose hosts run the ranks.
         others: Other groups.
-        offload: The group whose hosts make batches, too; None: none.
-        offload_if_it_helps: ... only if that is foretold to help (`--offload auto`).
+        offload: The group whose hosts also make batches; None: none.
+        offload_if_it_helps: Use that group only if it is predicted to help (`--offload auto`).
         hosts_s: Longest wait for the hosts, in seconds.
-        max_preemptions: How often a lost host may have the ranks start anew; -1: any number.
-        driver: The script drives the cluster by Ray itself: it runs once, and Ray gives out all.
+        max_preemptions: How often ranks are restarted after the loss of a host; -1: any number.
+        driver: The script uses Ray itself: it runs once, and Ray assigns all resources.
     """
 
     address: str | None
@@ -67,7 +67,7 @@ class ClusterOptions:
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Have a parser know the flags."""
+    """Add these flags to a parser."""
     parser.add_argument("--engine", default="local", help="local, or ray: the hosts of a cluster.")
     parser.add_argument("--address", help="The Ray cluster: HOST:PORT, auto, ray://HOST:PORT.")
     parser.add_argument("--group", action="append", default=[], help="NAME=HOSTS[:cpus=N,gpus=N]")
@@ -80,14 +80,14 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 def cluster_options(
     args: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> ClusterOptions | None:
-    """Return what parsed flags ask of a cluster; None: they ask for none.
+    """Return the cluster options of parsed flags; None: there are none.
 
     Args:
-        args: The flags.
-        parser: What parsed them.
+        args: The parsed flags.
+        parser: Their parser.
 
     Raises:
-        UsageError: Flags that exclude one another, or values that cannot be.
+        UsageError: Flags that exclude each other, or invalid values.
     """
     if args.engine not in _ENGINES:
         raise UsageError(f"--engine {args.engine}: it is one of {', '.join(_ENGINES)}.")
@@ -133,15 +133,15 @@ def _cluster_flag(args: argparse.Namespace) -> str:
 
 
 def _chosen_offload(args: argparse.Namespace, others: tuple[GroupSpec, ...]) -> str | None:
-    """Return the group that may make batches; `auto` stands for the one that does not train."""
+    """Return the offload group; `auto` stands for the only group that does not train."""
     name: str | None = args.offload
     if name != AUTO:
         return name
     if len(others) != 1:
-        told = ", ".join(group.name for group in others) or "none"
+        names = ", ".join(group.name for group in others) or "none"
         raise UsageError(
-            f"--offload auto is about the one group beside the one that trains; there are: {told}. "
-            "Name it by --group NAME=HOSTS, and several by --offload NAME."
+            f"--offload auto is about the one group beside the one that trains; there are: {names}."
+            " Name it by --group NAME=HOSTS, and several by --offload NAME."
         )
     if args.profile == "off":
         raise UsageError(
@@ -184,13 +184,13 @@ def _check_offload(
 
 
 def emulated_ranks(args: argparse.Namespace) -> int | None:
-    """Return how many ranks the type of the hosts that train means; None: nothing is emulated.
+    """Return how many ranks a training host's machine type has; None: the type is not emulated.
 
     Args:
-        args: Parsed flags of torchrun's and ours.
+        args: Parsed flags, torchrun's and ours.
 
     Raises:
-        UsageError: A group that cannot be.
+        UsageError: An invalid group.
     """
     if args.nproc_per_node != "auto" or not args.group:
         return None
@@ -203,11 +203,11 @@ def emulated_ranks(args: argparse.Namespace) -> int | None:
 
 
 def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: int) -> None:
-    """Say once what hosts of a named type have, and that it is emulated.
+    """Print which hosts of a machine type are emulated on fewer devices than the type has.
 
     Args:
-        groups: Those whose hosts are emulated, the one that trains first.
-        devices: This machine's.
+        groups: The groups of emulated hosts, the training group first.
+        devices: This machine's device count.
         ranks_here: Ranks on each host of the first group.
     """
     cores = len(os.sched_getaffinity(0))
@@ -222,14 +222,14 @@ def print_emulated_types(groups: Sequence[GroupSpec], devices: int, ranks_here: 
 
 
 def emulated_devices(group: GroupSpec, left: Sequence[str], count: int) -> list[str] | None:
-    """Return the devices of this machine that an emulated host sees; None: whatever there is.
+    """Return the devices of this machine that an emulated host sees; None: all of them.
 
-    A host of a named type sees as many as the type has, or none: ranks number them.
+    A host of a named machine type sees as many as the type has, or none: ranks index them.
 
     Args:
-        group: The host's.
+        group: The host's group.
         left: Devices that no other host has.
-        count: How many it has.
+        count: How many devices the host has.
     """
     if not group.instance_type or group.gpus is None:
         return list(left[:count]) or None

@@ -1,7 +1,7 @@
-"""The driver of a job on several hosts; torchrun runs on every host that trains.
+"""The driver of a job on several hosts; torchrun runs on every training host.
 
-Ray places and watches over one agent a host; where hosts are emulated without Ray, this process is
-their agent. torchrun's ranks meet by the address of the first host.
+Ray places and monitors one agent per host; where hosts are emulated without Ray, this process is
+their agent. torchrun's ranks meet at the address of the first host.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def run_on_cluster(
     """Run a job on the hosts of a cluster and return its exit code.
 
     Args:
-        job: What torchrun's flags ask for.
-        options: What is asked of the cluster.
-        argv: The command line, as each host reads it again.
-        folder: The run's.
-        attempt: The attempt that begins.
+        job: The parsed torchrun flags.
+        options: The cluster options.
+        argv: The command line, which each host parses again.
+        folder: The run folder.
+        attempt: The attempt that starts.
 
     Raises:
         UsageError: Ray is not installed.
-        LaunchError: There is no such cluster, it lacks hosts, or no agent starts on them.
+        LaunchError: There is no such cluster, it lacks hosts, or an agent does not start.
     """
     if not options.is_ray:
         install_requirements(job.contract, job.around, folder, attempt)
@@ -71,9 +71,9 @@ class _ClusterJob:
         self._options = options
         self._folder = folder
         self._attempt = attempt
-        self._groups = self._taking_part()
+        self._groups = self._groups_with_script()
         self._working_dir = job_working_dir(job.args, argv)
-        self._shown = HostOutput()
+        self._output = HostOutput()
         self._programs = HostCommands(
             job,
             self._groups,
@@ -100,15 +100,15 @@ class _ClusterJob:
                 return self._on_ray(stop, mark)
             devices = env.visible_devices(torch.accelerator.device_count())
             hosts = EmulatedHosts(self._groups, self._programs, mark, devices=devices)
-            told = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
-            print_status(f"headrace: hosts emulated on this machine: {told}\n")
+            summary = ", ".join(f"{group.name} {group.hosts}" for group in self._groups)
+            print_status(f"headrace: hosts emulated on this machine: {summary}\n")
             print_emulated_types(self._groups, len(devices), self._job.ranks_here)
             return self._run(hosts, stop)
 
-    def _taking_part(self) -> list[GroupSpec]:
-        """Return the groups whose hosts run the script, and tell of those that have no part."""
+    def _groups_with_script(self) -> list[GroupSpec]:
+        """Return the groups whose hosts run the script, and print which groups are not used."""
         options = self._options
-        if has_platform_contract(self._job.contract):  # as there, the script runs on every host
+        if has_platform_contract(self._job.contract):  # as on SageMaker, every host runs the script
             rest = [group for group in options.others if group.name != options.offload]
             return [options.training, *rest]
         for group in () if options.driver else options.others:
@@ -125,12 +125,12 @@ class _ClusterJob:
         requirements = self._requirements()
         with (
             _cluster_address(options) as address,
-            # On emulated hosts the ranks stand where this process does.
+            # On emulated hosts the ranks share this process's working directory.
             ray_connection(
                 address, folder=self._working_dir.folder if options.address else None
             ) as ray,
         ):
-            stop.catch_signals(STOP_SIGNALS)  # Ray has its own ideas
+            stop.catch_signals(STOP_SIGNALS)  # Ray replaced the handlers
             hosts = RayHosts(
                 ray, options, self._groups, self._programs, self._working_dir, mark,
                 requirements=requirements,
@@ -140,23 +140,23 @@ class _ClusterJob:
             return self._run(hosts, stop)
 
     def _run(self, hosts: HostProvider, stop: StopRequest) -> int:
-        starts = RestartLoop(
+        loop = RestartLoop(
             hosts,
-            self._shown,
+            self._output,
             self._folder.logs(self._attempt.number),
             grace_s=self._job.shutdown_s + extra_grace_s(self._job.uploads),
             max_restarts=int(self._job.args.max_restarts),
             max_preemptions=self._options.max_preemptions,
         )
-        return starts.run(stop)
+        return loop.run(stop)
 
     def _requirements(self) -> HostInstalls | None:
-        told = self._job.around.requirements
-        file = find_requirements(told, code_folder(self._job))
+        given = self._job.around.requirements
+        file = find_requirements(given, code_folder(self._job))
         if file is None:
             return None
         return HostInstalls(
-            file, self._working_dir, is_named=told is not None,
+            file, self._working_dir, is_named=given is not None,
             travels=self._options.address is not None, folder=self._folder, attempt=self._attempt,
         )  # fmt: skip
 
@@ -168,7 +168,7 @@ class _ClusterJob:
             return None
         named = {one.name: one for one in options.others}
         return OffloadSetup(
-            ray, options.offload, self._working_dir, mark, self._shown, self._offload_choice(),
+            ray, options.offload, self._working_dir, mark, self._output, self._offload_choice(),
             requirements,
             declared=named.get(options.offload), training=options.training.name,
         )  # fmt: skip
@@ -189,13 +189,13 @@ def _cluster_address(options: ClusterOptions) -> Iterator[str]:
         yield options.address
         return
     groups = [options.training, *options.others]
-    told = ", ".join(f"{group.name} {group.hosts}" for group in groups)
-    print_status(f"headrace: a Ray cluster on this machine, hosts emulated: {told}\n")
+    summary = ", ".join(f"{group.name} {group.hosts}" for group in groups)
+    print_status(f"headrace: a Ray cluster on this machine, hosts emulated: {summary}\n")
     try:
         devices = env.visible_devices(torch.accelerator.device_count())
         cluster = EmulatedCluster(groups, devices=devices)
     except LaunchError:
-        import_ray()  # tells the remedy where it is missing; before, it would not see the token
+        import_ray()  # reports a missing Ray; not imported before: it would not see the token
         raise
     try:
         yield cluster.address

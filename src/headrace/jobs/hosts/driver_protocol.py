@@ -1,8 +1,8 @@
 """The protocol between a job's driver and its hosts: assignment, start barrier, refusals.
 
-Each host gets ready, says so, and waits until all others have. Where one of them cannot have what
-its script needs, no script has begun anywhere; and where one takes longer, by a copy say, ranks of
-others do not wait for it at a rendezvous, which gives up.
+Each host prepares itself, reports that it is ready, and waits for all others. So no script starts
+anywhere if one host lacks what it needs, and no rank waits at a rendezvous, which has a timeout,
+for a host that still copies data.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from headrace.core.errors import HeadraceError, LaunchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAssignment:
-    """What a host is to the job.
+    """A host's part in the job.
 
     Attributes:
-        prefix: What its ranks' lines begin with, `{rank}` in the place of the rank.
+        prefix: The prefix of its ranks' output lines, `{rank}` in the place of the rank.
         restarts: How often the job's ranks were started before.
         hosts: How many hosts have ranks.
-        number: This host's number among them.
-        address: Its own address.
-        master_address: That of host 0.
-        master_port: A free port there.
-        plan: The job's hosts, as `HostLayout` writes them; None: scripts are not told of them.
-        host: This host, as the plan calls it.
-        cores: This host's.
-        devices: Likewise.
-        ranks: On each host, by its named type; None: as the command line says.
-        kept_as: What this host's checkpoints are kept as.
-        kept_by: Likewise, of all hosts.
-        sends_part: What it makes goes to the output path for the launcher to put together; it
-            shares no disk with it.
+        number: This host's index among them.
+        address: This host's address.
+        master_address: The address of host 0.
+        master_port: A free port of host 0.
+        plan: The job's hosts, as JSON of a `HostLayout`; None: no platform contract.
+        host: This host's name in the layout.
+        cores: This host's CPU cores.
+        devices: This host's device count.
+        ranks: Ranks per host of an emulated machine type; None: as the command line says.
+        kept_as: The name under which this host's checkpoints are synced.
+        kept_by: Those names of all hosts.
+        sends_part: This host, which shares no disk with the launcher, uploads its part of the
+            output, for the launcher to merge.
     """
 
     prefix: str
@@ -64,15 +64,15 @@ class HostAssignment:
 
     @classmethod
     def from_json(cls, text: str) -> HostAssignment:
-        """Return the member that `to_json` told."""
+        """Return the assignment of a `to_json` text."""
         fields: dict[str, Any] = json.loads(text)
         return cls(**fields)
 
     def apply(self, args: argparse.Namespace) -> None:
-        """Have torchrun meet the other hosts; restarts are the driver's.
+        """Set torchrun's rendezvous with the other hosts; the driver does the restarts.
 
         Args:
-            args: torchrun's, which are changed.
+            args: torchrun's arguments, which are changed.
         """
         args.nnodes = str(self.hosts)
         args.node_rank = self.number
@@ -82,58 +82,58 @@ class HostAssignment:
         args.max_restarts = 0
         if self.ranks is not None:
             args.nproc_per_node = str(self.ranks)
-        # What PET_* variables of the host may say.
+        # PET_* variables of the host may set these.
         args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id = "static", "", "none"
         args.standalone = False
 
 
 READY, REFUSED = "ready", "refused"
-"""What a host announces: that it may begin, or why it may not."""
+"""The keys of a host's messages: it may start, or the reason why it cannot."""
 
 
 def wait_at_start_barrier(announce_fd: int, go_fd: int) -> None:
-    """Say that this host is ready, and return once all are.
+    """Report that this host is ready, and return once all hosts are.
 
     Args:
-        announce_fd: Where its agent reads what it announces.
-        go_fd: From which a byte comes once all are ready.
+        announce_fd: The pipe to the host's agent.
+        go_fd: The pipe from which a byte is read once all hosts are ready.
 
     Raises:
-        LaunchError: The agent is gone.
-        SystemExit: By ctrl-C, before any script has begun: there is nothing to wait for.
+        LaunchError: The agent has ended.
+        SystemExit: On ctrl-C: no script has started, so there is nothing to wait for.
     """
     os.write(announce_fd, json.dumps({READY: True}).encode() + b"\n")
     try:
-        went = os.read(go_fd, 1)
+        go = os.read(go_fd, 1)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     os.close(go_fd)
-    if not went:
+    if not go:
         raise LaunchError("The agent of this host has ended; look at what the launcher said.")
 
 
 def announce_refusal(announce_fd: int, error: HeadraceError) -> None:
-    """Have the launcher tell why this host may not begin.
+    """Report to the launcher why this host cannot start.
 
     Args:
-        announce_fd: Where its agent reads what it announces.
-        error: Why.
+        announce_fd: The pipe to the host's agent.
+        error: The reason.
     """
     os.write(announce_fd, json.dumps({REFUSED: str(error)}).encode() + b"\n")
 
 
 def refusal_messages(refusals: Iterable[tuple[str, str]], hosts: int) -> list[str]:
-    """Return a sentence for each reason why hosts refused to begin.
+    """Return one message for each reason why hosts cannot start.
 
     Args:
-        refusals: Names of hosts, each with its reason.
-        hosts: How many there are in all: what all of them say is told of none.
+        refusals: Pairs of host name and reason.
+        hosts: How many hosts there are; a reason that all have is printed without their names.
     """
     by_reason: dict[str, list[str]] = {}
     for host, reason in refusals:
         by_reason.setdefault(reason, []).append(host)
     return [
-        f"headrace: {reason}\n" if len(said_by) == hosts
-        else f"headrace: {', '.join(said_by)}: {reason}\n"
-        for reason, said_by in by_reason.items()
+        f"headrace: {reason}\n" if len(names) == hosts
+        else f"headrace: {', '.join(names)}: {reason}\n"
+        for reason, names in by_reason.items()
     ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Hosts that are emulated on this machine without Ray, one agent each, and a script's own Ray.
+"""The hosts that are emulated on this machine without Ray, and Ray clusters of their scripts.
 
-They share the machine's cores, memory and files, and each has a loopback address of its own.
-Scripts for heterogeneous clusters make a Ray cluster by `ray start` on each host: variables give
-each node its address, its ports and its /tmp/ray.
+Each host has an agent and a loopback address of its own; all share the machine's cores, memory and
+files. Scripts for heterogeneous clusters run `ray start` on each host: variables give each such
+node its own address, ports and temporary folder.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headrace.platforms.instance_groups import GroupSpec
 from headrace.platforms.sagemaker.folders import DEFAULT_BASE
 
 _TOKEN_VARIABLES = (env.RAY_AUTH_MODE, env.RAY_AUTH_TOKEN, env.RAY_AUTH_TOKEN_PATH)
-# The last: Headrace may not be found by another interpreter.
+# PYTHON_EXEC: another interpreter may not find Headrace, whose hook this needs.
 _HOST_VARIABLES = (env.RAY_TMPDIR, env.RAY_START_HOOK, env.PYTHON_EXEC)
 
 
 class ScriptRayCluster:
-    """What the hosts' scripts find for that; made when it is first asked for."""
+    """The variables of a Ray cluster that scripts start themselves; created on first use."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
@@ -44,7 +44,7 @@ class ScriptRayCluster:
         """Return the variables of a host's script; none where the user's name a Ray cluster.
 
         Args:
-            address: The host's.
+            address: The host's address.
         """
         if env.RAY_ADDRESS.get() is not None:
             return {}
@@ -53,7 +53,7 @@ class ScriptRayCluster:
             self._token = _token_variables(self._folder)
         if any(each.get() is not None for each in _HOST_VARIABLES):
             return self._token
-        # A short name, as paths of sockets may not be long.
+        # A short name: the paths of Unix sockets are limited.
         own = self._folder / address.rpartition(".")[2]
         own.mkdir(exist_ok=True)
         return {
@@ -61,42 +61,42 @@ class ScriptRayCluster:
             env.RAY_TMPDIR.name: str(own),
             env.HOST_ADDRESS.name: address,
             env.RAY_START_HOOK.name: HOOK,
-            # gRPC's own way asks a name server too, and waits for it where there is no network.
+            # gRPC's own resolver also asks a name server, and waits where there is no network.
             env.GRPC_DNS_RESOLVER.name: env.GRPC_DNS_RESOLVER.get() or "native",
         }
 
     def close(self) -> None:
-        """Remove what Ray wrote, and the token; the hosts have ended."""
+        """Remove the token and Ray's files, after the hosts have ended."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _token_variables(folder: Path) -> dict[str, str]:
-    """Return the variables by which the nodes let each other in, and nobody else.
+    """Return the variables with the token by which the script's Ray nodes authenticate.
 
-    Ray asks for the token that `ray.init()` once left in a home, and `ray start --address` then
-    gives none unless it is told to.
+    Ray requires a token that `ray.init()` once left in the home folder, but `ray start --address`
+    sends it only by these variables.
     """
     if any(each.get() is not None for each in _TOKEN_VARIABLES):
         return {}
-    told = write_token_file(folder / "token", new_token())
-    return {name: value for name, value in told.items() if value is not None}
+    variables = write_token_file(folder / "token", new_token())
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 _ADDRESS = "127.0.0.1"
 
 
 class EmulatedHosts:
-    """The hosts of one job.
+    """The emulated hosts of one job.
 
     Args:
-        groups: Their groups; the hosts of the first one share the machine's devices.
-        programs: What hosts run.
-        mark: Left by this process.
+        groups: The host groups; the hosts of the first one share the machine's devices.
+        programs: The commands of the hosts.
+        mark: This process's marker of the machine.
         devices: Names of the machine's devices.
 
     Attributes:
-        calls: Calls of agents in this process.
+        calls: The calls of agents in this process.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class EmulatedHosts:
         rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
         stop: StopRequest,
     ) -> list[HostExit]:
-        """Settle what the hosts are called; this machine has what the job needs."""
+        """Set the hosts' names; the requirements are installed on this machine already."""
         del rank_group_factory, stop
         self._programs.plan(agents, lambda: can_bind_mount(DEFAULT_BASE))
         return []
@@ -136,7 +136,7 @@ class EmulatedHosts:
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
-        """Return what a host is to run."""
+        """Return the program of a host."""
         address = self._programs.script_address(agents, agent)
         variables = self._ray.variables(address) if address else {}
         return self._programs.program(
@@ -144,24 +144,24 @@ class EmulatedHosts:
         )
 
     def tend(self) -> None:
-        """Nothing else is to be looked after."""
+        """Do nothing: there is nothing else to maintain."""
 
     def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
-        """None: this machine is there as long as this process."""
+        """Return no agents: this machine exists as long as this process."""
         del agents
         return []
 
     def close(self) -> None:
-        """Close what was recorded, and remove what Ray nodes of the script's have left."""
+        """Close the records, and remove what the script's Ray nodes left."""
         self._programs.finish()
         self._ray.close()
 
 
 class _EmulatedAgents:
-    """One agent for each host.
+    """The agents of the emulated hosts, in this process.
 
     Attributes:
-        agents: In the order of the groups.
+        agents: One for each host, in the order of the groups.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class _EmulatedAgents:
                 self._add(group, name, mark, own, count)
 
     def close(self) -> None:
-        """End the agents, and all that they have started."""
+        """End the agents, and all their processes."""
         for actor in self._actors:
             actor.close()
 

@@ -1,4 +1,4 @@
-"""The command of each host of a job, and the working directory that goes to other machines."""
+"""The command of each host of a job, and the working directory for other machines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """What goes to a host that does not share this machine.
+    """The folder that is copied to hosts on other machines, and the command line there.
 
     Attributes:
-        folder: The folder whose copy the ranks stand in.
-        argv: The command line, the script named from that folder on.
-        scripts: The script's own folder, named from that folder on; "" where it is that one.
+        folder: The folder; its copy is the ranks' working directory.
+        argv: The command line, with the script's path relative to the folder.
+        scripts: The script's own folder, relative to the folder; "": the same folder.
     """
 
     folder: str
@@ -38,23 +38,23 @@ class WorkingDir:
     scripts: str = ""
 
     def named(self, script: str) -> str:
-        """Return a script's path as it is from the folder on; a module's name stays."""
+        """Return a script's path relative to the folder; a module's name stays as it is."""
         path = Path(script).absolute()
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else script
 
 
 def job_working_dir(args: argparse.Namespace, argv: Sequence[str]) -> WorkingDir:
-    """Return what goes with a job.
+    """Return the working directory of a job.
 
-    Where the script lies below the current folder, that one goes, so that what the script finds
-    from there is there too; otherwise the script's own folder.
+    It is the current folder where the script lies in it, so that files the script opens by relative
+    path are copied, too; otherwise it is the script's own folder.
 
     Args:
         args: The parsed flags.
-        argv: What they were parsed from.
+        argv: The command line that was parsed.
     """
     here = Path.cwd()
-    # From the end: the script's own arguments may hold its name, or "--".
+    # Searched from the end: the script's own arguments may include its name, or "--".
     place = (
         len(argv)
         - 1
@@ -71,22 +71,22 @@ def job_working_dir(args: argparse.Namespace, argv: Sequence[str]) -> WorkingDir
 
 
 _EMULATED = "127.0.0.{}"
-_FIRST_EMULATED = 2  # 127.0.0.1 is the machine's own
+_FIRST_EMULATED = 2  # 127.0.0.1 is the machine's own address
 _PYTHON_MODULE = ("{python}", "-u", "-P", "-m")
 _AGENT_FLAGS = ("--parent", "{parent}", "--announce", "{announce}", "--go", "{go}")
 
 
 class HostCommands:
-    """The programs of one attempt.
+    """The commands of the hosts, for one attempt.
 
     Args:
-        job: What torchrun's flags ask for.
-        groups: The instance groups whose hosts run something, the one with the ranks first.
-        argv: The command line, as each host reads it again.
-        working_dir: The job's folder, and the command line as it is read on other machines.
-        folder: The run's.
-        attempt: The attempt that begins.
-        is_told: The script is told of its job by a contract.
+        job: The parsed torchrun flags.
+        groups: The instance groups whose hosts run something, the training group first.
+        argv: The command line, which each host parses again.
+        working_dir: The job's working directory.
+        folder: The run folder.
+        attempt: The attempt that starts.
+        is_told: The script has a platform contract.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class HostCommands:
         self._plan: HostLayout | None = None
 
     def plan(self, agents: Sequence[PlacedAgent], can_bind_mount: Callable[[], bool]) -> None:
-        """Settle what the hosts are called, for the programs that follow.
+        """Set the layout of the hosts, for the commands that follow.
 
         Args:
-            agents: One a host.
-            can_bind_mount: Asked where scripts are told of hosts: whether all hosts may give their
-                processes a view of files of their own.
+            agents: One per host.
+            can_bind_mount: Returns whether processes of all hosts may have a mount namespace;
+                called only under a platform contract.
         """
         if not self._is_told:
             return
-        # Emulated hosts share one address; scripts that listen need each its own.
+        # Emulated hosts share one address; scripts that listen need one each.
         emulated = len({agent.facts.address for agent in agents}) < len(agents)
         addresses = {
             agent.host.node_id: _EMULATED.format(_FIRST_EMULATED + number)
@@ -150,15 +150,15 @@ class HostCommands:
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, restarts: int, *,
         variables: Mapping[str, str], files: Mapping[str, bytes], version: int,
     ) -> HostProgram:  # fmt: skip
-        """Return what a host runs.
+        """Return the program of a host.
 
         Args:
-            agents: One a host.
-            agent: The host's.
+            agents: One per host.
+            agent: The host's agent.
             restarts: How often the job's ranks were started before.
-            variables: Those of its script, beside what is recorded.
-            files: That it finds, by their names.
-            version: Of the files.
+            variables: Variables of its script, besides those of the recording.
+            files: Files for the program, by name.
+            version: The version of the files.
         """
         is_here = agent.facts.is_drivers
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
@@ -183,17 +183,17 @@ class HostCommands:
         )
 
     def script_address(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str | None:
-        """Return the address at which a host's script is told that it is; None: it is not told."""
+        """Return a host's address in the layout; None: there is no platform contract."""
         return None if self._plan is None else self._plan.addresses[self._name(agents, agent)]
 
     def recorded(self) -> dict[str, str | None]:
-        """Return the variables that have ranks on this machine recorded together."""
+        """Return the variables that have all ranks on this machine recorded together."""
         if self._recording is None:
             self._recording = Recording(self._folder, self._attempt, self._job.options)
         return self._recording.environment()
 
     def finish(self) -> None:
-        """Close what was recorded."""
+        """Close the records."""
         if self._recording is not None:
             self._recording.finish()
 
@@ -241,7 +241,7 @@ class HostCommands:
             is_program=bool(args.no_python),
             arguments=tuple(args.training_script_args),
             contract=asdict(self._job.contract),
-            around=asdict(self._around(agent)),
+            around=asdict(self._script_options(agent)),
             plan=self._plan.to_json(),
             host=self._name(agents, agent),
             cores=agent.host.cpus,
@@ -252,15 +252,15 @@ class HostCommands:
             sends_part=not agent.facts.is_drivers,
         )
 
-    def _around(self, agent: PlacedAgent) -> ScriptOptions:
-        around = self._job.around
+    def _script_options(self, agent: PlacedAgent) -> ScriptOptions:
+        options = self._job.around
         if agent.facts.is_drivers:
-            return around
-        there = tuple(self._working_dir.named(path) for path in around.dependencies)
-        return replace(around, dependencies=there)
+            return options
+        dependencies = tuple(self._working_dir.named(path) for path in options.dependencies)
+        return replace(options, dependencies=dependencies)
 
     def _sync_name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
-        """Return what a host's checkpoints are kept as: of hosts that share a folder, once."""
+        """Return the sync name of a host; hosts that share a checkpoint folder have one name."""
         in_order = self._in_order(agents)
         own_folder = any(name.startswith("sagemaker") for name in self._job.contract.contracts)
         if agent.facts.is_drivers and not own_folder:
@@ -271,7 +271,7 @@ class HostCommands:
         return tuple(sorted({self._sync_name(agents, agent) for agent in agents}))
 
     def _name(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> str:
-        """Return what scripts are told that a host is called."""
+        """Return a host's name in the layout, which its scripts see."""
         if self._plan is None:
             return agent.host.name
         return self._plan.hosts[self._in_order(agents).index(agent)]
@@ -281,19 +281,19 @@ class HostCommands:
 
     def _here(self, agents: Sequence[PlacedAgent], variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of ranks on this machine, which are recorded together."""
-        own = {**env.whole_environment(), env.RUN_DIR.name: str(self._folder.path)}
+        variables_here = {**env.whole_environment(), env.RUN_DIR.name: str(self._folder.path)}
         recorded = self.recorded()
         here = sum(agent.facts.is_drivers for agent in agents)
         ranks = self._job.ranks_here * here
         if ranks > 1:  # emulated hosts share the machine's cores
             cores = len(os.sched_getaffinity(0))
-            own.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
+            variables_here.setdefault(env.OMP_NUM_THREADS.name, str(max(1, cores // ranks)))
         for name, value in recorded.items():
             if value is None:
-                own.pop(name, None)
+                variables_here.pop(name, None)
             else:
-                own[name] = value
-        return {**own, **variables}
+                variables_here[name] = value
+        return {**variables_here, **variables}
 
     def _elsewhere(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of ranks on another machine."""

@@ -1,6 +1,6 @@
 """The installation of a job's requirements on every host of a cluster.
 
-Each host has pip install them before anything of the job runs there
+On each host pip installs them before any other process of the job starts
 (cluster/requirements_installer.py).
 """
 
@@ -26,21 +26,21 @@ RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object]], RankGroup
 
 
 class HostInstalls:
-    """The installs of one job.
+    """The installations of one job.
 
     Args:
-        file: What is installed.
-        is_named: The user named it; otherwise it was found.
-        working_dir: The job's folder.
-        travels: That folder goes to other machines.
-        folder: The run's.
-        attempt: The attempt that begins.
+        file: The requirements file.
+        is_named: The user named it; otherwise it was found in the code folder.
+        working_dir: The job's working directory.
+        travels: That folder is copied to other machines.
+        folder: The run folder.
+        attempt: The attempt that starts.
 
     Attributes:
-        hear: Takes in what a host announces; see `InstallProgress`.
+        hear: Handles a host's message; see `InstallProgress`.
 
     Raises:
-        UsageError: The file does not go along.
+        UsageError: The file is not in the folder that is copied.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class HostInstalls:
         self._folder = folder
         self._attempt = attempt
         self._job = secrets.token_hex(8)
-        self._news = InstallProgress(file.name, folder, attempt.number)
-        self.hear = self._news.hear
-        self._done: set[str] = set()  # hosts of ranks, by Ray's number
+        self._progress = InstallProgress(file.name, folder, attempt.number)
+        self.hear = self._progress.hear
+        self._done: set[str] = set()  # Ray node ids of the ranks' hosts that are done
 
     def command(self, host: str, *, is_here: bool) -> tuple[str, ...]:
-        """Return what installs it on a host, for a program of an agent's.
+        """Return the installer's command on a host, for an agent's `HostProgram`.
 
         Args:
             host: The host's name.
-            is_here: It is this machine.
+            is_here: The host is this machine.
         """
         logs = str(self._folder.logs(self._attempt.number)) if is_here else "{logs}"
         named = "yes" if self._is_named else "no"
@@ -88,12 +88,12 @@ class HostInstalls:
     def install(
         self, agents: Sequence[PlacedAgent], rank_group_factory: RankGroupFactory, stop: StopRequest
     ) -> list[HostExit]:
-        """Install it on hosts of ranks, and return how it ended where a host was lost meanwhile.
+        """Install the file on the ranks' hosts, and return the ends of installers on lost hosts.
 
         Args:
-            agents: One a host.
-            rank_group_factory: Returns a gang of those agents, which passes on what they announce.
-            stop: Whether the job is to end.
+            agents: One per host.
+            rank_group_factory: Returns a rank group of those agents that passes on their messages.
+            stop: The job's stop request.
 
         Raises:
             LaunchError: It could not be installed on a host.
@@ -119,7 +119,7 @@ class HostInstalls:
         )
 
     def _message(self, failed: Sequence[HostExit]) -> str:
-        hosts = [end.host for end in failed if end.host in self._news.why_not]
+        hosts = [end.host for end in failed if end.host in self._progress.why_not]
         if not hosts:
             end = failed[0]
             killed = "; often memory ran out" if end.returncode in _KILLED else ""

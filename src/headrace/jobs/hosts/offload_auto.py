@@ -1,7 +1,7 @@
-"""`--offload auto`: the choice whether offload hosts are used, by prediction and its check.
+"""The choice of `--offload auto` whether offload hosts are used, by a prediction that is checked.
 
-The ranks begin without them. Once enough steps are recorded the model says what their cores would
-give; where they are used, the steps after that are compared with the prediction.
+Ranks start without offload hosts. Once enough steps are recorded, the model predicts the effect of
+their cores. Where they are used, the steps after that are compared with the prediction.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from headrace.records.reader import open_records
 _T = TypeVar("_T")
 _FEWEST_STEPS, _SHORTEST_NS = 20, 5_000_000_000
 _WORTH_IT = 1.05
-_SETTLES_NS = 2_000_000_000  # batches that were asked for before are used up
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # between looks: each reads all that is recorded
+_SETTLES_NS = 2_000_000_000  # until batches that were requested before are used up
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0  # between looks, each of which reads all records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadPrediction:
-    """What auxiliary hosts would give.
+    """The predicted effect of auxiliary hosts.
 
     Attributes:
-        prediction: As `with_auxiliary` gives it.
-        wait_share: The share of step time that waits for data without them, 0 to 1.
+        prediction: The result of `with_auxiliary`.
+        wait_share: The data-wait share without them, 0 to 1.
         reached: Whether they can make batches of the loader that feeds the steps.
     """
 
@@ -45,20 +45,20 @@ class OffloadPrediction:
 
     @property
     def helps(self) -> bool:
-        """Whether they are worth it."""
+        """Whether the predicted speedup is worth using them."""
         found = self.prediction
         return self.reached and found.speedup >= _WORTH_IT and found.low > 1.0
 
 
 class OffloadAuto:
-    """The choice of one job.
+    """The choice whether one job uses its offload group.
 
     Args:
-        run: Its folder.
+        run: The run folder.
         attempt: The attempt's number.
-        group: The group's name.
+        group: The offload group's name.
         ranks: How many ranks share its hosts.
-        tell: Takes lines for the user.
+        tell: Prints lines for the user.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class OffloadAuto:
         self._tell = tell
         self._thread = ThreadPoolExecutor(1, "offload-auto")  # reading takes a while
         self._looking: Future[OffloadPrediction | None] | None = None
-        self._checking: Future[Comparison | None] | None = None
+        self._measuring: Future[Comparison | None] | None = None
         self._forecast: OffloadPrediction | None = None
         self._cores = 0
         self._is_checked = False
         self._next_s, self._pause_s = 0.0, _FIRST_PAUSE_S
 
     def is_yes(self, cores: int, now_s: float) -> bool:
-        """Return whether hosts are to be used, as far as is known; a moment at most.
+        """Return whether the group is to be used, without waiting for the model.
 
         Args:
-            cores: Their cores now, all together.
-            now_s: The time, by any clock that goes on.
+            cores: The number of its cores at present.
+            now_s: The time of a monotonic clock.
         """
         if self._forecast is None or not (self._forecast.helps or cores == self._cores):
-            self._look(cores, now_s)  # for the first time, or as other hosts are there
+            self._update_prediction(cores, now_s)  # the first one, or after a change of hosts
         elif self._forecast.helps and not self._is_checked:
             self._check(now_s)
         return self._forecast is not None and self._forecast.helps
 
     def close(self) -> None:
-        """Tell what there is to tell; the job is over."""
+        """Print the result, as the job has ended."""
         self._thread.shutdown(cancel_futures=True)
         if self._forecast is None:
             self._tell(
@@ -103,7 +103,7 @@ class OffloadAuto:
                 self._note(measured)
 
     def _why_not(self) -> str:
-        """Return why nothing came of it; a look that ended with the job came too late."""
+        """Return why the group was not used; a prediction after the job's end is too late."""
         if not self._cores:
             return "none of its hosts was there"
         looking = self._looking
@@ -117,25 +117,25 @@ class OffloadAuto:
         ended = "the job ended as that was found out: " if found.helps else ""
         return ended + self._summary(found)
 
-    def _look(self, cores: int, now_s: float) -> None:
+    def _update_prediction(self, cores: int, now_s: float) -> None:
         if self._looking is None:
             if cores and now_s >= self._next_s:
                 self._cores = cores
-                self._put_off(now_s)
-                each = cores / self._ranks
+                self._schedule_next(now_s)
+                cores_per_rank = cores / self._ranks
                 self._looking = self._thread.submit(
-                    _or_none, lambda: predict_offload(self._run, self._attempt, each)
+                    _or_none, lambda: predict_offload(self._run, self._attempt, cores_per_rank)
                 )
         elif self._looking.done():
             found, self._looking = self._looking.result(), None
-            self._take_in(found)
+            self._use_prediction(found)
 
-    def _take_in(self, found: OffloadPrediction | None) -> None:
+    def _use_prediction(self, found: OffloadPrediction | None) -> None:
         if found is not None:
             self._forecast, self._pause_s = found, _FIRST_PAUSE_S
             self._tell(self._announcement(found))
 
-    def _put_off(self, now_s: float) -> None:
+    def _schedule_next(self, now_s: float) -> None:
         self._next_s = now_s + self._pause_s
         self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
 
@@ -158,14 +158,14 @@ class OffloadAuto:
         )
 
     def _check(self, now_s: float) -> None:
-        if self._checking is None:
+        if self._measuring is None:
             if now_s >= self._next_s:
-                self._put_off(now_s)
-                self._checking = self._thread.submit(
+                self._schedule_next(now_s)
+                self._measuring = self._thread.submit(
                     _or_none, lambda: measure_offload(self._run, self._attempt)
                 )
-        elif self._checking.done():
-            measured, self._checking = self._checking.result(), None
+        elif self._measuring.done():
+            measured, self._measuring = self._measuring.result(), None
             if measured is not None and self._is_enough(measured):
                 self._note(measured)
 
@@ -183,7 +183,7 @@ class OffloadAuto:
             predicted=found.speedup, low=found.low, high=found.high,
             measured=measured.speedup, measured_low=measured.low, measured_high=measured.high,
         )  # fmt: skip
-        with suppress(OSError):  # no room for it: training matters more, and it is told below
+        with suppress(OSError):  # a full disk must not stop the job; the result is also printed
             write_checked_prediction(checked, self._run)
         self._tell(
             f"headrace: --offload auto: foretold {found.speedup:.2f} times as fast, measured "
@@ -192,12 +192,12 @@ class OffloadAuto:
 
 
 def predict_offload(run: Path, attempt: int, cores: float) -> OffloadPrediction | None:
-    """Return what auxiliary hosts would give; None: too little is recorded yet.
+    """Return the predicted effect of auxiliary hosts; None: there are too few records yet.
 
     Args:
-        run: The run's folder.
+        run: The run folder.
         attempt: The attempt's number.
-        cores: Their cores for each rank.
+        cores: Their cores per rank.
     """
     tables = CachedTables(open_records(run, attempt))
     steps = read_steps(tables)
@@ -215,7 +215,7 @@ def predict_offload(run: Path, attempt: int, cores: float) -> OffloadPrediction 
 
 
 def measure_offload(run: Path, attempt: int) -> Comparison | None:
-    """Return how steps with auxiliary hosts compare with those before; None: there are too few."""
+    """Compare steps with auxiliary hosts with those before; None: there are too few steps."""
     tables = open_records(run, attempt)
     joined = offload_span_ns(columns(tables, "events"), main_loader(read_steps(tables)))
     if joined is None:
@@ -228,8 +228,8 @@ def measure_offload(run: Path, attempt: int) -> Comparison | None:
 
 
 def _or_none(look: Callable[[], _T | None]) -> _T | None:
-    """Return what a look finds; None where the records do not tell it, or not yet."""
+    """Return a function's result; None where the records do not allow one, or not yet."""
     try:
         return look()
-    except Exception:  # noqa: BLE001 - records being written; the job matters more, and it looks again
+    except Exception:  # noqa: BLE001 - records are being written, and must not stop the job
         return None

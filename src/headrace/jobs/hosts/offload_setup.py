@@ -26,18 +26,18 @@ _HOSTS_FILE = "hosts"
 
 
 class OffloadSetup:
-    """Batches made on the hosts of a group, for as long as the job lasts.
+    """The offload hosts of a job, for as long as it lasts.
 
     Args:
-        ray: Connected.
-        group: The group's name.
-        working_dir: The job's folder.
-        mark: Left by this process.
-        shown: Shows what those hosts say.
-        choice: Tells whether they are to help; None: they are.
-        requirements: What they install before they help.
-        declared: What the command line says of the group, where it does.
-        training: The group that trains.
+        ray: The module, connected to the cluster.
+        group: The offload group's name.
+        working_dir: The job's working directory.
+        mark: This process's marker of the machine.
+        shown: Prints those hosts' output.
+        choice: Decides whether they are used; None: they are.
+        requirements: The requirements that they install first.
+        declared: The group's spec on the command line, if any.
+        training: The training group's name.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class OffloadSetup:
         self._choice = choice
         self._requirements = requirements
         self._agents: Sequence[PlacedAgent] = ()
-        self._told = -1
-        self._keeping: list[Any] = []  # agents' answers to that
-        self._auxiliaries = OffloadFleet(
+        self._published_version = -1
+        self._publications: list[Any] = []  # pending calls of agents
+        self._fleet = OffloadFleet(
             ray,
             group,
             mark,
             self._program,
-            hear=self._hear,
+            hear=self._handle_message,
             show=shown.show,
             tell=print_status,
             declared=declared,
@@ -74,9 +74,9 @@ class OffloadSetup:
         )
 
     def variables(self, *, is_here: bool) -> dict[str, str]:
-        """Return the variables by which ranks find the hosts, for a program of an agent's.
+        """Return the variables by which ranks find the hosts, for an agent's `HostProgram`.
 
-        With them all ranks hash texts alike: what workers elsewhere hash has to be as it is there.
+        They include a common hash seed: workers on other hosts must hash strings as the ranks do.
         """
         path = env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
         return {
@@ -86,50 +86,48 @@ class OffloadSetup:
         }
 
     def serve(self, agents: Sequence[PlacedAgent]) -> None:
-        """Tell these agents' ranks of the hosts from now on."""
+        """Publish the list of hosts to these agents' ranks from now on."""
         self._agents = agents
 
     def files_of(self, agent: PlacedAgent) -> dict[str, bytes]:
-        """Return the files that the program of an agent's ranks begins with, as of `version`."""
+        """Return the files with which the ranks of an agent start, as of `version`."""
         folder = self._working_dir.folder if agent.facts.is_drivers else agent.facts.folder
-        return {_HOSTS_FILE: self._auxiliaries.file_for(folder)}
+        return {_HOSTS_FILE: self._fleet.file_for(folder)}
 
     @property
     def version(self) -> int:
-        """Counts the changes of what ranks are told."""
-        return self._auxiliaries.version
+        """The version of the published list of hosts."""
+        return self._fleet.version
 
     def tend(self) -> None:
-        """Look after the hosts; to be called often."""
-        if self._choice is not None and self._choice.is_yes(
-            self._auxiliaries.cores, time.monotonic()
-        ):
-            self._auxiliaries.use()
-        self._auxiliaries.tend()
-        if self._told != self.version or self._needs_republishing():
+        """Maintain the offload hosts and the published list; called often."""
+        if self._choice is not None and self._choice.is_yes(self._fleet.cores, time.monotonic()):
+            self._fleet.use()
+        self._fleet.tend()
+        if self._published_version != self.version or self._needs_republishing():
             self._publish()
 
     def close(self) -> None:
-        """End what makes batches there."""
-        with suppress(Exception):  # what it tells must not keep hosts from being left
+        """End the processes on the offload hosts."""
+        with suppress(Exception):  # a failed report must not keep the hosts reserved
             if self._choice is not None:
                 self._choice.close()
-        self._auxiliaries.close()
+        self._fleet.close()
 
     def _publish(self) -> None:
-        self._told = self.version
-        self._keeping = [
-            agent.actor.keep.remote(name, content, self._told)
+        self._published_version = self.version
+        self._publications = [
+            agent.actor.keep.remote(name, content, self._published_version)
             for agent in self._agents
             for name, content in self.files_of(agent).items()
         ]
 
     def _needs_republishing(self) -> bool:
-        """Whether an agent that could not be reached has not heard the last news."""
-        if not self._keeping:
+        """Whether an agent could not be reached by the last publication."""
+        if not self._publications:
             return False
-        ended, self._keeping = self._ray.wait(
-            self._keeping, num_returns=len(self._keeping), timeout=0
+        ended, self._publications = self._ray.wait(
+            self._publications, num_returns=len(self._publications), timeout=0
         )
         for each in ended:
             try:
@@ -137,11 +135,11 @@ class OffloadSetup:
             except self._ray.exceptions.ActorUnavailableError:
                 return True
             except self._ray.exceptions.RayError:
-                pass  # it has ended: ranks that are started anew begin with the file
+                pass  # it has ended: restarted ranks begin with the current file
         return False
 
-    def _hear(self, host: str, announced: dict[str, Any]) -> bool:
-        assert self._requirements is not None  # nobody else announces anything but a port
+    def _handle_message(self, host: str, announced: dict[str, Any]) -> bool:
+        assert self._requirements is not None  # only the installer sends other messages
         return self._requirements.hear(host, announced)
 
     def _program(

@@ -18,27 +18,27 @@ from headrace.jobs.failure import RankFailure
 from headrace.jobs.hosts.driver_protocol import READY, REFUSED
 from headrace.jobs.output.terminal_output import HostOutput
 
-_MAX_REPORTS = 64  # about a minute's: a clock that drifts, or is set, is followed
+_MAX_REPORTS = 64  # about a minute's, to follow a clock that drifts or is set
 
 
 class ClockOffset:
-    """How far this host's clock is ahead of another's, by the news that came from there."""
+    """The offset of this host's clock against another host's, from that host's reports."""
 
     def __init__(self) -> None:
         self._ahead_s: deque[float] = deque(maxlen=_MAX_REPORTS)
 
-    def hear(self, told_s: float, now_s: float) -> None:
-        """Take in one piece of news.
+    def hear(self, sent_s: float, now_s: float) -> None:
+        """Add one report.
 
         Args:
-            told_s: The other host's clock as it was told.
-            now_s: This host's as it came.
+            sent_s: The other host's clock when it sent the report, in seconds since 1970.
+            now_s: This host's clock when the report arrived.
         """
-        self._ahead_s.append(now_s - told_s)
+        self._ahead_s.append(now_s - sent_s)
 
     def here(self, failure: RankFailure) -> RankFailure:
-        """Return a failure over there, its times by this host's clock."""
-        # The news that took least: others lay waiting, on either side.
+        """Return another host's failure with its times converted to this host's clock."""
+        # The report with the smallest delay gives the best estimate.
         ahead_s = min(self._ahead_s, default=0.0)
         words_s = failure.last_words_s
         return replace(
@@ -49,40 +49,40 @@ class ClockOffset:
 
 
 _POLL_S = 0.1
-_SILENT_S = 60.0  # an agent that lives answers within a second or two
+_SILENT_S = 60.0  # a live agent answers within a second or two
 _SILENT_AFTER_KILL_S = 10.0
-_OTHER_FAILURES_S = 1.5  # ranks that fall over because another did tell so themselves meanwhile
+_OTHER_FAILURES_S = 1.5  # in which ranks that fail because of another report it themselves
 
 
 class AgentCalls(Protocol):
-    """What calls agents: Ray, or what stands for it where agents live in this process."""
+    """The calls of agents: Ray, or a stand-in where agents live in this process."""
 
     @property
     def exceptions(self) -> Any:
-        """What holds RayError and ActorUnavailableError."""
+        """The namespace of RayError and ActorUnavailableError."""
 
     def wait(self, calls: list[Any], *, num_returns: int, timeout: float) -> tuple[Any, Any]:
-        """Wait until a call has returned, and tell those that have from those that have not."""
+        """Wait until a call has returned, and return the finished and the pending calls."""
 
     def get(self, call: Any) -> Any:
-        """Return what a call returned, or raise what it raised."""
+        """Return a call's result, or raise its error."""
 
 
 class StopRequest:
-    """The signal by which the job is asked to stop.
+    """The stop request of a job, made by a signal.
 
     Attributes:
-        number: The signal's; None while nobody asked.
+        number: The signal's number; None: no request.
     """
 
     number: int | None = None
 
     def is_requested(self) -> bool:
-        """Whether somebody has asked."""
+        """Whether a stop was requested."""
         return self.number is not None
 
     def catch_signals(self, numbers: Iterable[signal.Signals]) -> None:
-        """Note such signals from now on, in place of what they do; ignored ones stay ignored."""
+        """Install handlers that note these signals; ignored signals stay ignored."""
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, self._note)
@@ -93,15 +93,15 @@ class StopRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostExit:
-    """How the ranks of one host ended.
+    """The end of the ranks of one host.
 
     Attributes:
-        agent: The host's.
-        returncode: Of what ran them, -n for signal n; None: nobody could tell any more.
-        reason: Why nobody could.
-        failure: Their first failure, where one failed by itself, with its times by the clock here.
-        message: What the host says about that.
-        refusal: Why the host could not begin; "": it could.
+        agent: The host's agent.
+        returncode: The return code of the process that ran them, -n for signal n; None: unknown.
+        reason: Why it is unknown.
+        failure: Their first failure, where a rank failed by itself, with times of this clock.
+        message: The host's message about it.
+        refusal: Why the host could not start; "": it could.
     """
 
     agent: PlacedAgent
@@ -121,13 +121,13 @@ class RankGroup:
     """One start of all hosts' ranks.
 
     Args:
-        calls: What calls the agents.
-        agents: One a host.
-        grace_s: How long ranks that were asked to stop may take.
-        logs: Where the logs go that hosts keep for themselves.
-        shown: Shows what hosts say.
+        calls: The calls of agents.
+        agents: One per host.
+        grace_s: Grace period between stop signal and kill, in seconds.
+        logs: The folder for copies of other machines' logs.
+        shown: Prints the hosts' output.
         meanwhile: Called often while the ranks run.
-        hear: Takes what programs announce beside a failure, by the host's name.
+        hear: Handles programs' messages other than failures, with the host's name.
     """
 
     def __init__(
@@ -139,96 +139,98 @@ class RankGroup:
         self._agents = agents
         self._grace_s = grace_s
         self._logs = logs
-        self._shown = shown
+        self._output = shown
         self._meanwhile = meanwhile
         self._hear = hear
         self._clocks: dict[str, ClockOffset] = {}
         self._announced: dict[str, dict[str, Any]] = {}
         self._started: dict[str, Any] = {}
-        self._heard_s: dict[str, float] = {}
+        self._last_report_s: dict[str, float] = {}
         self._ends: list[HostExit] = []
         self._waiting: dict[Any, PlacedAgent] = {}
         self._ready: set[str] = set()
-        self._stop_s: float | None = None  # when the others are asked to stop
+        self._stop_s: float | None = None  # when the remaining ranks get the stop signal
         self._kill_s: float | None = None
         self._silent_s = _SILENT_S
 
     def run(self, programs: Sequence[HostProgram], stop: StopRequest) -> list[HostExit]:
-        """Run a program on each host until all have ended, and return how, first end first."""
+        """Run a program on each host until all have ended; return the ends in their order."""
         for agent, program in zip(self._agents, programs, strict=True):
             self._started[agent.host.node_id] = agent.actor.start.remote(program)
-            self._heard_s[agent.host.node_id] = time.monotonic()
+            self._last_report_s[agent.host.node_id] = time.monotonic()
             self._clocks[agent.host.node_id] = ClockOffset()
             self._poll(agent)
         while self._waiting:
-            self._look()
+            self._receive_reports()
             self._release_start_barrier()
             self._stop_where_needed(stop)
             self._meanwhile()
         return self._ends
 
     def _poll(self, agent: PlacedAgent) -> None:
-        # Calls overtake one another, and what is heard must not be an earlier program's end.
+        # Calls overtake each other: with the start, no earlier program's end is reported.
         self._waiting[agent.actor.news.remote(self._started[agent.host.node_id])] = agent
 
-    def _look(self) -> None:
+    def _receive_reports(self) -> None:
         ready, _ = self._calls.wait(list(self._waiting), num_returns=1, timeout=_POLL_S)
         for reference in ready:
             agent = self._waiting.pop(reference)
             try:
-                news: AgentReport = self._calls.get(reference)
-            except self._calls.exceptions.ActorUnavailableError:  # for a moment, perhaps
+                report: AgentReport = self._calls.get(reference)
+            except self._calls.exceptions.ActorUnavailableError:  # perhaps temporary
                 self._poll(agent)
             except (self._calls.exceptions.RayError, ConnectionError) as error:
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=str(error)))
             else:
-                self._heard_s[agent.host.node_id] = time.monotonic()
-                self._clocks[agent.host.node_id].hear(news.clock_s, time.time())
-                self._take_in(agent, news)
+                self._last_report_s[agent.host.node_id] = time.monotonic()
+                self._clocks[agent.host.node_id].hear(report.clock_s, time.time())
+                self._handle_report(agent, report)
         now_s = time.monotonic()
         for reference, agent in list(self._waiting.items()):
-            if now_s - self._heard_s[agent.host.node_id] > self._silent_s:
+            if now_s - self._last_report_s[agent.host.node_id] > self._silent_s:
                 del self._waiting[reference]
                 reason = f"nothing was heard of it for {self._silent_s:.0f} s"
                 self._ends.append(HostExit(agent=agent, returncode=None, reason=reason))
 
-    def _take_in(self, agent: PlacedAgent, news: AgentReport) -> None:
-        for source, text in news.output:
-            self._shown.show(source, text)
-        with suppress(OSError):  # a full disk: what is shown is all there is
-            append_growths(self._logs, news.logs)
-        for announced in news.announced:
+    def _handle_report(self, agent: PlacedAgent, report: AgentReport) -> None:
+        for source, text in report.output:
+            self._output.show(source, text)
+        with suppress(OSError):  # on a full disk the output is only shown
+            append_growths(self._logs, report.logs)
+        for announced in report.announced:
             if self._hear is not None:
                 self._hear(agent.host.name, announced)
             self._announced[agent.host.node_id] = announced
             if announced.get(READY):
                 self._ready.add(agent.host.node_id)
-        if news.returncode is None:
+        if report.returncode is None:
             self._poll(agent)
             return
         last = self._announced.get(agent.host.node_id, {})
-        told = last.get("failure")
+        failed = last.get("failure")
         clock = self._clocks[agent.host.node_id]
         self._ends.append(
             HostExit(
                 agent=agent,
-                returncode=news.returncode,
-                failure=clock.here(RankFailure(**told["first"])) if told else None,
-                # The logs of a host elsewhere are here by now.
-                message=told["message"].replace(told["logs"], str(self._logs)) if told else "",
+                returncode=report.returncode,
+                failure=clock.here(RankFailure(**failed["first"])) if failed else None,
+                # Another machine's logs have been copied here by now.
+                message=failed["message"].replace(failed["logs"], str(self._logs))
+                if failed
+                else "",
                 refusal=last.get(REFUSED, ""),
             )
         )
 
     def _release_start_barrier(self) -> None:
-        """Have programs that wait for one another go on, once all of them do."""
+        """Release the start barrier once all programs wait at it."""
         if len(self._ready) == len(self._agents):
             self._ready.clear()
             for agent in self._agents:
                 agent.actor.go.remote()
 
     def _stop_where_needed(self, stop: StopRequest) -> None:
-        """Ask ranks that still run to stop, where they are to; after the grace, kill them."""
+        """Send running ranks the stop signal after a failure or a request; kill them at last."""
         now_s = time.monotonic()
         failed = any(end.returncode != 0 for end in self._ends)
         if self._kill_s is None and (failed or stop.is_requested()):

@@ -1,8 +1,8 @@
 """The hosts of a job on a Ray cluster, an agent on each, and variables for the script's Ray.
 
 A script's own `ray.init()` joins the job's cluster. Ray Train's workers and Ray Data's tasks are
-processes of Ray's own, which have nothing of the script's environment. What they are to have, Ray
-takes from a variable, as it does for `ray job submit`.
+processes of Ray, which do not inherit the script's environment. Ray gives them the runtime
+environment in a variable, as it does for `ray job submit`.
 """
 
 from __future__ import annotations
@@ -51,48 +51,46 @@ def ray_variables(
     """Return the variables by which a script's own `ray.init()` finds cluster and folder.
 
     Args:
-        ray: Connected to the cluster.
-        working_dir: What goes with the job.
-        recording: The variables that have ranks recorded; empty: nothing is.
+        ray: The module, connected to the cluster.
+        working_dir: The job's working directory.
+        recording: The variables that have ranks recorded; empty: nothing is recorded.
         is_here: The script runs on this machine.
-        drives: It runs once, under --driver; a rank's own Ray program is as it is without us.
-        devices_held: The agents of the ranks have taken their hosts' devices.
+        drives: It runs once, under --driver; a rank's own use of Ray stays unchanged.
+        devices_held: The ranks' agents have reserved their hosts' devices.
     """
     context = ray.get_runtime_context()
     recorded = {name: value for name in _RECORDING_VARIABLES if (value := recording.get(name))}
-    own: dict[str, str] = dict(recorded)
+    env_vars: dict[str, str] = dict(recorded)
     if recorded:
-        own[env.RECORDS_BOOT.name] = boot_id()
-    runtime_env: dict[str, Any] = {"env_vars": own}
+        env_vars[env.RECORDS_BOOT.name] = boot_id()
+    runtime_env: dict[str, Any] = {"env_vars": env_vars}
     package = context.runtime_env.get("working_dir")
     if package:
-        runtime_env["working_dir"] = package  # it is on its way already, for the agents
-        # Ray has the folder itself on the path, and what the host has after this.
+        runtime_env["working_dir"] = package  # already uploaded for the agents
+        # Ray puts the folder itself on the path, and the host's own path after this.
         path = ":".join(filter(None, [SITECUSTOMIZE_DIR if recorded else "", working_dir.scripts]))
     else:  # all hosts are emulated on this machine
         path = env.pythonpath_with(SITECUSTOMIZE_DIR) if recorded else ""
     if path:
-        own[env.PYTHONPATH.name] = path
+        env_vars[env.PYTHONPATH.name] = path
     variables = {env.RAY_ADDRESS.name: context.gcs_address}
     if devices_held:
         variables[env.DEVICES_RESERVED.name] = "1"
         variables[env.PYTHONPATH.name] = (
             env.pythonpath_with(SITECUSTOMIZE_DIR) if is_here else "{site}"
         )
-    if (
-        drives and env.RAY_JOB_CONFIG.get() is None
-    ):  # else this is a job of Ray's already, with its own
+    if drives and env.RAY_JOB_CONFIG.get() is None:  # else Ray runs this job, with its own config
         variables[env.RAY_JOB_CONFIG.name] = json.dumps({"runtime_env": runtime_env})
         variables[env.RAY_JOB_CONFIG_YIELDS.name] = "1"
     return variables
 
 
 def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
-    """Tell what a script that drives the cluster, and Ray Train's workers, do not have.
+    """Print that a script under --driver, or Ray Train's workers, are not recorded, if so.
 
     Args:
-        agent: Of the host that runs the script.
-        profile: The job's: with "off" nobody expects records.
+        agent: The agent of the script's host.
+        profile: The job's profile; with "off" nothing is printed about records.
     """
     if not agent.facts.is_drivers and profile != "off":
         print_status(
@@ -107,23 +105,23 @@ def warn_unrecorded_script(agent: PlacedAgent, profile: str) -> None:
         )
 
 
-_MAX_LOSS_REPORT_S = 30.0  # Ray looks for lost hosts every few seconds, several times
+_MAX_LOSS_REPORT_S = 30.0  # Ray needs several failed health checks, seconds apart
 _POLL_S = 0.5
 _Placement = TypeVar("_Placement")
 
 
 class RayHosts:
-    """The hosts of one job.
+    """The hosts of one job on a Ray cluster.
 
     Args:
-        ray: Connected.
-        options: What is asked of the cluster.
-        groups: Those of the groups whose hosts run something.
-        programs: What hosts run.
-        working_dir: The job's folder.
-        mark: Left by this process.
+        ray: The module, connected to the cluster.
+        options: The cluster options.
+        groups: The groups whose hosts run something.
+        programs: The commands of the hosts.
+        working_dir: The job's working directory.
+        mark: This process's marker of the machine.
         requirements: What hosts install first; None: nothing.
-        offloading: The hosts that make batches; None: none do.
+        offloading: The offload hosts; None: there are none.
         profile: How the job is recorded.
 
     Attributes:
@@ -152,7 +150,7 @@ class RayHosts:
         self._requirements = requirements
         self._offloading = offloading
         self._profile = profile
-        self._lost: set[str] = set()  # hosts, by Ray's number
+        self._lost: set[str] = set()  # Ray node ids of lost hosts
 
     def placed(self, stop: StopRequest) -> AgentPlacement | None:
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
@@ -164,20 +162,20 @@ class RayHosts:
         rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
         stop: StopRequest,
     ) -> list[HostExit]:
-        """Install what the job needs wherever the script runs, or has Ray run something."""
+        """Install the requirements where the script or Ray runs something; set the layout."""
         if self._requirements is not None:
-            unwell = self._install(self._requirements, agents, rank_group_factory, stop)
-            if unwell or stop.is_requested():
-                return unwell
+            failed = self._install(self._requirements, agents, rank_group_factory, stop)
+            if failed or stop.is_requested():
+                return failed
         if self._offloading is not None:
             self._offloading.serve(agents)
-        self._programs.plan(agents, lambda: self._may_place(agents))
+        self._programs.plan(agents, lambda: self._can_bind_mount_everywhere(agents))
         return []
 
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
-        """Return what a host is to run."""
+        """Return the program of a host."""
         if self._options.driver and number == 0:
             warn_unrecorded_script(agents[0], self._profile)
         offloading = self._offloading
@@ -189,16 +187,16 @@ class RayHosts:
         )  # fmt: skip
 
     def tend(self) -> None:
-        """Look after the hosts that make batches."""
+        """Maintain the offload hosts."""
         if self._offloading is not None:
             self._offloading.tend()
 
     def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
-        """Return those whose hosts are gone; the cluster takes its time to say so."""
+        """Return the agents of lost hosts, once the cluster reports them or after a time limit."""
         deadline_s = time.monotonic() + _MAX_LOSS_REPORT_S
         while agents:
-            there = {host.node_id for host in living_hosts(self.calls)}
-            gone = [agent for agent in agents if agent.host.node_id not in there]
+            living = {host.node_id for host in living_hosts(self.calls)}
+            gone = [agent for agent in agents if agent.host.node_id not in living]
             if gone or time.monotonic() > deadline_s:
                 self._lost |= {agent.host.node_id for agent in gone}
                 return gone
@@ -206,7 +204,7 @@ class RayHosts:
         return []
 
     def close(self) -> None:
-        """Leave the hosts that make batches, and close what was recorded."""
+        """Leave the offload hosts, and close the records."""
         if self._offloading is not None:
             self._offloading.close()
         self._programs.finish()
@@ -232,7 +230,7 @@ class RayHosts:
             try:
                 return place(hosts)
             except NotPlacedError as error:
-                # A host may have gone a moment ago, or another job be about to end.
+                # A host may just have been lost, or another job may be about to end.
                 if time.monotonic() > deadline_s and not stop.is_requested():
                     raise
                 print_status(f"headrace: {error} Trying again.\n")
@@ -257,12 +255,12 @@ class RayHosts:
         finally:
             everywhere.close()
 
-    def _may_place(self, agents: Sequence[PlacedAgent]) -> bool:
-        asked = [agent.actor.can_bind_mount.remote(DEFAULT_BASE) for agent in agents]
-        return all(self.calls.get(asked))
+    def _can_bind_mount_everywhere(self, agents: Sequence[PlacedAgent]) -> bool:
+        calls = [agent.actor.can_bind_mount.remote(DEFAULT_BASE) for agent in agents]
+        return all(self.calls.get(calls))
 
     def _variables(self, agents: Sequence[PlacedAgent], agent: PlacedAgent) -> Mapping[str, str]:
-        """Return what a host's ranks have for Ray, and for the hosts that make batches."""
+        """Return the variables of a host's ranks for Ray, and for the offload hosts."""
         is_here = agent.facts.is_drivers
         found = ray_variables(
             self.calls, self._working_dir, self._programs.recorded() if is_here else {},

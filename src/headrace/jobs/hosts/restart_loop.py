@@ -1,7 +1,7 @@
-"""The restarts of a job's ranks on several hosts, as long as its budgets last.
+"""The restarts of a job's ranks on several hosts, within its budgets.
 
-A rank that fails ends the ranks of all hosts; then all of them are started anew, as often as
---max-restarts says. A host that is lost counts on its own: --max-preemptions.
+A rank that fails ends the ranks of all hosts; then all of them are restarted, as often as
+--max-restarts allows. The loss of a host is counted separately, by --max-preemptions.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ RankGroupFactory = Callable[[Callable[[str, dict[str, Any]], object] | None], Ra
 
 
 class PlacedAgents(Protocol):
-    """Agents that are there until they are closed."""
+    """Agents that live until they are closed."""
 
     agents: list[PlacedAgent]
 
     def close(self) -> None:
-        """End the agents, and all that they have started."""
+        """End the agents, and all their processes."""
 
 
 class HostProvider(Protocol):
-    """The hosts of a job, wherever they are."""
+    """The source of a job's hosts."""
 
     @property
     def calls(self) -> AgentCalls:
-        """What calls their agents."""
+        """The calls of their agents."""
 
     def placed(self, stop: StopRequest) -> PlacedAgents | None:
         """Return an agent on each host, as soon as there are enough; None: the job is over."""
@@ -50,33 +50,33 @@ class HostProvider(Protocol):
         rank_group_factory: Callable[[Sequence[PlacedAgent]], RankGroupFactory],
         stop: StopRequest,
     ) -> list[HostExit]:
-        """Have hosts get what the job needs there; return how it ended where it did not."""
+        """Prepare the hosts; return the ends of hosts on which that failed."""
 
     def program(
         self, agents: Sequence[PlacedAgent], agent: PlacedAgent, number: int
     ) -> HostProgram:
-        """Return what a host is to run in a start of the ranks, `number` counted from 0."""
+        """Return the program of a host in one start of the ranks, `number` counted from 0."""
 
     def tend(self) -> None:
-        """Look after what else there is; called often."""
+        """Maintain other resources; called often."""
 
     def gone(self, agents: Sequence[PlacedAgent]) -> list[PlacedAgent]:
-        """Return those of some agents whose hosts are gone, and count on these no more."""
+        """Return the agents of lost hosts, which are not used again."""
 
     def close(self) -> None:
-        """End what else there is."""
+        """Release all other resources."""
 
 
 class RestartLoop:
-    """Starts ranks until they end well or nothing is left of the budgets.
+    """Starts ranks until they succeed or a budget is used up.
 
     Args:
-        hosts: The job's.
-        shown: Shows what hosts say.
-        logs: Where logs go that hosts keep for themselves.
-        grace_s: How long ranks that were asked to stop may take.
-        max_restarts: How often they are started anew after a failure.
-        max_preemptions: Likewise after the loss of a host; -1: any number.
+        hosts: The source of the job's hosts.
+        shown: Prints the hosts' output.
+        logs: The folder for copies of other machines' logs.
+        grace_s: Grace period between stop signal and kill, in seconds.
+        max_restarts: Restarts after a failure.
+        max_preemptions: Restarts after the loss of a host; -1: any number.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RestartLoop:
         max_preemptions: int,
     ) -> None:
         self._hosts = hosts
-        self._shown = shown
+        self._output = shown
         self._logs = logs
         self._grace_s = grace_s
         self._restarts_left = max_restarts
@@ -113,16 +113,16 @@ class RestartLoop:
             for stopping in STOP_SIGNALS:
                 signal.signal(stopping, signal.SIG_IGN)
             self._hosts.close()
-            self._shown.close()
+            self._output.close()
 
     def _start(self, number: int, stop: StopRequest) -> list[HostExit]:
         placed = self._hosts.placed(stop)
         if placed is None:
             return []
         try:
-            unwell = self._hosts.prepare(placed.agents, self._rank_group_factory, stop)
-            if unwell or stop.is_requested():
-                return unwell
+            failed = self._hosts.prepare(placed.agents, self._rank_group_factory, stop)
+            if failed or stop.is_requested():
+                return failed
             programs = [
                 self._hosts.program(placed.agents, agent, number) for agent in placed.agents
             ]
@@ -137,7 +137,7 @@ class RestartLoop:
                 agents,
                 grace_s=self._grace_s + _AGENTS_EXTRA_S,
                 logs=self._logs,
-                shown=self._shown,
+                shown=self._output,
                 meanwhile=self._hosts.tend,
                 hear=hear,
             )
@@ -145,9 +145,9 @@ class RestartLoop:
         return rank_group
 
     def _may_restart(self, ends: Sequence[HostExit]) -> bool:
-        """Tell what has ended the ranks; return whether they are started once more."""
-        unheard = [end for end in ends if end.returncode is None]
-        lost = self._hosts.gone([end.agent for end in unheard])
+        """Print why the ranks ended; return whether they are restarted."""
+        silent = [end for end in ends if end.returncode is None]
+        lost = self._hosts.gone([end.agent for end in silent])
         if lost:
             names = ", ".join(agent.host.name for agent in lost)
             if not self._preemptions_left:
@@ -160,7 +160,7 @@ class RestartLoop:
                 f"headrace: {names}: lost; all ranks start anew once there are enough hosts\n"
             )
             return True
-        for end in unheard:
+        for end in silent:
             print_status(
                 f"headrace: {end.host}: its agent failed, though the host lives; often memory ran "
                 f"out: {end.reason}\n"
@@ -172,7 +172,7 @@ class RestartLoop:
         if first is not None:
             print_status(first.message)
         refused = [end for end in ends if end.returncode == UsageError.exit_code]
-        if any(end.failure is None for end in refused):  # it would be told the same again
+        if any(end.failure is None for end in refused):  # a restart would be refused again
             return False
         if not self._restarts_left:
             return False

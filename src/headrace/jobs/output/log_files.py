@@ -1,4 +1,4 @@
-"""The log files of ranks: one a rank and stream, named by global rank, as torchrun gets them."""
+"""The log files of ranks, one per rank and stream, named by global rank, for torchrun."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ StreamName = Literal["stdout", "stderr"]
 
 
 class RunLogs(LogsSpecs):
-    """Gives torchrun the log files of a run, and shows them on the terminal as they grow.
+    """The log files of a run for torchrun, shown on the terminal as they grow.
 
     Args:
-        folder: The attempt's logs folder. Later starts of the ranks get `restart-1`, ... below it.
-        prefix: What each line shown begins with, in brackets, `{rank}` in the place of the rank;
-            None: nothing.
-        shown: Local ranks to show; None shows all.
+        folder: The attempt's logs folder. Restarts use its subfolders `restart-1`, ...
+        prefix: The prefix of shown lines, in brackets, `{rank}` in the place of the rank; None: no
+            prefix.
+        shown: Local ranks to show; None: all.
         restarts: How often the ranks were started before.
     """
 
@@ -42,22 +42,22 @@ class RunLogs(LogsSpecs):
         return str(self._folder)
 
     def path(self, rank: int, stream: StreamName) -> Path:
-        """Return a rank's log file, of the latest restart."""
+        """Return a rank's log file of the latest restart."""
         return self._current / f"rank-{rank}.{stream}"
 
     def close(self) -> None:
-        """Show what is left of every file, and stop."""
+        """Show the rest of every file, and stop."""
         self._follower.close()
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the files of the ranks that are about to start; torchrun calls this.
 
         Args:
-            envs: Each local rank's environment, which gets the path of its error file.
+            envs: Each local rank's environment, in which the path of its error file is set.
         """
         self._follower.finish_files()
-        # Not TORCHELASTIC_RESTART_COUNT: a host that joins or leaves has the others start their
-        # ranks again without counting that, and torchrun empties the files that it is given.
+        # Not TORCHELASTIC_RESTART_COUNT: when a host joins or leaves, ranks are restarted without
+        # counting that, and torchrun truncates the files that it is given.
         if self._starts > 0:
             self._current = self._folder / f"restart-{self._starts}"
         self._starts += 1
@@ -81,11 +81,11 @@ class RunLogs(LogsSpecs):
 
 
 class CleanRestartLogs(LogsSpecs):
-    """Logs as another says, and nothing of earlier ranks is left when torchrun starts others.
+    """Log files that also end the leftover processes of earlier ranks before each restart.
 
     Args:
-        logs: Says where the ranks' output goes.
-        leftovers: Of the ranks.
+        logs: The log files to use.
+        leftovers: The process groups of the ranks.
     """
 
     def __init__(self, logs: LogsSpecs, leftovers: RankProcessGroups) -> None:
@@ -101,7 +101,7 @@ class CleanRestartLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Return the files of the ranks that are about to start; torchrun calls this.
 
-        By then it has stopped those before them.
+        By then it has stopped the earlier ranks.
 
         Args:
             envs: Each local rank's environment.

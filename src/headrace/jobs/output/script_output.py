@@ -1,8 +1,8 @@
 """The output of a script that runs without torchrun: pseudo-terminal, tee and log.
 
-Libraries ask whether they write to a terminal, and how wide it is, before they draw progress bars
-or colours. So where the launcher's own output is a terminal the script gets a pseudo-terminal of
-the same size; what is written to it is shown, and logged, as it is.
+Libraries draw progress bars and colours only on a terminal, and ask for its width. So where the
+launcher's own output is a terminal, the script gets a pseudo-terminal of the same size, whose
+output is shown and logged unchanged.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class OutputStream:
     """One output stream of a script.
 
     Attributes:
-        shown: Where the launcher shows it.
-        source: Where it is read from.
-        written: The descriptor that the script gets as its own.
-        is_terminal: Whether that is a pseudo-terminal.
+        shown: The launcher's terminal descriptor; -1: no terminal.
+        source: The read end.
+        written: The write end, which the script gets as its own descriptor.
+        is_terminal: Whether it is a pseudo-terminal.
     """
 
     shown: int
@@ -50,66 +50,66 @@ class OutputStream:
     is_terminal: bool
 
     def handed_over(self) -> None:
-        """The script has it: close it here, so that its end is seen."""
+        """Close the write end here, once the script has it, so that its end is noticed."""
         os.close(self.written)
 
     def resize(self) -> None:
-        """Give it the size of the terminal in which it is shown."""
+        """Give the stream the size of the terminal in which it is shown."""
         if self.is_terminal:
-            with suppress(ValueError):  # it has come to its end
+            with suppress(ValueError):  # the stream is closed
                 _copy_size(self.shown, self.source.fileno())
 
 
 def open_stream(shown: IO[bytes]) -> OutputStream:
-    """Return a stream for a script whose output is shown in a stream of ours."""
+    """Return a stream for a script whose output is shown in one of our streams."""
     try:
         terminal = shown.fileno() if os.isatty(shown.fileno()) else None
     except (OSError, ValueError):  # closed, or no file
         terminal = None
     if terminal is not None:
         try:
-            reading, writing = _pseudo_terminal(terminal)
-        except (OSError, termios.error):  # the host has no more of them: a pipe will do
+            read_fd, write_fd = _pseudo_terminal(terminal)
+        except (OSError, termios.error):  # no pseudo-terminals left: use a pipe
             terminal = None
     if terminal is None:
-        reading, writing = os.pipe()
+        read_fd, write_fd = os.pipe()
     return OutputStream(
         -1 if terminal is None else terminal,
-        open(reading, "rb"),  # noqa: PTH123 - a descriptor, closed by who reads it
-        writing,
+        open(read_fd, "rb"),  # noqa: PTH123 - a descriptor, closed by its reader
+        write_fd,
         terminal is not None,
     )
 
 
 def resize_streams(streams: Sequence[OutputStream]) -> None:
-    """Give all of them the size of the terminals in which they are shown."""
+    """Give all streams the size of the terminals in which they are shown."""
     for each in streams:
         each.resize()
 
 
 def _pseudo_terminal(like: int) -> tuple[int, int]:
-    """Return both ends of one that changes nothing: whoever shows it has a terminal that does."""
-    reading, writing = os.openpty()
-    tty.setraw(writing)
-    _copy_size(like, writing)
-    return reading, writing
+    """Return the descriptors of a raw pseudo-terminal: the terminal that shows it converts."""
+    read_fd, write_fd = os.openpty()
+    tty.setraw(write_fd)
+    _copy_size(like, write_fd)
+    return read_fd, write_fd
 
 
 def _copy_size(of: int, to: int) -> None:
     try:
         size = fcntl.ioctl(of, termios.TIOCGWINSZ, bytes(_SIZE_BYTES))
         fcntl.ioctl(to, termios.TIOCSWINSZ, size)
-    except OSError:  # the terminal has gone
+    except OSError:  # the terminal is closed
         return
 
 
 _TEE_READ_BYTES = 64 * 1024
-_MAX_UNSHOWN_READS = 64  # reads that may be logged and not shown yet; more wait for the terminal
+_MAX_UNSHOWN_READS = 64  # reads that may be logged but not shown; more wait for the terminal
 _POLL_S = 0.1
 
 
 class RawTerminal(Protocol):
-    """Where bytes are shown: a raw file, so that no lock of Python's is held while it waits."""
+    """A raw file for output, so that no Python lock is held while a write blocks."""
 
     def write(self, data: memoryview, /) -> int | None:
         """Write some of the bytes; return how many."""
@@ -117,12 +117,12 @@ class RawTerminal(Protocol):
 
 
 class Tee:
-    """Copies one output stream of a child to the terminal and into a file, byte by byte.
+    """A copy of one output stream of a child process to the terminal and into a file.
 
     Args:
-        source: The reading end of the child's stream.
-        terminal: Where it is shown; where that fails, only the log goes on.
-        log: The file, made anew.
+        source: The read end of the child's stream.
+        terminal: The terminal; after an error there, only the log continues.
+        log: The log file, which is truncated.
     """
 
     def __init__(self, source: IO[bytes], terminal: RawTerminal, log: Path) -> None:
@@ -136,18 +136,18 @@ class Tee:
         _start_thread(self._show, f"show {log.name}")
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Wait for the stream's end, which a process the child left behind may hold open.
+        """Wait for the end of the stream, which leftover processes of the child may hold open.
 
-        Then until what came is shown, however long the terminal stands still (a pager, ctrl-S), or
-        until a signal that is held back asks to stop.
+        Then wait until everything is shown, even where the terminal blocks (a pager, ctrl-S), or
+        until a blocked stop signal is pending.
 
         Args:
-            timeout_s: For the stream's end.
+            timeout_s: Time limit for the end of the stream.
         """
         deadline, shown = time.monotonic() + timeout_s, -1
         while self._reader.is_alive() and time.monotonic() < deadline:
             self._reader.join(_POLL_S)
-            if self._unshown.full() and self._shown == shown:  # the terminal stands still
+            if self._unshown.full() and self._shown == shown:  # the terminal blocks
                 if _stop_signal_pending():
                     break
                 deadline = time.monotonic() + timeout_s
@@ -167,11 +167,11 @@ class Tee:
         self._unshown.put(b"")
 
     def _next(self) -> bytes:
-        """Return what is there, so that a prompt or a bar appears at once; b"" at the end."""
+        """Return the bytes available, so that a prompt or a bar appears at once; b"" at the end."""
         try:
             chunk: bytes = self._source.read1(_TEE_READ_BYTES)  # type: ignore[attr-defined]
         except OSError as error:
-            if error.errno == errno.EIO:  # how a pseudo-terminal ends
+            if error.errno == errno.EIO:  # the end of a pseudo-terminal
                 return b""
             raise
         return chunk
@@ -182,10 +182,10 @@ class Tee:
             while self._terminal is not None and left:
                 try:
                     written = self._terminal.write(left)
-                except (OSError, ValueError):  # nobody reads it any more, or its disk is full
+                except (OSError, ValueError):  # the reader is gone, or its disk is full
                     self._terminal = None
                     break
-                if written is None:  # somebody made it non-blocking, and it has no room
+                if written is None:  # the terminal is non-blocking and has no room
                     time.sleep(_POLL_S)
                 left = left[written or 0 :]
             self._shown += 1
@@ -194,13 +194,13 @@ class Tee:
 
 
 def raw_file(stream: IO[bytes]) -> RawTerminal:
-    """Return the file behind a buffered stream, such as `sys.stdout.buffer`."""
+    """Return the raw file of a buffered stream, such as `sys.stdout.buffer`."""
     terminal: RawTerminal = getattr(stream, "raw", stream)
     return terminal
 
 
 def _stop_signal_pending() -> bool:
-    """Whether a signal that is held back asks for that."""
+    """Whether a blocked stop signal is pending."""
     return not STOP_SIGNALS.isdisjoint(signal.sigpending())
 
 
@@ -210,19 +210,19 @@ def _start_thread(work: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def script_command(job: DirectJob, script: str, site: ScriptEnvironment) -> list[str]:
+def script_command(job: DirectJob, script: str, script_env: ScriptEnvironment) -> list[str]:
     """Return the command line of a script.
 
     Args:
-        job: What the command line asks for.
-        script: The script that was found, or a module's name.
-        site: What it gets.
+        job: The parsed command line.
+        script: The script's path, or a module's name.
+        script_env: The script environment.
     """
     python = env.PYTHON_EXEC.get() or sys.executable
-    if site.folder is not None and not job.module:
+    if script_env.folder is not None and not job.module:
         script = str(Path(script).absolute())
     module = ["-m"] if job.module else []
-    return [python, "-u", *module, script, *site.arguments, *job.arguments]
+    return [python, "-u", *module, script, *script_env.arguments, *job.arguments]
 
 
 def run_script(
@@ -234,15 +234,15 @@ def run_script(
     held: frozenset[signal.Signals],
     grace_s: Callable[[], float | None] | None = None,
 ) -> int:
-    """Run a script to its end; return its code, -n for signal n.
+    """Run a script to its end; return its return code, -n for signal n.
 
     Args:
         command: Its command line.
-        site: What it gets.
-        environment: Its variables beside those of this process; None removes one.
-        log: Where its errors go; its output goes beside.
-        held: What `signals_blocked` gave.
-        grace_s: As `wait_for` has it.
+        site: The script environment.
+        environment: Variables besides those of this process; None removes one.
+        log: The log of its stderr; the log of its stdout gets the suffix .stdout.
+        held: The signals that `signals_blocked` blocks.
+        grace_s: See `wait_for`.
     """
     streams = open_stream(sys.stdout.buffer), open_stream(sys.stderr.buffer)
     child = subprocess.Popen(
@@ -251,7 +251,7 @@ def run_script(
         stderr=streams[1].written,
         env=env.child_environment(environment),
         cwd=site.folder,
-        close_fds=False,  # what the shell opened, as by <(command), is the script's
+        close_fds=False,  # descriptors that the shell opened, as by <(command), are the script's
     )
     for stream in streams:
         stream.handed_over()

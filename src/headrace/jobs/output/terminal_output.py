@@ -1,4 +1,4 @@
-"""Output on the terminal: log files followed as they grow, and the output of hosts."""
+"""The output on the terminal: log files followed as they grow, and the output of hosts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 _POLL_S = 0.1
-# \r ends the lines of progress bars; one that comes last may yet be half of \r\n.
+# \r ends the lines of progress bars; a \r at the end may be half of a \r\n.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r(?=[^\n])|\n)")
 
 
 class LogFollower:
-    """Shows files line by line, each line behind a prefix that says whose it is.
+    """A thread that shows log files line by line, with a prefix that names their origin.
 
-    One thread looks at all files every 0.1 s; lines of different files never mix.
+    It reads all files every 0.1 s; lines of different files never mix.
     """
 
     def __init__(self) -> None:
@@ -28,19 +28,19 @@ class LogFollower:
         self._thread.start()
 
     def follow(self, path: Path, prefix: str, terminal: BinaryIO) -> None:
-        """Show `path` from its first byte on, as soon as it exists."""
+        """Show a file from its first byte on, as soon as it exists."""
         with self._lock:
             self._files.append(_FollowedFile(path, prefix.encode(), terminal))
 
     def finish_files(self) -> None:
-        """Show what is left of the files followed so far, and forget them."""
+        """Show the rest of the files followed so far, and forget them."""
         with self._lock:
             for file in self._files:
                 file.show(to_the_end=True)
             self._files.clear()
 
     def close(self) -> None:
-        """Show what is left, and stop."""
+        """Show the rest of all files, and stop."""
         self._closing.set()
         self._thread.join()
         self.finish_files()
@@ -58,24 +58,24 @@ class _FollowedFile:
         self._prefix = prefix
         self._terminal: BinaryIO | None = terminal
         self._file: BinaryIO | None = None
-        self._begun = b""  # the beginning of a line that has not ended
+        self._partial_line = b""  # the beginning of a line that has not ended
 
     def show(self, *, to_the_end: bool = False) -> None:
         if self._file is None:
             try:
                 self._file = self._path.open("rb")
-            except FileNotFoundError:  # torchrun makes it when it starts the rank
+            except FileNotFoundError:  # torchrun creates it when it starts the rank
                 return
-        text = self._begun + self._file.read()
+        text = self._partial_line + self._file.read()
         if to_the_end:
             self._file.close()
             text += b"\n" if text and self._prefix and text[-1:] != b"\n" else b""
         if self._prefix:
             lines = _LINE.findall(text)
-            self._begun = text[sum(map(len, lines)) :]
+            self._partial_line = text[sum(map(len, lines)) :]
             text = b"".join(self._prefix + line for line in lines)
         else:
-            self._begun = b""
+            self._partial_line = b""
         self._write(text)
 
     def _write(self, text: bytes) -> None:
@@ -84,16 +84,16 @@ class _FollowedFile:
         try:
             self._terminal.write(text)
             self._terminal.flush()
-        except (OSError, ValueError):  # nobody reads any more, or it is full: the log goes on
+        except (OSError, ValueError):  # the reader is gone, or its disk full: see the log
             self._terminal = None
 
 
-_MAX_QUEUED_PIECES = 4096  # of output that a terminal that stands still has not taken yet
+_MAX_QUEUED_PIECES = 4096  # pieces of output that a blocked terminal has not taken yet
 _CLOSE_S = 5.0
 
 
 class HostOutput:
-    """Shows pieces of output in their order; what a terminal does not take, logs alone have."""
+    """The output of hosts, shown in order; what the terminal does not take is only in the logs."""
 
     def __init__(self) -> None:
         self._terminals: dict[str, BinaryIO] = {
@@ -101,22 +101,22 @@ class HostOutput:
             "stderr": sys.stderr.buffer,
         }
         self._pieces: queue.Queue[tuple[str, bytes] | None] = queue.Queue(_MAX_QUEUED_PIECES)
-        self._lost = False
+        self._has_dropped = False
         self._thread = threading.Thread(target=self._run, name="show output", daemon=True)
         self._thread.start()
 
     def show(self, source: str, text: bytes) -> None:
-        """Show a piece, as soon as those before it are shown."""
+        """Show a piece of output after those before it."""
         try:
             self._pieces.put_nowait((source, text))
-            if self._lost:
-                self._lost = False
+            if self._has_dropped:
+                self._has_dropped = False
                 self._pieces.put_nowait(("stderr", b"headrace: some output is in the logs alone\n"))
         except queue.Full:
-            self._lost = True
+            self._has_dropped = True
 
     def close(self) -> None:
-        """Show what is left, unless nobody takes it."""
+        """Show the remaining output, within a time limit."""
         try:
             self._pieces.put(None, timeout=_CLOSE_S)
         except queue.Full:
@@ -132,5 +132,5 @@ class HostOutput:
             try:
                 terminal.write(text)
                 terminal.flush()
-            except (OSError, ValueError):  # nobody reads any more: the logs have it
+            except (OSError, ValueError):  # the reader is gone: the logs have it
                 del self._terminals[source]

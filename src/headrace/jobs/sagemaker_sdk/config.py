@@ -1,4 +1,4 @@
-"""Instance groups and profiler configuration, with the names of SageMaker's SDK.
+"""The instance groups and profiler configuration of SageMaker's SDK, with its names.
 
 Names, order and defaults of `FrameworkProfile` and its parts are those of sagemaker 2.257,
 `debugger/framework_profile.py` and `debugger/metrics_config.py`.
@@ -22,14 +22,14 @@ from headrace.platforms.instance_groups import (
 
 
 class PythonProfiler(Enum):
-    """What looked at Python code."""
+    """The profiler of Python code."""
 
     CPROFILE = "cprofile"
     PYINSTRUMENT = "pyinstrument"
 
 
 class cProfileTimer(Enum):  # noqa: N801 - SageMaker's
-    """Which time cProfile took."""
+    """The clock of cProfile."""
 
     TOTAL_TIME = "total_time"
     CPU_TIME = "cpu_time"
@@ -39,14 +39,14 @@ class cProfileTimer(Enum):  # noqa: N801 - SageMaker's
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Steps, or a time.
+    """A range of steps or of time.
 
     Attributes:
         start_step: The first step.
-        num_steps: How many.
-        start_unix_time: Instead: from when on, in seconds since 1970.
-        duration: For how long, in seconds.
-        profile_default_steps: The steps that Debugger takes by itself.
+        num_steps: The number of steps.
+        start_unix_time: Instead of steps: the start, in seconds since 1970.
+        duration: The duration, in seconds.
+        profile_default_steps: Debugger's default steps.
     """
 
     start_step: int | None = None
@@ -60,27 +60,27 @@ class _Range:
 
 
 class DetailedProfilingConfig(_Range):
-    """Of operators; see `FrameworkProfile`."""
+    """The range for operators; see `FrameworkProfile`."""
 
 
 class HorovodProfilingConfig(_Range):
-    """Of Horovod; see `FrameworkProfile`."""
+    """The range for Horovod; see `FrameworkProfile`."""
 
 
 class SMDataParallelProfilingConfig(_Range):
-    """Of SageMaker's library for data parallel training; see `FrameworkProfile`."""
+    """The range for SageMaker's library for data parallel training; see `FrameworkProfile`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataloaderProfilingConfig(_Range):
-    """Of data loaders; see `FrameworkProfile`."""
+    """The range for data loaders; see `FrameworkProfile`."""
 
     metrics_regex: str = ".*"
 
 
 @dataclass(frozen=True, slots=True)
 class PythonProfilingConfig(_Range):
-    """Of Python code; see `FrameworkProfile`."""
+    """The range for Python code; see `FrameworkProfile`."""
 
     python_profiler: PythonProfiler | str = PythonProfiler.CPROFILE
     cprofile_timer: cProfileTimer | str = cProfileTimer.TOTAL_TIME
@@ -88,25 +88,18 @@ class PythonProfilingConfig(_Range):
 
 @dataclass(frozen=True, slots=True)
 class FrameworkProfile:
-    """What Debugger was to look at closer. Here the whole run is, or a time of it.
+    """What Debugger was to profile in depth. Headrace records the whole run, or `duration`, so.
+
+    Arguments without a description are only recorded.
 
     Attributes:
-        local_path: Recorded, as the three that follow.
-        file_max_size: Recorded.
-        file_close_interval: Recorded.
-        file_open_fail_threshold: Recorded.
-        detailed_profiling_config: Recorded, as the four that follow.
-        dataloader_profiling_config: Recorded.
-        python_profiling_config: Recorded.
-        horovod_profiling_config: Recorded.
-        smdataparallel_profiling_config: Recorded.
-        start_step: The first step; recorded.
-        num_steps: How many; recorded.
-        start_unix_time: From when on, in seconds since 1970; recorded.
-        duration: For how long, in seconds: `update_profiler` looks closer for so long.
+        start_step: The first step; only recorded.
+        num_steps: The number of steps; only recorded.
+        start_unix_time: The start, in seconds since 1970; only recorded.
+        duration: How long `update_profiler` records in depth, in seconds.
 
     Raises:
-        UsageError: Steps and a time both, or a number that cannot be.
+        UsageError: Both steps and a time, or an invalid number.
     """
 
     local_path: str | None = None
@@ -128,7 +121,7 @@ class FrameworkProfile:
 
     @property
     def has_parts(self) -> bool:
-        """Whether it names steps, or one thing and not another: nothing here chooses so."""
+        """Whether it names steps or single parts, which have no effect here."""
         parts = (each.name for each in fields(self) if each.name.endswith("_config"))
         given = (self.start_step, self.num_steps, self.start_unix_time)
         return any(each is not None for each in (*given, *(getattr(self, name) for name in parts)))
@@ -143,24 +136,24 @@ _PARTS: Mapping[str, type[_Range]] = {
 }
 
 
-def read_profile(told: object) -> object | None:
-    """Return a FrameworkProfile that may be written as values by names; others as they are.
+def read_profile(given: object) -> object | None:
+    """Return a FrameworkProfile, also of a mapping of its arguments; other values stay as they are.
 
     Args:
-        told: None, a FrameworkProfile, or its arguments, as job files and run.json have them.
+        given: None, True, a FrameworkProfile, or its arguments, as in job files and run.json.
     """
-    if not isinstance(told, Mapping):
-        return FrameworkProfile() if told is True else told or None
+    if not isinstance(given, Mapping):
+        return FrameworkProfile() if given is True else given or None
     parts = {
         name: _made(_PARTS[name], each) if isinstance(each, Mapping) else each
-        for name, each in told.items()
+        for name, each in given.items()
         if name in _PARTS
     }
-    return _made(FrameworkProfile, {**told, **parts})
+    return _made(FrameworkProfile, {**given, **parts})
 
 
 def check_range(given: _Range | FrameworkProfile) -> None:
-    """Raise UsageError for steps or a time that cannot be."""
+    """Raise UsageError for an invalid range of steps or of time."""
     where = type(given).__name__
     for name, least in (("start_step", 0), ("num_steps", 1), ("start_unix_time", 0)):
         value = getattr(given, name)
@@ -178,26 +171,26 @@ def check_range(given: _Range | FrameworkProfile) -> None:
         raise UsageError(f"{where}: steps and a time are given: give one of them.")
 
 
-def _made(kind: type, told: Mapping[str, Any]) -> object:
+def _made(kind: type, arguments: Mapping[str, Any]) -> object:
     known = [each.name for each in fields(kind)]
-    for name in told:
+    for name in arguments:
         if name not in known:
             raise UsageError(f"{kind.__name__}: {name}{choices_hint(str(name), known)}")
-    return kind(**told)
+    return kind(**arguments)
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class InstanceGroup:
-    """Hosts of one kind.
+    """A group of hosts of one machine type.
 
     Args:
-        name: What the group is called.
-        type: Of its hosts: `local`, `local_gpu`, or one of AWS, SageMaker or Google, such as
+        name: The group's name.
+        type: The machine type: `local`, `local_gpu`, or a type of AWS, SageMaker or Google, such as
             `ml.g5.xlarge`, `g2-standard-8`, which is emulated.
-        count: How many hosts it has.
-        instance_group_name: SageMaker's word for `name`.
-        instance_type: SageMaker's word for `type`.
-        instance_count: SageMaker's word for `count`.
+        count: The number of hosts.
+        instance_group_name: SageMaker's name for `name`.
+        instance_type: SageMaker's name for `type`.
+        instance_count: SageMaker's name for `count`.
 
     Raises:
         UsageError: There is no such type, or a group without hosts.
@@ -226,39 +219,39 @@ class InstanceGroup:
         object.__setattr__(self, "name", check_group_name(name, where))
         object.__setattr__(self, "type", kind)
         object.__setattr__(self, "count", hosts)
-        _ = self.machine  # refuses a type that does not exist
+        _ = self.machine  # raises where there is no such type
 
     @property
     def machine(self) -> InstanceType:
-        """What a host of it has."""
+        """The machine type of its hosts."""
         return instance_type(self.type, f"InstanceGroup {self.name}")
 
     @property
     def has_devices(self) -> bool:
-        """Whether its hosts have devices, as far as their type tells."""
+        """Whether its hosts have devices, as far as their type is known."""
         return self.type == "local_gpu" or bool(self.machine.devices)
 
     @property
     def instance_group_name(self) -> str:
-        """SageMaker's word for `name`."""
+        """SageMaker's name for `name`."""
         return self.name
 
     @property
     def instance_type(self) -> str:
-        """SageMaker's word for `type`."""
+        """SageMaker's name for `type`."""
         return self.type
 
     @property
     def instance_count(self) -> int:
-        """SageMaker's word for `count`."""
+        """SageMaker's name for `count`."""
         return self.count
 
     def flag(self) -> str:
-        """Return what `--group` says of it."""
+        """Return the value of the `--group` flag."""
         return f"{self.name}={self.count}x{self.type}"
 
     def group(self) -> GroupSpec:
-        """Return it as the launcher knows it."""
+        """Return the group as the launcher's `GroupSpec`."""
         machine = self.machine
         return GroupSpec(
             name=self.name, hosts=self.count, cpus=machine.cores, gpus=machine.devices,
@@ -272,10 +265,10 @@ class ProfilerConfig:
 
     Attributes:
         system_monitor_interval_millis: Milliseconds between samples of the system, 100 to 60,000.
-        deep: Whether it is looked at closer for as long as it runs.
-        s3_output_path: SageMaker's place for what is recorded; here it is in the run's folder.
-        framework_profile_params: FrameworkProfile, say; not None: then it is looked at closer.
-        profile_params: SageMaker Profiler's; recorded alone.
+        deep: Whether the job is recorded in depth for as long as it runs.
+        s3_output_path: SageMaker's location of the records; here they are in the run folder.
+        framework_profile_params: A FrameworkProfile; not None: the job is recorded in depth.
+        profile_params: SageMaker Profiler's; only recorded.
         disable_profiler: Nothing is recorded.
     """
 
@@ -288,7 +281,7 @@ class ProfilerConfig:
 
     def __post_init__(self) -> None:
         millis = self.system_monitor_interval_millis
-        if millis is None:  # as SageMaker has it where nothing is said
+        if millis is None:  # SageMaker's default
             millis = 500
             object.__setattr__(self, "system_monitor_interval_millis", millis)
         profile = read_profile(self.framework_profile_params)
@@ -300,7 +293,7 @@ class ProfilerConfig:
             )
 
     def flags(self) -> list[str]:
-        """Return what the command line says of it."""
+        """Return the flags of the command line."""
         deep = self.deep or self.framework_profile_params is not None
         interval = f"--profile-interval={self.system_monitor_interval_millis}ms"
         return [interval, *(["--profile=deep"] if deep else [])]

@@ -1,8 +1,8 @@
-"""Rules and hook configuration of SageMaker Debugger, as launch scripts name them.
+"""The rules and hook configuration of SageMaker Debugger, as launch scripts name them.
 
-Profiler rules are checked when the run has ended (jobs/verdict.py). The others are recorded, and
-one note says that they have no effect. Names and order of arguments are those of sagemaker 2.257,
-`debugger/debugger.py`.
+Profiler rules are checked when the run has ended (jobs/verdict.py). All others are only recorded,
+and a note says that they have no effect. Names and order of arguments are those of sagemaker
+2.257, `debugger/debugger.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _CHECKED = (*rule_configs.DEFAULTS, rule_configs.REPORT)
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """A rule that is asked for.
+    """A requested rule.
 
     Attributes:
-        name: What it is called.
-        rule: Which of Debugger's it is; "": one of the user's own.
-        rule_parameters: Those that were given.
-        recorded: What else was said of it.
+        name: Its name.
+        rule: The name of Debugger's rule; "": a rule of the user's own.
+        rule_parameters: The parameters that were given.
+        recorded: Other arguments, which are only recorded.
     """
 
     name: str
@@ -39,15 +39,15 @@ class _Rule:
     def sagemaker(
         cls, base_config: rule_configs.RuleConfig, name: str | None = None, **recorded: object
     ) -> Self:
-        """Return one of Debugger's own.
+        """Return one of Debugger's own rules.
 
         Args:
-            base_config: As `rule_configs` has it, such as `rule_configs.CPUBottleneck()`.
-            name: What it is called.
-            recorded: What else SageMaker takes, such as `rule_parameters`, `s3_output_path`.
+            base_config: A configuration such as `rule_configs.CPUBottleneck()`.
+            name: The rule's name.
+            recorded: SageMaker's other arguments, such as `rule_parameters`, `s3_output_path`.
 
         Raises:
-            UsageError: It is none.
+            UsageError: `base_config` is no RuleConfig.
         """
         if not isinstance(base_config, rule_configs.RuleConfig):
             raise UsageError(
@@ -65,28 +65,28 @@ class _Rule:
 
     @classmethod
     def custom(cls, name: str, *recorded: object, **more: object) -> Self:
-        """Return one of the user's own; it is recorded, and checked by nobody.
+        """Return a rule of the user's own, which is recorded and not checked.
 
         Args:
-            name: What it is called.
-            recorded: What else SageMaker takes: an image, an instance type, a source.
-            more: Likewise, by names.
+            name: The rule's name.
+            recorded: SageMaker's other arguments, such as an image, an instance type, a source.
+            more: The same, by name.
         """
         return cls(name=name, recorded={**({"arguments": list(recorded)} if recorded else {}),
                                         **more})  # fmt: skip
 
 
 class ProfilerRule(_Rule):
-    """A rule about how hosts and steps fare: checked at the run's end, as Debugger's are."""
+    """A rule about hosts and steps, checked at the run's end."""
 
 
 class Rule(_Rule):
-    """A rule about tensors: recorded alone."""
+    """A rule about tensors; only recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionConfig:
-    """Tensors that Debugger saved; recorded alone."""
+    """The tensors that Debugger saved; only recorded."""
 
     name: str
     parameters: Mapping[str, Any] | None = None
@@ -94,7 +94,7 @@ class CollectionConfig:
 
 @dataclass(frozen=True, slots=True)
 class DebuggerHookConfig:
-    """How Debugger saved tensors; recorded alone."""
+    """How Debugger saved tensors; only recorded."""
 
     s3_output_path: str | None = None
     container_local_output_path: str | None = None
@@ -104,47 +104,47 @@ class DebuggerHookConfig:
 
 @dataclass(frozen=True, slots=True)
 class TensorBoardOutputConfig:
-    """Where SageMaker put a script's TensorBoard files; recorded alone."""
+    """Where SageMaker stored a script's TensorBoard files; only recorded."""
 
     s3_output_path: str
     container_local_output_path: str | None = None
 
 
-def read_rules(told: object, where: str) -> list[_Rule]:
-    """Return the rules that are asked for; job files and run.json have names, or dicts.
+def read_rules(given: object, where: str) -> list[_Rule]:
+    """Return the requested rules; job files and run.json have names or dicts of them.
 
     Args:
-        told: A list of them.
-        where: Who asks, as a message begins.
+        given: A list of rules.
+        where: Prefix of error messages: who gave the rules.
 
     Raises:
-        UsageError: One is none.
+        UsageError: An entry is no rule.
     """
-    if not isinstance(told, Sequence) or isinstance(told, str | bytes):
-        raise UsageError(f"{where}rules: {told!r} is not a list of ProfilerRule.")
-    return [_rule(each, f"{where}rules: ") for each in told]
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise UsageError(f"{where}rules: {given!r} is not a list of ProfilerRule.")
+    return [_rule(each, f"{where}rules: ") for each in given]
 
 
-def _rule(told: object, said: str) -> _Rule:
-    if isinstance(told, _Rule):
-        return told
-    if isinstance(told, str):
-        if told not in _CHECKED:
-            raise UsageError(f"{said}{told}{choices_hint(told, _CHECKED)}")
-        return ProfilerRule(told, told)
-    if isinstance(told, Mapping) and "name" in told:
+def _rule(given: object, prefix: str) -> _Rule:
+    if isinstance(given, _Rule):
+        return given
+    if isinstance(given, str):
+        if given not in _CHECKED:
+            raise UsageError(f"{prefix}{given}{choices_hint(given, _CHECKED)}")
+        return ProfilerRule(given, given)
+    if isinstance(given, Mapping) and "name" in given:
         known = [each.name for each in fields(_Rule)]
-        for name in told:
+        for name in given:
             if name not in known:
-                raise UsageError(f"{said}{name}{choices_hint(str(name), known)}")
-        return ProfilerRule(**told)
+                raise UsageError(f"{prefix}{name}{choices_hint(str(name), known)}")
+        return ProfilerRule(**given)
     raise UsageError(
-        f"{said}{told!r} is no rule: write ProfilerRule.sagemaker(rule_configs.CPUBottleneck())."
+        f"{prefix}{given!r} is no rule: write ProfilerRule.sagemaker(rule_configs.CPUBottleneck())."
     )
 
 
 def checked_rules(rules: Iterable[_Rule]) -> list[str]:
-    """Return the names of those that are checked at the run's end, each once."""
+    """Return the names of the rules that are checked at the run's end, without duplicates."""
     return list(dict.fromkeys(each.rule for each in rules if each.rule in _CHECKED))
 
 
@@ -152,31 +152,32 @@ def ignored_settings(
     *, rules: Iterable[_Rule] = (), profile: object | None = None, s3_output_path: object = None,
     others: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Return one note that says what of Debugger's has no effect here, or none.
+    """Return a list of one note about Debugger settings without effect, or an empty list.
 
     Args:
-        rules: Those that are asked for.
-        profile: A FrameworkProfile, or anything in its place.
-        s3_output_path: Where Debugger would have put what it saw.
-        others: Names of other arguments that are given.
+        rules: The requested rules.
+        profile: A FrameworkProfile, or another value.
+        s3_output_path: Debugger's location of its records.
+        others: Names of other arguments that were given.
     """
-    said = []
-    asked = list(rules)
-    unknown = [each.name for each in asked if each.rule not in _CHECKED]
+    ignored = []
+    requested = list(rules)
+    unknown = [each.name for each in requested if each.rule not in _CHECKED]
     if unknown:
-        said.append(f"the rules {', '.join(unknown)} (nobody saves tensors, or runs one's own)")
+        ignored.append(f"the rules {', '.join(unknown)} (nobody saves tensors, or runs one's own)")
     changed = [
         f"{each.rule}'s {name}={value}"
-        for each in asked
+        for each in requested
         if each.rule in _CHECKED
         for name, value in each.rule_parameters.items()
         if name != "rule_to_invoke" and value != rule_configs.DEFAULTS.get(each.rule, {}).get(name)
     ]
     if changed:
-        said.append(f"{', '.join(changed)} (rules have Debugger's own thresholds)")
+        ignored.append(f"{', '.join(changed)} (rules have Debugger's own thresholds)")
     if isinstance(profile, FrameworkProfile) and profile.has_parts:
-        said.append("the steps and parts of FrameworkProfile (all is looked at closer)")
+        ignored.append("the steps and parts of FrameworkProfile (all is looked at closer)")
     if s3_output_path is not None:
-        said.append("s3_output_path (what is recorded lies in the run's folder)")
-    said += others
-    return [f"of SageMaker Debugger's, these have no effect: {'; '.join(said)}"] if said else []
+        ignored.append("s3_output_path (what is recorded lies in the run's folder)")
+    ignored += others
+    text = f"of SageMaker Debugger's, these have no effect: {'; '.join(ignored)}"
+    return [text] if ignored else []

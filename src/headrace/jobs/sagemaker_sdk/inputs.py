@@ -1,4 +1,4 @@
-"""Inputs of a job with the names of SageMaker's SDK: a URL's prefix, or a file system."""
+"""The inputs of a job with the names of SageMaker's SDK: a URL prefix, or a file system."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from headrace.core.errors import UsageError
 from headrace.core.suggestions import choices_hint, did_you_mean
 
 MODES = ("File", "FastFile", "Pipe", "Mount", "Stream", "Cache")
-"""How a channel's data reach a script."""
+"""The input modes of a channel."""
 DISTRIBUTIONS = ("FullyReplicated", "ShardedByS3Key", "ShardedByKey")
 ONLY_CHANNEL = "training"
-"""What SageMaker calls an input that has no name."""
+"""SageMaker's name for an input without a name."""
 _FILE_SYSTEMS = ("EFS", "FSxLustre")
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffleConfig:
-    """What SageMaker shuffles the objects of a channel by; recorded, and their order stays.
+    """SageMaker's shuffling of a channel's objects; only recorded, their order stays.
 
     Attributes:
-        seed: A whole number.
+        seed: An integer.
     """
 
     seed: int
@@ -38,15 +38,15 @@ class TrainingInput:
     """The data of a channel, in object storage or a folder.
 
     Attributes:
-        s3_data: Where they are: a URL or a path.
+        s3_data: The URL or path of the data.
         distribution: FullyReplicated, or ShardedByS3Key: each host has a share of the objects.
-        input_mode: How they reach the script; None: as the Estimator says.
-        instance_groups: The groups whose hosts have them, by name; None: all.
-        content_type: Of the objects; None: not told.
+        input_mode: The input mode; None: the Estimator's.
+        instance_groups: The names of the groups whose hosts have the channel; None: all.
+        content_type: The content type of the objects; None: not given.
         s3_data_type: S3Prefix: everything below `s3_data`.
-        compression: None: files come as they are.
-        record_wrapping: Likewise.
-        shuffle_config: ShuffleConfig; recorded alone.
+        compression: None: files are not unpacked.
+        record_wrapping: None: files are not wrapped.
+        shuffle_config: ShuffleConfig; only recorded.
     """
 
     s3_data: str
@@ -76,24 +76,24 @@ class TrainingInput:
                 )
 
     def channel(self) -> str:
-        """Return what `--channel NAME=` says of it."""
-        told = {"distribution": self.distribution, "groups": _names(self.instance_groups),
+        """Return the value of `--channel NAME=`."""
+        settings = {"distribution": self.distribution, "groups": _names(self.instance_groups),
                 "content_type": self.content_type}  # fmt: skip
-        return _channel(self.s3_data, told)
+        return _channel(self.s3_data, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class FileSystemInput:
-    """The data of a channel in a file system that this host sees.
+    """The data of a channel in a file system that this host has mounted.
 
     Attributes:
-        file_system_id: SageMaker's name of it; recorded.
-        file_system_type: EFS or FSxLustre; recorded.
-        directory_path: The folder, as it is seen here.
-        file_system_access_mode: ro or rw; the folder itself says who may write.
-        content_type: Of the files; None: not told.
-        input_mode: How they reach the script; None: from where they are.
-        instance_groups: The groups whose hosts have them, by name; None: all.
+        file_system_id: SageMaker's id of the file system; only recorded.
+        file_system_type: EFS or FSxLustre; only recorded.
+        directory_path: The folder's path on this host.
+        file_system_access_mode: ro or rw; the folder's own permissions apply.
+        content_type: The content type of the files; None: not given.
+        input_mode: The input mode; None: the files are read in place.
+        instance_groups: The names of the groups whose hosts have the channel; None: all.
     """
 
     file_system_id: str
@@ -113,21 +113,21 @@ class FileSystemInput:
         _check_choice("FileSystemInput: input_mode", self.input_mode, MODES)
 
     def channel(self) -> str:
-        """Return what `--channel NAME=` says of it."""
-        told = {"groups": _names(self.instance_groups), "content_type": self.content_type}
-        return _channel(self.directory_path, told)
+        """Return the value of `--channel NAME=`."""
+        settings = {"groups": _names(self.instance_groups), "content_type": self.content_type}
+        return _channel(self.directory_path, settings)
 
 
 Input: TypeAlias = "str | TrainingInput | FileSystemInput"
 
 
 def named_inputs(inputs: object, where: str) -> dict[str, Input]:
-    """Return the inputs of a job by their channels' names; raises UsageError.
+    """Return the inputs of a job by channel name; raises UsageError.
 
     Args:
-        inputs: None, a URL, a TrainingInput or FileSystemInput, or several of them by name; in
-            their place dicts of their arguments, as job files have them.
-        where: Who names them, as a message begins.
+        inputs: None, a URL, a TrainingInput or FileSystemInput, or several of them by name; job
+            files have dicts of their arguments instead.
+        where: Prefix of error messages: who gave the inputs.
     """
     if inputs is None:
         return {}
@@ -142,7 +142,7 @@ def named_inputs(inputs: object, where: str) -> dict[str, Input]:
 
 
 def input_notes(inputs: Mapping[str, Input]) -> list[str]:
-    """Return what is said of inputs and has no effect here."""
+    """Return which settings of inputs have no effect here."""
     shuffled = [
         name
         for name, value in inputs.items()
@@ -156,15 +156,15 @@ def input_notes(inputs: Mapping[str, Input]) -> list[str]:
 
 
 def mode_of(value: Input, usual: str | None) -> str | None:
-    """Return how an input reaches the script; None: as it does where nothing is said.
+    """Return the input mode of an input; None: the default.
 
     Args:
         value: The input.
-        usual: What the job says of all.
+        usual: The job's input mode.
     """
     own = None if isinstance(value, str) else value.input_mode
     if own is None and isinstance(value, FileSystemInput):
-        return None  # it is a file system already
+        return None  # it is mounted already
     return own or usual
 
 
@@ -180,18 +180,18 @@ def _input(value: object, where: str) -> Input:
     )
 
 
-def read_file_system(told: Mapping[str, Any], where: str) -> FileSystemInput:
-    """Return the FileSystemInput that its arguments describe; raises UsageError."""
-    found = _made(FileSystemInput, told, where)
+def read_file_system(arguments: Mapping[str, Any], where: str) -> FileSystemInput:
+    """Return the FileSystemInput of its arguments; raises UsageError."""
+    found = _made(FileSystemInput, arguments, where)
     assert isinstance(found, FileSystemInput)
     return found
 
 
 def _made(
-    kind: type[TrainingInput | FileSystemInput], told: Mapping[str, Any], where: str
+    kind: type[TrainingInput | FileSystemInput], arguments: Mapping[str, Any], where: str
 ) -> TrainingInput | FileSystemInput:
     known = list(kind.__dataclass_fields__)
-    given = {("s3_data" if key == "uri" else key): each for key, each in told.items()}
+    given = {("s3_data" if key == "uri" else key): each for key, each in arguments.items()}
     for key in given:
         if key not in known:
             raise UsageError(f"{where}: there is no {key}.{did_you_mean(str(key), known)}")
@@ -199,7 +199,7 @@ def _made(
         if isinstance(given.get("shuffle_config"), Mapping):
             given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
         return kind(**given)
-    except TypeError as error:  # one that is needed is missing
+    except TypeError as error:  # a required argument is missing
         raise UsageError(f"{where}: {error}.") from error
 
 
@@ -218,8 +218,8 @@ def _names(groups: Sequence[str] | None) -> list[str] | None:
     ]
 
 
-def _channel(uri: str, told: Mapping[str, Any]) -> str:
-    more = {name: value for name, value in told.items() if value}
+def _channel(uri: str, settings: Mapping[str, Any]) -> str:
+    more = {name: value for name, value in settings.items() if value}
     return json.dumps({"uri": uri, **more}) if more else uri
 
 

@@ -1,9 +1,10 @@
-"""SageMaker's `rule_configs`: the rules of its Debugger, by the names that scripts use.
+"""The `rule_configs` of SageMaker Debugger: its rules, by the names that scripts use.
 
-`rule_configs.CPUBottleneck()` and its kin are profiler rules, which Headrace's doctor has;
-`rule_configs.loss_not_decreasing()` and its kin look at tensors, which it has not. Names,
-parameters and defaults are those of smdebug_rulesconfig 1.0.1 (`profiler_rules/rules.py` and
-`debugger_rules/builtin_rules.py` in awslabs/sagemaker-debugger-rulesconfig).
+`rule_configs.CPUBottleneck()` and similar ones are profiler rules, which Headrace's doctor has;
+`rule_configs.loss_not_decreasing()` and similar ones are about tensors, which Headrace does not
+read. Names, parameters and defaults are those of smdebug_rulesconfig 1.0.1
+(`profiler_rules/rules.py` and `debugger_rules/builtin_rules.py` in
+awslabs/sagemaker-debugger-rulesconfig).
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "OverallSystemUsage": _SCAN,
     "StepOutlier": {"stddev": 3, "mode": None, "n_outliers": 10, **_SCAN},
 }  # fmt: skip
-"""The profiler rules, and their parameters."""
+"""The default parameters of the profiler rules, by rule."""
 REPORT = "ProfilerReport"
 """The rule that runs all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleConfig:
-    """A rule, as it is asked for.
+    """The configuration of a rule.
 
     Attributes:
-        rule_name: What Debugger calls it.
-        rule_parameters: Those that were given, by their names.
+        rule_name: Debugger's name of the rule.
+        rule_parameters: The given parameters, by name.
     """
 
     rule_name: str

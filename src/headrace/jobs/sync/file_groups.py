@@ -1,16 +1,16 @@
-"""Groups of files that belong to one checkpoint, and the test whether they are complete.
+"""The groups of files that belong to one checkpoint, and the test whether they are complete.
 
-A file in the folder itself stands alone. A folder whose name speaks of a step or an epoch is one
-checkpoint with all that it holds; of other folders, the files of each belong together. The folder
-is scanned again and again, not watched by inotify: that knows no network disks, needs a watch for
-each folder with a race for each new one, and does not say what is still open. A scan costs one call
-a file.
+A file at the top of the folder stands alone. A folder named after a step or an epoch is one
+checkpoint with all its contents; in other folders, the files of each folder belong together. The
+folder is scanned repeatedly, not watched with inotify: inotify does not work on network file
+systems, needs a watch for each folder with a race for each new one, and does not report files that
+are still open. A scan costs one system call per file.
 
-A file is complete once nobody has it open for writing and its own format does not say that its end
-is missing: `torch.save` writes a zip archive, whose directory comes last; a safetensors file gives
-its length at its beginning. The kernel grants a read lease on a file only while nobody has it open,
-or mapped, for writing; where the file system knows no leases, or the file is another user's, /proc
-is looked through.
+A file is complete once no process has it open for writing and its format shows no missing end:
+`torch.save` writes a zip archive, whose directory comes last; a safetensors file states its length
+at its beginning. The kernel grants a read lease on a file only while no process has it open, or
+mapped, for writing; where the file system has no leases, or the file belongs to another user, the
+descriptors in /proc are searched.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from headrace.core.files import is_temporary
 from headrace.jobs.sync.manifest import is_outside_folder
 
 _ZIP = b"PK\x03\x04"
-_LONGEST_HEADER = 100_000_000  # safetensors' own limit
+_LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
 
 
 def is_truncated(path: Path) -> bool:
-    """Tell whether a file is surely not whole; one of a format that is not known may be.
+    """Whether a file is known to be incomplete; False for unknown formats.
 
     Raises:
         OSError: It cannot be read.
@@ -57,8 +57,8 @@ def _is_truncated_safetensors(path: Path) -> bool:
         try:
             header = json.loads(file.read(length))
             ends = [
-                int(told["data_offsets"][1])
-                for name, told in header.items()
+                int(tensor["data_offsets"][1])
+                for name, tensor in header.items()
                 if name != "__metadata__"
             ]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
@@ -70,9 +70,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 
 
 def is_being_written(path: Path) -> bool:
-    """Tell whether a process of this machine has a file open for writing.
+    """Whether a process of this machine has a file open for writing.
 
-    The process that asks must ignore SIGIO: whoever opens the file at this very moment has it sent.
+    The caller must ignore SIGIO, which the kernel sends if the file is opened meanwhile.
 
     Raises:
         OSError: The file is gone, or may not be read.
@@ -96,7 +96,7 @@ def _is_open_by_any_process(file: os.stat_result) -> bool:
     for process in os.listdir("/proc"):  # noqa: PTH208  (thousands of them)
         if not process.isdigit() or process == own:
             continue
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # it has ended, or belongs to another user
             for number in os.listdir(f"/proc/{process}/fd"):  # noqa: PTH208
                 if _writes_to(process, number, file):
                     return True
@@ -105,18 +105,18 @@ def _is_open_by_any_process(file: os.stat_result) -> bool:
 
 def _writes_to(process: str, number: str, file: os.stat_result) -> bool:
     with suppress(OSError):
-        there = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116
-        if (there.st_dev, there.st_ino) == (file.st_dev, file.st_ino):
-            told = Path(f"/proc/{process}/fdinfo/{number}").read_text()
-            flags = next(line.split()[1] for line in told.splitlines() if line.startswith("flags"))
+        opened = os.stat(f"/proc/{process}/fd/{number}")  # noqa: PTH116
+        if (opened.st_dev, opened.st_ino) == (file.st_dev, file.st_ino):
+            info = Path(f"/proc/{process}/fdinfo/{number}").read_text()
+            flags = next(line.split()[1] for line in info.splitlines() if line.startswith("flags"))
             return bool(int(flags, 8) & _WRITING)
     return False
 
 
 SETTLING_S = 1.0
-"""For so long a file must have been closed and unchanged."""
+"""How long a file must have been closed and unchanged, in seconds."""
 SETTLING_FOLDER_S = 5.0
-"""Likewise all files of a folder, where none of them is known to be written last."""
+"""The same for all files of a folder in which no known file is written last."""
 _STEP_FOLDER = re.compile(
     r"(^|[-_=.])(checkpoint|ckpt|step|epoch|iter|iteration|global_?step)[-_=]?\d|^\d+$",
     re.IGNORECASE,
@@ -126,13 +126,13 @@ _CHECKPOINTER_FOLDER = re.compile(r"(^|/)step-\d{12}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileState:
-    """What changes when a file does.
+    """The properties of a file that change when its content does.
 
     Attributes:
         size_bytes: Its size.
-        mtime_ns: When it was last written.
-        inode: Its number on its disk: another one was renamed into its place.
-        link: Where a link leads; "": it is a file.
+        mtime_ns: When it was last written, in nanoseconds since 1970.
+        inode: Its inode: another file may have been renamed to its name.
+        link: The target of a link; "": it is a file.
     """
 
     size_bytes: int
@@ -146,10 +146,10 @@ class FileGroup:
     """Files that belong together.
 
     Attributes:
-        files: Their marks, by the files' names.
-        changed_s: When they were last seen to change, by the clock.
-        is_complete: Whether they may be kept as they are.
-        is_settling: Whether they changed so lately that they may be complete soon.
+        files: Their states, by file name.
+        changed_s: When they were last seen to change, by the scan's clock.
+        is_complete: Whether they may be uploaded as they are.
+        is_settling: Whether they changed so recently that they may be complete soon.
     """
 
     files: dict[str, FileState]
@@ -159,76 +159,76 @@ class FileGroup:
 
 
 class FolderScan:
-    """A folder that is looked at again and again.
+    """A repeated scan of a folder.
 
     Args:
         folder: The folder.
-        told: Called with what is never kept and why, once a file.
-        clock: Gives seconds.
+        tell: Called once per file that is never synced, with the reason.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(
         self,
         folder: Path,
-        told: Callable[[str], object],
+        tell: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
-        self._tell = told
+        self._tell = tell
         self._clock = clock
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._file_groups: dict[str, FileGroup] = {}
 
     def look(self, *, at_the_end: bool = False) -> dict[str, FileGroup]:
-        """Return what there is, by the units' names.
+        """Return the present file groups, by name.
 
         Args:
-            at_the_end: Nobody writes any more: what is closed is complete.
+            at_the_end: All writers have ended: what is closed is complete.
         """
         now_s = self._clock()
         found: dict[str, dict[str, FileState]] = {}
-        for name, mark in self._files():
-            found.setdefault(group_of(name), {})[name] = mark
-        units: dict[str, FileGroup] = {}
+        for name, state in self._files():
+            found.setdefault(group_of(name), {})[name] = state
+        groups: dict[str, FileGroup] = {}
         for key, files in found.items():
             before = self._file_groups.get(key)
             same = before is not None and before.files == files
-            units[key] = before if same and before else FileGroup(files=files, changed_s=now_s)
-        self._file_groups = units
-        for key, unit in units.items():
-            self._judge(key, unit, now_s, at_the_end=at_the_end)
-        return units
+            groups[key] = before if same and before else FileGroup(files=files, changed_s=now_s)
+        self._file_groups = groups
+        for key, group in groups.items():
+            self._update_group(key, group, now_s, at_the_end=at_the_end)
+        return groups
 
     def mark(self, name: str) -> FileState | None:
-        """Return a file's mark as it is now; None: it is gone."""
+        """Return a file's present state; None: it is gone."""
         try:
             return _file_state(self._folder / name)
         except OSError:
             return None
 
-    def _judge(self, key: str, unit: FileGroup, now_s: float, *, at_the_end: bool) -> None:
-        if unit.is_complete:
+    def _update_group(self, key: str, group: FileGroup, now_s: float, *, at_the_end: bool) -> None:
+        if group.is_complete:
             return
-        last = _has_final_file(key, unit)
-        quiet_s = now_s - unit.changed_s
-        settles_s = SETTLING_S if last or key in unit.files else SETTLING_FOLDER_S
-        unit.is_settling = quiet_s < settles_s and not at_the_end
-        if unit.is_settling or last is False:
+        last = _has_final_file(key, group)
+        quiet_s = now_s - group.changed_s
+        settles_s = SETTLING_S if last or key in group.files else SETTLING_FOLDER_S
+        group.is_settling = quiet_s < settles_s and not at_the_end
+        if group.is_settling or last is False:
             return
         try:
-            if any(self._is_open(name, mark) for name, mark in unit.files.items()):
-                unit.changed_s = now_s  # closed for the whole of the settling time, too
-                unit.is_settling = False  # and nobody waits for it
+            if any(self._is_open(name, state) for name, state in group.files.items()):
+                group.changed_s = now_s  # it must also stay closed for the whole settling time
+                group.is_settling = False  # but other groups do not wait for it
                 return
-            unit.is_complete = not any(self._is_short(name, unit) for name in unit.files)
-        except OSError:  # gone meanwhile: the next look tells
-            unit.is_settling = True
+            group.is_complete = not any(self._is_short(name, group) for name in group.files)
+        except OSError:  # gone meanwhile: the next scan finds out
+            group.is_settling = True
 
-    def _is_open(self, name: str, mark: FileState) -> bool:
-        return not mark.link and is_being_written(self._folder / name)
+    def _is_open(self, name: str, state: FileState) -> bool:
+        return not state.link and is_being_written(self._folder / name)
 
-    def _is_short(self, name: str, unit: FileGroup) -> bool:
-        if unit.files[name].link or not is_truncated(self._folder / name):
+    def _is_short(self, name: str, group: FileGroup) -> bool:
+        if group.files[name].link or not is_truncated(self._folder / name):
             return False
         self._warn_of_file(name, "its end is missing, so it is not kept until it is written anew")
         return True
@@ -237,27 +237,27 @@ class FolderScan:
         for name, path in _walk(self._folder, ""):
             try:
                 name.encode()
-                mark = _file_state(path)
+                state = _file_state(path)
             except UnicodeEncodeError:
                 self._warn_of_file(ascii(name), "no store takes such a name, so it is not kept")
                 continue
             except OSError:  # gone meanwhile
                 continue
-            if mark is None:
+            if state is None:
                 self._warn_of_file(name, "it is neither file nor folder, so it is not kept")
-            elif mark.link and is_outside_folder(name, mark.link):
+            elif state.link and is_outside_folder(name, state.link):
                 self._warn_of_file(name, "this link leads out of the folder, so it is not kept")
             else:
-                yield name, mark
+                yield name, state
 
     def _warn_of_file(self, name: str, why: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
+        if name not in self._reported:
+            self._reported.add(name)
             self._tell(f"{self._folder / name}: {why}")
 
 
 def group_of(name: str) -> str:
-    """Return what a file belongs to: a folder, or the file itself."""
+    """Return the name of a file's group: a folder, or the file itself."""
     folders = name.split("/")[:-1]
     for depth, folder in enumerate(folders, start=1):
         if _STEP_FOLDER.search(folder):
@@ -265,14 +265,14 @@ def group_of(name: str) -> str:
     return "/".join(folders) or name
 
 
-def _has_final_file(key: str, unit: FileGroup) -> bool | None:
-    """Tell whether the file is there that is written last; None: none is known."""
+def _has_final_file(key: str, group: FileGroup) -> bool | None:
+    """Whether the group has the file that is written last; None: no such file is known."""
     if _CHECKPOINTER_FOLDER.search(key):
-        return f"{key}/commit.json" in unit.files
-    spread = {name.rpartition("/")[0] for name in unit.files if name.endswith(".distcp")}
-    if spread:  # torch.distributed.checkpoint
-        # On hosts but the first it never comes.
-        return all(f"{folder}/.metadata".lstrip("/") in unit.files for folder in spread) or None
+        return f"{key}/commit.json" in group.files
+    folders = {name.rpartition("/")[0] for name in group.files if name.endswith(".distcp")}
+    if folders:  # torch.distributed.checkpoint
+        # Only the first host has it.
+        return all(f"{folder}/.metadata".lstrip("/") in group.files for folder in folders) or None
     return None
 
 

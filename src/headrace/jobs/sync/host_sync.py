@@ -1,4 +1,4 @@
-"""The sync of one host, for the process that runs its ranks: checkpoints and job outputs."""
+"""The sync of one host for the process that runs its ranks: checkpoints and job outputs."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ from headrace.jobs.spec import ContractOptions, SyncOptions
 from headrace.jobs.sync.sync_messages import OutputTask, SyncTask, finish_process
 
 DEADLINE_S = 300.0
-"""For so long a job that has ended may upload its last files."""
+"""How long a job that has ended may upload its last files, in seconds."""
 _STATE_FOLDER = "uploads"
 _MAX_PROCESSES = 100
 _SYNC_PROCESS = (sys.executable, "-P", "-m", "headrace.jobs.sync.sync_process")
 
 
 def extra_grace_s(options: SyncOptions) -> float:
-    """Return how much longer a job takes to end, at most, for what it uploads."""
+    """Return how much longer a job may take to end, for its uploads, in seconds."""
     return DEADLINE_S if options.is_any else 0.0
 
 
 class HostSync:
-    """What a host keeps elsewhere.
+    """The checkpoint sync of a host.
 
     Args:
-        options: What the command line says.
-        site: What the host's script gets.
-        run: The run's folder on this host.
-        kept_as: What the files of this host are kept as.
-        kept_by: Likewise, of all hosts of the job; None: nobody here knows them.
+        options: The sync options.
+        script_env: The script environment of the host.
+        run: The run folder on this host.
+        kept_as: The name under which this host's files are synced.
+        kept_by: Those names of all hosts of the job; None: unknown.
 
     Raises:
-        UsageError: The URL is a folder inside of what is kept there, or the other way round.
+        UsageError: The URL is a folder that contains the checkpoints, or lies among them.
     """
 
     def __init__(
-        self, options: SyncOptions, site: ScriptEnvironment, run: Path, *, kept_as: str = "host",
-        kept_by: Sequence[str] | None = (),
+        self, options: SyncOptions, script_env: ScriptEnvironment, run: Path, *,
+        kept_as: str = "host", kept_by: Sequence[str] | None = (),
     ) -> None:  # fmt: skip
         self._url = options.checkpoint_uri
         self._run = run
-        self._folder = _checkpoints_of(site, run)
-        self._is_vertex = "AIP_CHECKPOINT_DIR" in site.environment
+        self._folder = _checkpoints_of(script_env, run)
+        self._is_vertex = "AIP_CHECKPOINT_DIR" in script_env.environment
         self._host = kept_as
         self._others = None if kept_by is None else tuple(sorted(set(kept_by) - {kept_as}))
-        self._turn = threading.Lock()  # of who decides whether there is another process
+        self._lock = threading.Lock()  # guards the decision on another process
         self._process: subprocess.Popen[bytes] | None = None
         self._is_over = False
         if self._url is not None:
@@ -72,16 +72,16 @@ class HostSync:
         return {env.CHECKPOINT_DIR.name: str(self._folder), **vertex}
 
     def fetch(self) -> None:
-        """Have the newest checkpoints be there, before any rank begins.
+        """Restore the newest checkpoints, before any rank starts.
 
         Raises:
             UsageError: The URL cannot be written to.
-            LaunchError: They cannot be fetched; why was told.
+            LaunchError: They cannot be fetched; the reason was printed.
         """
         if self._url is None:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        fetching = self._started("fetch", own_session=False)
+        fetching = self._start_process("fetch", own_session=False)
         assert fetching.stdin is not None
         code = fetching.wait()
         if code == UsageError.exit_code:
@@ -93,24 +93,23 @@ class HostSync:
             )
 
     def start(self) -> None:
-        """Keep checkpoints from now on; another process takes over where this one is killed.
+        """Sync checkpoints from now on; another process takes over where this one is killed.
 
-        The thread that watches over it takes the signals that this thread holds back no more than
-        this one does.
+        The thread that restarts it inherits this thread's blocked signals.
         """
         if self._url is not None:
-            self._process = self._started("keep", own_session=True)
+            self._process = self._start_process("keep", own_session=True)
             threading.Thread(target=self._watch, name="headrace-keeping", daemon=True).start()
 
     def finish(self, *, clean: bool) -> None:
-        """Upload the last files; returns once that is done, or its deadline is over.
+        """Upload the last files; return once that is done, or at the deadline.
 
         Args:
-            clean: No rank was killed, perhaps in the middle of writing a file.
+            clean: No rank was killed, possibly while it wrote a file.
         """
         if self._process is None:
             return
-        with self._turn:
+        with self._lock:
             self._is_over = True
             process = self._process
         code = finish_process(process, clean=clean, deadline_s=DEADLINE_S)
@@ -119,11 +118,11 @@ class HostSync:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes beside the ranks."""
+        """The sync processes, which are no ranks."""
         process = self._process
         return frozenset() if process is None else frozenset({process.pid})
 
-    def _started(self, verb: str, *, own_session: bool) -> subprocess.Popen[bytes]:
+    def _start_process(self, verb: str, *, own_session: bool) -> subprocess.Popen[bytes]:
         assert self._url is not None
         task = SyncTask(
             url=self._url, folder=str(self._folder), host=self._host, others=self._others,
@@ -133,7 +132,7 @@ class HostSync:
             [*_SYNC_PROCESS, verb],
             stdin=subprocess.PIPE,
             env=env.child_environment(),
-            # What ends the job by its process group or terminal must not end the keeping.
+            # Signals to the job's process group or terminal must not end the sync.
             start_new_session=own_session,
         )
         assert process.stdin is not None
@@ -143,25 +142,25 @@ class HostSync:
         return process
 
     def _watch(self) -> None:
-        """Start another process for each that is killed: by the kernel, which wanted memory."""
+        """Start another process for each one that is killed, by the OOM killer, say."""
         for _ in range(_MAX_PROCESSES):
             assert self._process is not None
             code = self._process.wait()
-            with self._turn:
-                if self._is_over or code >= 0:  # one that ends by itself has said why
+            with self._lock:
+                if self._is_over or code >= 0:  # one that exits by itself has said why
                     return
-                self._process = self._started("keep", own_session=True)
+                self._process = self._start_process("keep", own_session=True)
             print_status(
                 f"headrace: the process that keeps checkpoints was {describe_exit(code)}; another "
                 "takes over\n"
             )
 
 
-def _checkpoints_of(site: ScriptEnvironment, run: Path) -> Path:
-    if site.tree is not None:
-        return Path(site.tree.folders.checkpoints)
-    told = site.environment.get("AIP_CHECKPOINT_DIR")
-    return Path(told) if told else run / "checkpoints"
+def _checkpoints_of(script_env: ScriptEnvironment, run: Path) -> Path:
+    if script_env.tree is not None:
+        return Path(script_env.tree.folders.checkpoints)
+    folder = script_env.environment.get("AIP_CHECKPOINT_DIR")
+    return Path(folder) if folder else run / "checkpoints"
 
 
 def _check_disjoint(url: str, folder: Path) -> None:
@@ -177,11 +176,11 @@ def _check_disjoint(url: str, folder: Path) -> None:
 
 
 class ClusterHost(Protocol):
-    """A host of a job of several."""
+    """A host of a job on several hosts."""
 
     @property
     def plan(self) -> str | None:
-        """The job's hosts."""
+        """The layout of the job's hosts, JSON."""
 
     @property
     def sends_part(self) -> bool:
@@ -189,17 +188,17 @@ class ClusterHost(Protocol):
 
 
 class OutputUpload:
-    """What a job, or a host of it elsewhere, uploads.
+    """The upload of a job's outputs, or of those of one host on another machine.
 
     Args:
-        options: What the command line says.
-        contract: What the script is told; without a contract it makes nothing that is known.
-        run: The run's folder on this host.
-        job: The job's name; None: the folder's.
-        role: "part": what is uploaded is for another host to put together.
+        options: The sync options.
+        contract: The contract options; without a platform contract the outputs are not known.
+        run: The run folder on this host.
+        job: The job's name; None: the run folder's.
+        role: "part": another host merges what this one uploads.
 
     Raises:
-        UsageError: Nothing tells the script where to leave what it makes.
+        UsageError: There is no platform contract, so that the script has no output folder.
     """
 
     def __init__(
@@ -218,11 +217,11 @@ class OutputUpload:
             )
 
     def begin(self) -> None:
-        """Have the output path be this job's, before any rank begins.
+        """Reserve the output path for this job, before any rank starts.
 
         Raises:
-            UsageError: Another job writes there, or nobody may.
-            LaunchError: That could not be found out; why was told.
+            UsageError: Another job writes there, or it cannot be written to.
+            LaunchError: The path could not be checked; the reason was printed.
         """
         if self._url is None:
             return
@@ -232,7 +231,7 @@ class OutputUpload:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=env.child_environment(),
-            start_new_session=True,  # what ends the job by its group must not end the upload
+            start_new_session=True,  # signals to the job's group must not end the upload
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -251,12 +250,12 @@ class OutputUpload:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes beside the ranks."""
+        """The upload processes, which are no ranks."""
         process = self._process
         return frozenset() if process is None else frozenset({process.pid})
 
     def finish(self) -> None:
-        """Upload what was made; returns once that is done, or its deadline is over."""
+        """Upload the outputs; return once that is done, or at the deadline."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -269,7 +268,7 @@ class OutputUpload:
 
 @contextmanager
 def finished_on_error(output: OutputUpload) -> Iterator[None]:
-    """Have the output path be free for the next job where this one cannot begin."""
+    """Release the output path where the job cannot start."""
     try:
         yield
     except BaseException:
@@ -280,7 +279,7 @@ def finished_on_error(output: OutputUpload) -> Iterator[None]:
 def host_output_upload(
     options: SyncOptions, contract: ContractOptions, host: ClusterHost
 ) -> OutputUpload:
-    """Return what a host uploads: nothing where the launcher finds it by itself."""
+    """Return a host's upload: nothing where the launcher finds the outputs itself."""
     run = Path(env.RUN_DIR.get() or ".")
     if not host.sends_part or host.plan is None:
         return OutputUpload(SyncOptions(), contract, run)

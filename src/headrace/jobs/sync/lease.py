@@ -1,8 +1,8 @@
-"""A lease on a URL: while one job has it, no other begins to write there.
+"""The lease on a URL: while one job holds it, no other starts to write there.
 
-It is an object with an owner and a time, made by the store's create-if-absent, of which one of two
-wins. A lease that is not renewed expires; so does at once that of a process which has ended on this
-machine. Who takes over writes an object of the next number, again by create-if-absent.
+It is an object with an owner and a time, made by the store's create-if-absent, which only one of
+two writers wins. A lease that is not renewed expires; the lease of a process that has ended on this
+machine expires at once. The next owner creates the object of the next number.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Lease:
-    """A lease on all that lies below a store's URL.
+    """A lease on everything below a store's URL.
 
     Args:
-        store: Where it lies.
-        job: The name of the job that wants it.
+        store: The store.
+        job: The name of the job that takes it.
     """
 
     def __init__(self, store: Store, job: str) -> None:
@@ -59,7 +59,7 @@ class Lease:
             self._store.delete(_path(number))
 
     def renew(self) -> None:
-        """Have it last on, where that is due.
+        """Renew the lease where that is due.
 
         Raises:
             CheckpointError: Another job has taken over.
@@ -77,7 +77,7 @@ class Lease:
         self._renewed_s = time.monotonic()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Give up the lease."""
         if self._number and self._is_own(self._number):
             self._store.delete(_path(self._number))
 
@@ -86,40 +86,40 @@ class Lease:
         return [int(name) for name in names if name.isdecimal()]
 
     def _refuse_if_leased(self, number: int) -> None:
-        held = self._read(number) if number else None
-        if held is None or _is_process_gone(held):
+        lease = self._read(number) if number else None
+        if lease is None or _is_process_gone(lease):
             return
-        left_s = float(held["until_s"]) - time.time()
+        left_s = float(lease["until_s"]) - time.time()
         if left_s > 0:
             raise UsageError(
-                f"--output-path {self._store.url}: job {held['job']} (process {held['pid']} of "
-                f"{held['host']}) writes there. Give this job a path of its own; or, if that job "
+                f"--output-path {self._store.url}: job {lease['job']} (process {lease['pid']} of "
+                f"{lease['host']}) writes there. Give this job a path of its own; or, if that job "
                 f"is over, try again in {left_s:.0f} s."
             )
 
     def _record(self) -> bytes:
-        told = {
+        record = {
             "owner": self._owner, "job": self._job, "host": os.uname().nodename,
             "boot": _boot(), "pid": os.getpid(), "until_s": time.time() + LEASE_S,
         }  # fmt: skip
-        return json.dumps(told).encode()
+        return json.dumps(record).encode()
 
     def _read(self, number: int) -> Mapping[str, Any] | None:
         with suppress(NotFoundError, ValueError):
-            told: dict[str, Any] = json.loads(bytes(self._store.get(_path(number))))
-            if {"owner", "job", "host", "boot", "pid", "until_s"} <= told.keys():
-                return told
+            record: dict[str, Any] = json.loads(bytes(self._store.get(_path(number))))
+            if {"owner", "job", "host", "boot", "pid", "until_s"} <= record.keys():
+                return record
         return None
 
     def _is_own(self, number: int) -> bool:
-        held = self._read(number)
-        return held is not None and held["owner"] == self._owner
+        lease = self._read(number)
+        return lease is not None and lease["owner"] == self._owner
 
 
-def _is_process_gone(held: Mapping[str, Any]) -> bool:
-    """Tell whether a lease's process has surely ended: it was one of this machine."""
-    here = (os.uname().nodename, _boot()) == (held["host"], held["boot"])
-    return here and not Path(f"/proc/{held['pid']}").exists()
+def _is_process_gone(lease: Mapping[str, Any]) -> bool:
+    """Whether a lease's process is known to have ended, being one of this machine."""
+    here = (os.uname().nodename, _boot()) == (lease["host"], lease["boot"])
+    return here and not Path(f"/proc/{lease['pid']}").exists()
 
 
 def _boot() -> str:

@@ -1,7 +1,7 @@
 """The manifest of a host's synced files, written after the files, and their checksums.
 
-A restarted job goes by manifests alone, so it sees a checkpoint of several files whole or not at
-all. Each has a number of its own; of two writers with one number the store lets in one.
+A restarted job reads only files in manifests, so it sees a checkpoint of several files whole or not
+at all. Manifests are numbered; of two writers of one number, the store accepts one.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _CHECKSUM_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFile:
-    """One file of a host.
+    """One synced file of a host.
 
     Attributes:
-        name: Its path below the kept folder, "/" between folders.
+        name: Its path relative to the synced folder, with "/" between folders.
         size_bytes: Its size.
         checksum: BLAKE2b of its bytes, 16 bytes long, in hexadecimal digits.
         mtime_ns: When it was last written, nanoseconds since 1970 (UTC).
-        stored_as: The object that holds its bytes, below the URL; "" for a link.
-        link: Where a link leads, from its own folder; "": it is a file.
+        stored_as: The object that holds its bytes, relative to the URL; "" for a link.
+        link: The target of a link, relative to its own folder; "": it is a file.
     """
 
     name: str
@@ -65,11 +65,11 @@ class SyncManifest:
     """All files of one host at one moment.
 
     Attributes:
-        host: Whose they are.
-        generation: 1 for the host's first manifest, each one more than the one before.
-        owner: Which process has written it: a name of its own.
-        saved_s: When, in seconds since 1970 (UTC).
-        files: By their names.
+        host: The host's name.
+        generation: 1 for the host's first manifest, increased by one for each.
+        owner: A unique name of the process that wrote it.
+        saved_s: When it was written, in seconds since 1970 (UTC).
+        files: The files, by name.
     """
 
     host: str
@@ -79,44 +79,44 @@ class SyncManifest:
     files: Mapping[str, SyncedFile]
 
     def to_json(self) -> bytes:
-        """Return the object's bytes."""
-        told = {
+        """Return the manifest as an object's bytes."""
+        fields = {
             "version": _FORMAT_VERSION, "host": self.host, "generation": self.generation,
             "owner": self.owner, "saved_s": self.saved_s,
             "files": [asdict(self.files[name]) for name in sorted(self.files)],
         }  # fmt: skip
-        return json.dumps({**told, "checksum": _checksum(told)}, indent=1).encode()
+        return json.dumps({**fields, "checksum": _checksum(fields)}, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes, url: str) -> SyncManifest:
         """Return the manifest in an object's bytes.
 
         Raises:
-            CheckpointError: They are none, are damaged, or of a later format.
+            CheckpointError: They are no manifest, damaged, or of a later format.
         """
         try:
-            told = json.loads(data)
-            checksum = told.pop("checksum")
-            if told["version"] != _FORMAT_VERSION:
+            fields = json.loads(data)
+            checksum = fields.pop("checksum")
+            if fields["version"] != _FORMAT_VERSION:
                 raise CheckpointError(
-                    f"{url} has format {told['version']}; this Headrace reads {_FORMAT_VERSION}. "
+                    f"{url} has format {fields['version']}; this Headrace reads {_FORMAT_VERSION}. "
                     "Install the version that wrote it, or a newer one."
                 )
-            if checksum != _checksum(told):
+            if checksum != _checksum(fields):
                 raise CheckpointError(f"{url} is damaged: its checksum differs.")
-            files = {file["name"]: SyncedFile(**file) for file in told["files"]}
+            files = {file["name"]: SyncedFile(**file) for file in fields["files"]}
             for file in files.values():
                 _check_file(file)
             return cls(
-                host=str(told["host"]), generation=int(told["generation"]),
-                owner=str(told["owner"]), saved_s=float(told["saved_s"]), files=files,
+                host=str(fields["host"]), generation=int(fields["generation"]),
+                owner=str(fields["owner"]), saved_s=float(fields["saved_s"]), files=files,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{url} is no manifest of a kept folder: {error}.") from error
 
 
 def is_outside_folder(name: str, link: str) -> bool:
-    """Tell whether a link of this name leads out of the folder that it is kept in."""
+    """Whether a link of this name leads out of the synced folder."""
     if PurePosixPath(link).is_absolute():
         return True
     depth = len(PurePosixPath(name).parts) - 1
@@ -136,6 +136,6 @@ def _check_file(file: SyncedFile) -> None:
         check_path(file.stored_as)
 
 
-def _checksum(told: Mapping[str, Any]) -> str:
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+def _checksum(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return blake2b(text.encode(), _CHECKSUM_BYTES).hex()

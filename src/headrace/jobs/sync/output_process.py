@@ -1,12 +1,12 @@
-"""The sidecar that uploads a job's outputs, as SageMaker and Vertex AI lay them out.
+"""The sidecar that uploads a job's outputs, in the layouts of SageMaker and Vertex AI.
 
 `python -m headrace.jobs.sync.output_process job|part` reads its task as one line of JSON. For a job
-it takes the lease on the output path, says so on its standard output, and uploads what is
-synchronised while the job runs; once its input says how the job has ended, everything. On hosts
-that do not share the launcher's machine one does likewise for a part, without a lease.
+it takes the lease on the output path, reports that on standard output, and uploads files that are
+synced while the job runs; once its input reports the job's end, it uploads everything. On hosts
+that do not share the launcher's machine it uploads a part, without a lease.
 
 SageMaker: `<job>/output/model.tar.gz`, `output.tar.gz`, `failure` and `intermediate/`, of all hosts
-in one. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
+together. Vertex AI: `model/`, `checkpoints/` and `logs/`, file by file.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from headrace.jobs.sync.sync_messages import OutputTask, SyncProcessInput, read_
 _MODE, _MODE_TO_RUN = 0o644, 0o755
 
 
-def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) -> dict[str, Path]:
+def merge_folders(folders: Mapping[str, Path], tell: Callable[[str], object]) -> dict[str, Path]:
     """Return the files of all hosts' folders by name; of several with one name, the newest.
 
     Args:
-        folders: By their hosts' names.
-        told: Called with what a user should know.
+        folders: The folders, by host name.
+        tell: Called with messages for the user.
     """
     found: dict[str, Path] = {}
     for host, folder in sorted(folders.items()):
@@ -47,7 +47,7 @@ def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) ->
             name = path.relative_to(folder).as_posix()
             other = found.get(name)
             if other is not None:
-                told(f"{name} was made by several hosts, {host} among them; the newest is taken")
+                tell(f"{name} was made by several hosts, {host} among them; the newest is taken")
                 if other.stat().st_mtime_ns >= path.stat().st_mtime_ns:
                     continue
             found[name] = path
@@ -55,7 +55,7 @@ def merge_folders(folders: Mapping[str, Path], told: Callable[[str], object]) ->
 
 
 def write_archive(files: Mapping[str, Path], to: Path) -> None:
-    """Write a gzipped tar: sorted, without times and owners; links are followed.
+    """Write a gzipped tar archive, sorted, without times and owners; links are followed.
 
     Raises:
         OSError: A file cannot be read, or the disk is full.
@@ -79,65 +79,65 @@ _PARTS = "parts"
 
 
 class FolderMirror:
-    """Files of a folder that lie below a URL under their own names.
+    """The upload of a folder's files below a URL, under their own names.
 
     Args:
-        store: Where.
-        prefix: Below which folder there.
-        folder: The folder here.
-        told: Called with what a user should know.
+        store: The store.
+        prefix: The folder in the store.
+        folder: The local folder.
+        tell: Called with messages for the user.
     """
 
     def __init__(
-        self, store: Store, prefix: str, folder: Path, told: Callable[[str], object]
+        self, store: Store, prefix: str, folder: Path, tell: Callable[[str], object]
     ) -> None:
         self._store, self._prefix, self._folder = store, prefix, folder
-        self._watch = FolderScan(folder, told)
-        self._there: dict[str, FileState] = {}
+        self._scan = FolderScan(folder, tell)
+        self._uploaded: dict[str, FileState] = {}
 
     def one_pass(self, *, at_the_end: bool = False) -> None:
-        """Upload what is complete and new; raises StorageError."""
-        for unit in self._watch.look(at_the_end=at_the_end).values():
-            if not unit.is_complete:
+        """Upload complete files that are new; raises StorageError."""
+        for group in self._scan.look(at_the_end=at_the_end).values():
+            if not group.is_complete:
                 continue
-            for name, mark in unit.files.items():
+            for name, state in group.files.items():
                 path = self._folder / name
-                if self._there.get(name) != mark and path.is_file():
+                if self._uploaded.get(name) != state and path.is_file():
                     self._store.put(f"{self._prefix}/{name}", path)
-                    self._there[name] = mark
+                    self._uploaded[name] = state
 
 
 class JobOutputs:
     """The outputs of the hosts whose folders are on this machine.
 
     Args:
-        store: The output path.
+        store: The store at the output path.
         job: The job's name.
-        run: The run's folder here.
-        told: Called with what a user should know.
+        run: The run folder on this host.
+        tell: Called with messages for the user.
     """
 
-    def __init__(self, store: Store, job: str, run: Path, told: Callable[[str], object]) -> None:
-        self._store, self._job, self._run, self._tell = store, job, run, told
+    def __init__(self, store: Store, job: str, run: Path, tell: Callable[[str], object]) -> None:
+        self._store, self._job, self._run, self._tell = store, job, run, tell
         self._mirrors: dict[str, FolderMirror] = {}
 
     def meanwhile(self) -> None:
-        """Upload what is synchronised while the job runs; raises StorageError."""
-        for folder, prefix in self._while_it_runs().items():
+        """Upload files that are synced while the job runs; raises StorageError."""
+        for folder, prefix in self._synced_folders().items():
             self._mirror(folder, prefix).one_pass()
 
     def at_the_end(self, *, of_parts: bool) -> None:
         """Upload everything.
 
         Args:
-            of_parts: Only what another host puts together later; otherwise all hosts', those among
-                them that have left such parts.
+            of_parts: Upload only this host's part, for another host to merge; otherwise upload the
+                outputs of all hosts, including uploaded parts.
 
         Raises:
             StorageError: The store does not answer.
             OSError: A file cannot be read, or there is no room for the archives.
         """
-        for folder, prefix in {**self._while_it_runs(), **self._of_vertex()}.items():
+        for folder, prefix in {**self._synced_folders(), **self._vertex_folders()}.items():
             self._mirror(folder, prefix).one_pass(at_the_end=True)
         trees = {path.parent.name: path for path in sorted(self._run.glob("hosts/*/ml"))}
         if of_parts:
@@ -199,13 +199,13 @@ class JobOutputs:
                     out.write(self._store.get_range(info.path, start, length))
         return trees
 
-    def _while_it_runs(self) -> dict[Path, str]:
+    def _synced_folders(self) -> dict[Path, str]:
         folders = self._run.glob("hosts/*/ml/output/intermediate")
         found = dict.fromkeys(folders, f"{self._job}/output/intermediate")
         logs = self._run / "output" / "logs"
         return {**found, logs: "logs"} if logs.is_dir() else found
 
-    def _of_vertex(self) -> dict[Path, str]:
+    def _vertex_folders(self) -> dict[Path, str]:
         folders = {self._run / "output" / name: name for name in _VERTEX_FOLDERS}
         return {path: name for path, name in folders.items() if path.is_dir()}
 
@@ -221,10 +221,10 @@ _NICE = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Do the task that standard input tells and return the exit code."""
+    """Do the task on standard input and return the exit code."""
     task = OutputTask.from_json(read_task_line())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see open_files
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     ignore_group_signals()
     declare_leaf()
     os.nice(_NICE)
@@ -252,11 +252,11 @@ def _upload(task: OutputTask, *, of_parts: bool) -> int:
         sys.stdout.write("taken\n")
         sys.stdout.flush()
     outputs = JobOutputs(store, task.job, Path(task.run), _print_output_status)
-    asked = SyncProcessInput()
+    job_input = SyncProcessInput()
     try:
-        _upload_while_running(outputs, asked, None if of_parts else lease)
-        was_asked, _, deadline_s = asked.end()
-        if was_asked:
+        _upload_while_running(outputs, job_input, None if of_parts else lease)
+        is_ended_by_launcher, _, deadline_s = job_input.end()
+        if is_ended_by_launcher:
             _finish(outputs, deadline_s, of_parts=of_parts)
     finally:
         if not of_parts:
@@ -265,10 +265,10 @@ def _upload(task: OutputTask, *, of_parts: bool) -> int:
 
 
 def _upload_while_running(
-    outputs: JobOutputs, asked: SyncProcessInput, lease: Lease | None
+    outputs: JobOutputs, job_input: SyncProcessInput, lease: Lease | None
 ) -> None:
     failing = False
-    while not asked.within(_POLL_S):
+    while not job_input.within(_POLL_S):
         try:
             if lease is not None:
                 lease.renew()

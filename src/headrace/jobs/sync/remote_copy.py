@@ -1,7 +1,7 @@
-"""The remote copy of a job's folder: manifests, one a host, and the objects that they list.
+"""The remote copy of a job's folder: manifests, one per host, and the objects that they list.
 
-URL/manifests/<host>/<generation>.json the last two generations of each host
-URL/files/<name>@<host>.<owner>.<number> bytes; an object is never written twice
+URL/manifests/<host>/<generation>.json: the last two generations of each host
+URL/files/<name>@<host>.<owner>.<number>: file contents; an object is never written twice
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _UNLISTED_AGE_S = 3600.0
 
 
 class FencedError(CheckpointError):
-    """Another process keeps this host's files by now: the job was started again elsewhere."""
+    """Another process syncs this host's files by now: the job was started again elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFiles:
-    """The files of all hosts.
+    """The merged files of all hosts.
 
     Attributes:
-        files: By their names; of two hosts' with one name, that which was written last.
-        hosts: Whose each is, by its name.
-        manifests: Each host's newest whole one.
+        files: The files, by name; where two hosts have the name, the one that was written last.
+        hosts: The host of each file, by file name.
+        manifests: Each host's newest undamaged manifest.
     """
 
     files: Mapping[str, SyncedFile]
@@ -44,20 +44,20 @@ class MergedFiles:
 
 
 class RemoteCopy:
-    """What is kept at one URL.
+    """The remote copy at one URL.
 
     Args:
-        url: Any of data.storage's that can be written to.
-        told: Called with what a user should know.
+        url: A URL of a writable store.
+        tell: Called with messages for the user.
     """
 
-    def __init__(self, url: str, told: Callable[[str], object]) -> None:
+    def __init__(self, url: str, tell: Callable[[str], object]) -> None:
         self.store: Store = open_store(url)
-        self._tell = told
-        self._doubled: set[str] = set()
+        self._tell = tell
+        self._warned: set[str] = set()
 
     def check(self, name: str) -> None:
-        """Write a small object and remove it; raises UsageError where that cannot be."""
+        """Write a small object and delete it; raises UsageError where that fails."""
         path = f"{_FILES}/tried@{_host_name(name)}"
         try:
             self.store.put(path, b"headrace: can this be written to?\n")
@@ -69,23 +69,23 @@ class RemoteCopy:
             ) from error
 
     def newest(self) -> MergedFiles:
-        """Return the files of all hosts by their newest whole manifests.
+        """Return the files of all hosts by their newest undamaged manifests.
 
         Raises:
             StorageError: The store does not answer.
-            CheckpointError: A host has manifests, and none of them is whole.
+            CheckpointError: All manifests of a host are damaged.
         """
         found: dict[str, SyncManifest] = {}
         for host, generations in self._generations().items():
-            found[host] = self._newest_whole(host, generations)
-        return self._united(found)
+            found[host] = self._newest_undamaged(host, generations)
+        return self._merged(found)
 
     def generation(self, host: str) -> int:
-        """Return the number of a host's newest manifest, whole or not; 0: there is none."""
+        """Return the number of a host's newest manifest, damaged or not; 0: there is none."""
         return max(self._generations(host).get(host, []), default=0)
 
     def publish(self, manifest: SyncManifest) -> SyncManifest:
-        """Have a manifest be its host's newest; return the one that is.
+        """Publish a host's newest manifest; return it, or this process's own earlier one.
 
         Raises:
             FencedError: Another process has published one of that number.
@@ -95,9 +95,9 @@ class RemoteCopy:
         if self.store.create(path, manifest.to_json()):
             return manifest
         with suppress(CheckpointError):  # the answer may have been lost
-            there = SyncManifest.from_json(bytes(self.store.get(path)), path)
-            if there.owner == manifest.owner:
-                return there
+            published = SyncManifest.from_json(bytes(self.store.get(path)), path)
+            if published.owner == manifest.owner:
+                return published
         raise FencedError(
             f"{self.store.url}/{path} is another process's: this job was started again elsewhere, "
             "which goes on with these checkpoints. Nothing more is written from here."
@@ -108,11 +108,11 @@ class RemoteCopy:
         return f"{_FILES}/{_UNSAFE_CHARACTERS.sub('_', name)}@{_host_name(host)}.{owner}.{number}"
 
     def prune(self, manifests: Iterable[SyncManifest], newest: SyncManifest) -> None:
-        """Remove a host's manifests before the last two, and what is listed in those alone.
+        """Delete a host's manifests except the last two, and objects that only those list.
 
         Args:
-            manifests: The host's, as far as they are known; those that stay among them.
-            newest: The newest.
+            manifests: The host's known manifests.
+            newest: The newest one.
         """
         known = {each.generation: each for each in (*manifests, newest)}
         keep = sorted(known)[-_GENERATIONS:]
@@ -124,10 +124,10 @@ class RemoteCopy:
                     self.store.delete(file.stored_as)
 
     def tidy(self) -> None:
-        """Remove objects that no manifest lists: what killed processes had uploaded before one.
+        """Delete objects that no manifest lists, which killed processes uploaded.
 
-        Those of the last hour stay; another host may be about to list them. One host of a job does
-        this, once it has taken over what others have left.
+        Those of the last hour stay, as another host may be about to list them. One host of a job
+        does this, once it has adopted the files of hosts that are not in the job.
         """
         listed = {
             file.stored_as
@@ -140,13 +140,13 @@ class RemoteCopy:
                 self.store.delete(info.path)
 
     def drop_before(self, host: str, generation: int) -> None:
-        """Remove a host's manifests of before a generation."""
+        """Delete a host's manifests of earlier generations."""
         for number in self._generations(host).get(host, []):
             if number < generation:
                 self.store.delete(_manifest_path(host, number))
 
     def disown(self, host: str) -> None:
-        """Remove the manifests of a host that has no part in the job any more."""
+        """Delete the manifests of a host that is not in the job."""
         for generation in sorted(self._generations(host).get(host, []), reverse=True):
             self.store.delete(_manifest_path(host, generation))
 
@@ -154,19 +154,19 @@ class RemoteCopy:
         path = _manifest_path(host, generation)
         try:
             return SyncManifest.from_json(bytes(self.store.get(path)), path).files.values()
-        except (NotFoundError, CheckpointError):  # a newer one lists what it does
+        except (NotFoundError, CheckpointError):  # a newer one lists the same files
             return ()
 
     def _generations(self, host: str | None = None) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
         folder = _MANIFESTS if host is None else f"{_MANIFESTS}/{_host_name(host)}"
         for info in self.store.list(folder):
-            # Some stores list a folder's marker, too: a name of no manifest.
+            # Some stores also list a folder's marker, which is no manifest.
             if manifest := _MANIFEST.fullmatch(info.path):
                 found.setdefault(manifest["host"], []).append(int(manifest["generation"]))
         return found
 
-    def _newest_whole(self, host: str, generations: list[int]) -> SyncManifest:
+    def _newest_undamaged(self, host: str, generations: list[int]) -> SyncManifest:
         broken: CheckpointError | None = None
         for generation in sorted(generations, reverse=True):
             path = _manifest_path(host, generation)
@@ -174,7 +174,7 @@ class RemoteCopy:
                 manifest = SyncManifest.from_json(
                     bytes(self.store.get(path)), f"{self.store.url}/{path}"
                 )
-            except NotFoundError:  # a newer one has come meanwhile
+            except NotFoundError:  # replaced by a newer one meanwhile
                 continue
             except CheckpointError as error:
                 broken = error
@@ -185,14 +185,14 @@ class RemoteCopy:
             f"{self.store.url}/{_MANIFESTS}/{host}: its manifests change faster than they are read."
         )
 
-    def _united(self, manifests: Mapping[str, SyncManifest]) -> MergedFiles:
+    def _merged(self, manifests: Mapping[str, SyncManifest]) -> MergedFiles:
         files: dict[str, SyncedFile] = {}
         hosts: dict[str, str] = {}
         for host, manifest in sorted(manifests.items()):
             for name, file in manifest.files.items():
                 other = files.get(name)
-                if other is not None and _differ(other, file) and name not in self._doubled:
-                    self._doubled.add(name)
+                if other is not None and _differ(other, file) and name not in self._warned:
+                    self._warned.add(name)
                     self._tell(
                         f"{name} was kept by {hosts[name]} and by {host}; the one that was written "
                         "last is taken"
@@ -203,22 +203,22 @@ class RemoteCopy:
 
 
 def adopting_manifest(
-    union: MergedFiles, host: str, owner: str, generation: int, others: set[str]
+    merged: MergedFiles, host: str, owner: str, generation: int, others: set[str]
 ) -> SyncManifest:
-    """Return the manifest with which a process begins to keep a host's files.
+    """Return the manifest with which a process takes over a host's files.
 
     Args:
-        union: What all hosts have kept.
-        host: The process's.
-        owner: Its name.
+        merged: The merged files of all hosts.
+        host: The process's host.
+        owner: The process's unique name.
         generation: The manifest's number.
-        others: The job's other hosts, which keep their files themselves; what is left of hosts
-            that have no part in the job any more is this host's from now on.
+        others: The job's other hosts, which sync their own files; this host adopts the files of
+            hosts that are not in the job.
     """
     return SyncManifest(
         host=host, generation=generation, owner=owner, saved_s=time.time(),
         files={
-            name: file for name, file in union.files.items() if union.hosts[name] not in others
+            name: file for name, file in merged.files.items() if merged.hosts[name] not in others
         },
     )  # fmt: skip
 

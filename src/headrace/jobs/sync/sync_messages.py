@@ -1,4 +1,4 @@
-"""Messages between the launcher and its sync processes: the task, and the end of the job."""
+"""The messages between the launcher and its sync processes: the task, and the job's end."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTask:
-    """What such a process is to do.
+    """The task of a sync process.
 
     Attributes:
-        url: Where files are kept.
-        folder: Whose files.
+        url: The URL of the remote copy.
+        folder: The folder to sync.
         host: The host's name.
-        others: The job's other hosts; None: they are not known.
-        lock: A file of this machine; of several processes that have one, one works.
-        parent: The process that has started it.
+        others: The job's other hosts; None: unknown.
+        lock: A lock file; of several processes on this machine with the same one, one works.
+        parent: The pid of the process that started it.
     """
 
     url: str
@@ -37,20 +37,20 @@ class SyncTask:
 
     @classmethod
     def from_json(cls, text: str) -> SyncTask:
-        """Return the task that `to_json` told."""
-        told: dict[str, Any] = json.loads(text)
-        others = told["others"]
-        return cls(**{**told, "others": None if others is None else tuple(others)})
+        """Return the task of a `to_json` text."""
+        fields: dict[str, Any] = json.loads(text)
+        others = fields["others"]
+        return cls(**{**fields, "others": None if others is None else tuple(others)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputTask:
-    """What a process is to do that uploads what a job makes.
+    """The task of a process that uploads a job's outputs.
 
     Attributes:
         url: The output path.
         job: The job's name.
-        run: The run's folder on this host.
+        run: The run folder on this host.
     """
 
     url: str
@@ -63,7 +63,7 @@ class OutputTask:
 
     @classmethod
     def from_json(cls, text: str) -> OutputTask:
-        """Return the task that `to_json` told."""
+        """Return the task of a `to_json` text."""
         return cls(**json.loads(text))
 
 
@@ -71,14 +71,14 @@ _ORPHAN_DEADLINE_S = 60.0
 
 
 class SyncProcessInput:
-    """Standard input, after the line that told the task."""
+    """The standard input of a sync process, after the line with its task."""
 
     def __init__(self) -> None:
         self._line = b""
         self._over = False
 
     def within(self, seconds: float) -> bool:
-        """Wait so long; return whether the job has ended."""
+        """Wait for some seconds; return whether the job has ended."""
         if self._over:
             return True
         if select.select([0], [], [], seconds)[0]:
@@ -88,31 +88,31 @@ class SyncProcessInput:
         return self._over
 
     def end(self) -> tuple[bool, bool, float]:
-        """Return whether somebody asked, whether no rank was killed, and a deadline in seconds."""
+        """Return whether the launcher wrote an end, whether no rank was killed, a deadline (s)."""
         with suppress(ValueError, KeyError, TypeError):
-            told = json.loads(self._line)
-            return True, bool(told["clean"]), float(told["deadline_s"])
+            message = json.loads(self._line)
+            return True, bool(message["clean"]), float(message["deadline_s"])
         return False, False, _ORPHAN_DEADLINE_S
 
 
 def read_task_line() -> str:
-    """Return the line that tells the task."""
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as told:
-        return told.readline().decode()
+    """Return the line with the task."""
+    with os.fdopen(0, "rb", buffering=0, closefd=False) as stdin:
+        return stdin.readline().decode()
 
 
 def finish_process(process: subprocess.Popen[bytes], *, clean: bool, deadline_s: float) -> int:
-    """Have a process upload what is left; return its code once it has ended, by force at last.
+    """Have a process upload the remaining files and end; kill it at last. Return its code.
 
     Args:
-        process: It reads one line about the job's end from its standard input.
-        clean: No rank was killed, perhaps in the middle of writing a file.
-        deadline_s: How long it may take; it is killed a little later.
+        process: A sync process, which reads one line about the job's end on standard input.
+        clean: No rank was killed, possibly while it wrote a file.
+        deadline_s: How long the upload may take; the process is killed a little later.
     """
     assert process.stdin is not None
-    told = {"clean": clean, "deadline_s": deadline_s}
+    message = {"clean": clean, "deadline_s": deadline_s}
     with suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.write(json.dumps(message).encode() + b"\n")
         process.stdin.close()
     try:
         return process.wait(timeout=deadline_s + 10.0)

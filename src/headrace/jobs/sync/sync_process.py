@@ -1,9 +1,9 @@
 """The sidecar that syncs a host's checkpoints to a URL, and restores them before the start.
 
-`python -m headrace.jobs.sync.sync_process fetch|keep` reads its task as one line of JSON. To fetch,
-it restores what the URL has, and ends; the exit code says how. To keep, it goes on until its input
-says how the job has ended, or ends itself, as it does where whoever started it was killed; then it
-uploads the last complete files. It forks nothing, so it may call object stores itself.
+`python -m headrace.jobs.sync.sync_process fetch|keep` reads its task as one line of JSON. With
+fetch it restores the files at the URL and ends; the exit code says how. With keep it runs until its
+input reports the job's end, or closes because its parent was killed; then it uploads the last
+complete files. It forks nothing, so it may call object stores itself.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ _PIECE_BYTES = 8 * 1024 * 1024
 _STATUS_EVERY_S = 5.0
 
 
-def restore(kept: RemoteCopy, folder: Path, told: Callable[[str], object]) -> MergedFiles:
-    """Have a folder hold what is kept; files that are there and equal are not fetched again.
+def restore(remote: RemoteCopy, folder: Path, tell: Callable[[str], object]) -> MergedFiles:
+    """Restore a folder from its remote copy; files that are present and equal are not fetched.
 
-    What was kept and changed here since stays where it is newer, and so do files that were never
-    kept: nothing is removed.
+    A file that was changed here stays where it is newer, and so do files that were never synced:
+    nothing is deleted.
 
     Args:
-        kept: What is kept.
-        folder: Made where it does not exist.
-        told: Called with what a user should know.
+        remote: The remote copy.
+        folder: The folder; it is created.
+        tell: Called with messages for the user.
 
     Raises:
-        CheckpointError: What is kept is broken.
+        CheckpointError: The remote copy is broken.
         StorageError: The store does not answer.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned_files(folder)
     for left in range(_RESTORE_TRIES, 0, -1):
-        union = kept.newest()
+        merged = remote.newest()
         try:
-            _fetch_all(kept, union, folder, told)
-        except NotFoundError:  # another host removed it: a newer manifest lists something else
+            _fetch_all(remote, merged, folder, tell)
+        except NotFoundError:  # another host deleted it: a newer manifest lists another object
             if left == 1:
                 raise
         else:
-            return union
+            return merged
     raise AssertionError
 
 
 def _fetch_all(
-    kept: RemoteCopy, union: MergedFiles, folder: Path, told: Callable[[str], object]
+    remote: RemoteCopy, merged: MergedFiles, folder: Path, tell: Callable[[str], object]
 ) -> None:
-    wanted = [file for file in union.files.values() if not _is_present(folder / file.name, file)]
+    wanted = [file for file in merged.files.values() if not _is_present(folder / file.name, file)]
     if not wanted:
         return
     size = sum(file.size_bytes for file in wanted)
-    told(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {kept.store.url}")
-    progress = _RestoreProgress(size, told)
+    tell(f"{len(wanted)} files of checkpoints, {_megabytes(size)}, are fetched: {remote.store.url}")
+    progress = _RestoreProgress(size, tell)
     with ThreadPoolExecutor(_MAX_FETCHES) as pool:
         links = [file for file in wanted if file.link]
         fetched = [
-            pool.submit(_fetch_file, kept, file, folder / file.name, progress.add)
+            pool.submit(_fetch_file, remote, file, folder / file.name, progress.add)
             for file in wanted
             if not file.link
         ]
@@ -100,7 +100,7 @@ def _is_present(path: Path, file: SyncedFile) -> bool:
             return path.is_symlink() and str(path.readlink()) == file.link
         if path.is_symlink() or not path.is_file():
             return False
-        if status.st_mtime_ns > file.mtime_ns:  # of an attempt on this disk, and newer
+        if status.st_mtime_ns > file.mtime_ns:  # from a later attempt on this disk
             return not is_truncated(path)
         same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
         return same and file_checksum(path) == file.checksum
@@ -109,28 +109,28 @@ def _is_present(path: Path, file: SyncedFile) -> bool:
 
 
 def _fetch_file(
-    kept: RemoteCopy, file: SyncedFile, path: Path, add: Callable[[int], object]
+    remote: RemoteCopy, file: SyncedFile, path: Path, add: Callable[[int], object]
 ) -> None:
     _clear_path(path)
-    beside = path.parent / temporary_name()
+    draft = path.parent / temporary_name()
     digest = new_checksum()
     try:
-        with beside.open("xb") as out:
+        with draft.open("xb") as out:
             for start in range(0, file.size_bytes, _PIECE_BYTES):
                 length = min(_PIECE_BYTES, file.size_bytes - start)
-                piece = kept.store.get_range(file.stored_as, start, length)
+                piece = remote.store.get_range(file.stored_as, start, length)
                 digest.update(piece)
                 out.write(piece)
                 add(length)
         if digest.hexdigest() != file.checksum:
             raise CheckpointError(
-                f"{kept.store.url}/{file.stored_as}: its checksum is not that of {file.name} in "
+                f"{remote.store.url}/{file.stored_as}: its checksum is not that of {file.name} in "
                 "the manifest. Remove the newest manifest there to take the one before it."
             )
-        os.utime(beside, ns=(file.mtime_ns, file.mtime_ns))
-        beside.replace(path)
+        os.utime(draft, ns=(file.mtime_ns, file.mtime_ns))
+        draft.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def _symlink(path: Path, to: str) -> None:
@@ -141,33 +141,33 @@ def _symlink(path: Path, to: str) -> None:
 
 
 def _clear_path(path: Path) -> None:
-    """Have a file's folder be one, and nothing but a file where it shall lie."""
+    """Create a file's folder, and move away a folder of the file's own name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         path.rename(path.with_name(f"{path.name}.before-{uuid4().hex[:8]}"))
 
 
 class _RestoreProgress:
-    def __init__(self, size_bytes: int, told: Callable[[str], object]) -> None:
-        self._size, self._told = size_bytes, told
+    def __init__(self, size_bytes: int, report: Callable[[str], object]) -> None:
+        self._size, self._report = size_bytes, report
         self._done = 0
-        self._begun_s = self._last_s = time.monotonic()
+        self._start_s = self._last_s = time.monotonic()
 
     def add(self, size_bytes: int) -> None:
         self._done += size_bytes
         now_s = time.monotonic()
         if now_s - self._last_s >= _STATUS_EVERY_S:
             self._last_s = now_s
-            rate = self._done / (now_s - self._begun_s)
+            rate = self._done / (now_s - self._start_s)
             left_s = (self._size - self._done) / rate
-            self._told(
+            self._report(
                 f"{_megabytes(self._done)} of {_megabytes(self._size)} are here, "
                 f"{_megabytes(int(rate))}/s, {left_s:.0f} s are left"
             )
 
     def finish(self) -> None:
-        took_s = time.monotonic() - self._begun_s
-        self._told(f"the checkpoints are here: {_megabytes(self._size)} in {took_s:.1f} s")
+        took_s = time.monotonic() - self._start_s
+        self._report(f"the checkpoints are here: {_megabytes(self._size)} in {took_s:.1f} s")
 
 
 def _megabytes(size_bytes: int) -> str:
@@ -180,10 +180,10 @@ _TAKEOVER_TRIES = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Do the task that standard input tells and return the exit code."""
+    """Do the task on standard input and return the exit code."""
     task = SyncTask.from_json(read_task_line())
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see open_files
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # see `is_being_written`
     declare_leaf()
     try:
         if arguments == ["fetch"]:
@@ -202,56 +202,58 @@ def main(arguments: list[str]) -> int:
 
 
 def _fetch(task: SyncTask) -> int:
-    kept = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
-    kept.check(task.host)
+    remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+    remote.check(task.host)
     with _locked_exclusively(f"{task.lock}-fetch"):
         _wait_for_earlier_job(task.lock)
-        restore(kept, Path(task.folder), lambda text: _print_host_status(task, text))
+        restore(remote, Path(task.folder), lambda text: _print_host_status(task, text))
     return 0
 
 
 def _sync(task: SyncTask) -> int:
-    asked = SyncProcessInput()
-    with _locked_exclusively(task.lock, asked) as is_alone:
+    job_input = SyncProcessInput()
+    with _locked_exclusively(task.lock, job_input) as is_alone:
         if not is_alone:
-            return 0  # another process of this machine has kept the folder all the while
+            return 0  # another process of this machine synced the folder all the time
         Path(task.lock).write_text(str(task.parent))
-        kept = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
-        keeping = FolderSync(
-            kept,
+        remote = RemoteCopy(task.url, lambda text: _print_host_status(task, text))
+        sync = FolderSync(
+            remote,
             Path(task.folder),
             task.host,
             task.others,
             lambda text: _print_host_status(task, text),
         )
-        _take_over(keeping, asked, task)
-        sync_until(keeping, asked.within, PASS_EVERY_S, lambda text: _print_host_status(task, text))
-        return _finish(keeping, asked, task)
+        _take_over(sync, job_input, task)
+        sync_until(
+            sync, job_input.within, PASS_EVERY_S, lambda text: _print_host_status(task, text)
+        )
+        return _finish(sync, job_input, task)
 
 
-def _take_over(keeping: FolderSync, asked: SyncProcessInput, task: SyncTask) -> None:
-    told, tries = False, _TAKEOVER_TRIES
+def _take_over(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> None:
+    is_reported, tries = False, _TAKEOVER_TRIES
     while True:
         try:
-            return keeping.begin()
-        except FencedError:  # who kept these files before was about to end
+            return sync.begin()
+        except FencedError:  # the process that synced these files before was about to end
             if (tries := tries - 1) == 0:
                 raise
         except HeadraceError as error:
-            if not isinstance(error, OSError) or asked.within(1.0):
+            if not isinstance(error, OSError) or job_input.within(1.0):
                 raise
-            if not told:
+            if not is_reported:
                 _print_host_status(task, f"{error} It is tried again until it succeeds.")
-            told = True
+            is_reported = True
 
 
-def _finish(keeping: FolderSync, asked: SyncProcessInput, task: SyncTask) -> int:
-    """Upload the last files, within the deadline that was told."""
-    was_asked, clean, deadline_s = asked.end()
+def _finish(sync: FolderSync, job_input: SyncProcessInput, task: SyncTask) -> int:
+    """Upload the last files, within the launcher's deadline."""
+    is_ended_by_launcher, clean, deadline_s = job_input.end()
     last = threading.Timer(deadline_s, _give_up, [task, deadline_s])
     last.daemon = True
     last.start()
-    done = keeping.one_pass(at_the_end=clean, may_remove=was_asked)
+    done = sync.one_pass(at_the_end=clean, may_remove=is_ended_by_launcher)
     last.cancel()
     if done.waiting:
         _print_host_status(
@@ -272,15 +274,15 @@ def _give_up(task: SyncTask, deadline_s: float) -> None:
 
 
 @contextmanager
-def _locked_exclusively(lock: str, asked: SyncProcessInput | None = None) -> Iterator[bool]:
-    """Wait until no other process has the lock; False: the job was over before."""
+def _locked_exclusively(lock: str, job_input: SyncProcessInput | None = None) -> Iterator[bool]:
+    """Wait for the lock and hold it; yields False where the job ended before."""
     Path(lock).parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         while not _try_lock(descriptor):
-            if asked is None:
+            if job_input is None:
                 time.sleep(PASS_EVERY_S)
-            elif asked.within(PASS_EVERY_S):
+            elif job_input.within(PASS_EVERY_S):
                 yield False
                 return
         yield True
@@ -289,7 +291,7 @@ def _locked_exclusively(lock: str, asked: SyncProcessInput | None = None) -> Ite
 
 
 def _wait_for_earlier_job(lock: str) -> None:
-    """Wait while a keeper whose job was killed uploads what that one has left."""
+    """Wait while the sync process of a killed job uploads that job's last files."""
     with suppress(FileNotFoundError), Path(lock).open("rb+") as file:
         while not _try_lock(file.fileno()):
             file.seek(0)
@@ -304,7 +306,7 @@ def _try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a disk without locks
+    except OSError:  # the file system has no locks
         return True
     return True
 

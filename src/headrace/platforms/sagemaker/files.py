@@ -14,7 +14,7 @@ from headrace.core.errors import UsageError
 from headrace.platforms.training_job import HostResources, TrainingJob
 
 RESERVED_PREFIX = "sagemaker_"
-"""What the names of SageMaker's own hyperparameters begin with."""
+"""The prefix of SageMaker's own hyperparameters."""
 _PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
 _OF_DISTRIBUTIONS = {
     "torch_distributed": "sagemaker_torch_distributed_enabled",
@@ -25,13 +25,13 @@ _OF_DISTRIBUTIONS = {
 
 
 def resource_config(job: TrainingJob, host: str, machine: HostResources) -> dict[str, Any]:
-    """Return what resourceconfig.json says on a host."""
+    """Return the content of resourceconfig.json on a host."""
     group = job.group_of(host)
     return {
         "current_host": host,
         "current_instance_type": group.instance_type,
         "current_group_name": group.name,
-        # The toolkit's own documentation and its local fallback call it so.
+        # The toolkit's documentation and its local fallback use this key.
         "current_instance_group": group.name,
         "hosts": list(job.hosts),
         "instance_groups": [
@@ -47,18 +47,18 @@ def resource_config(job: TrainingJob, host: str, machine: HostResources) -> dict
 
 
 def input_data_config(job: TrainingJob, host: str) -> dict[str, dict[str, str]]:
-    """Return what inputdataconfig.json says on a host."""
-    told = {}
+    """Return the content of inputdataconfig.json on a host."""
+    channels = {}
     for channel in job.channels_of(host):
-        about = {
+        entry = {
             "TrainingInputMode": channel.mode,
             "S3DistributionType": channel.distribution,
             "RecordWrapperType": "None",
         }
         if channel.content_type is not None:
-            about["ContentType"] = channel.content_type
-        told[channel.name] = about
-    return told
+            entry["ContentType"] = channel.content_type
+        channels[channel.name] = entry
+    return channels
 
 
 def sdk_hyperparameters(job: TrainingJob) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def sdk_hyperparameters(job: TrainingJob) -> dict[str, Any]:
 
 
 def framework_parameters(job: TrainingJob) -> dict[str, Any]:
-    """Return those of them that say what starts the ranks, and where.
+    """Return those of the SDK's hyperparameters that configure how ranks are started.
 
-    SDK 2 tells how many ranks a host has for MPI alone: its other distributions take no number,
-    and the toolkit starts one on each device.
+    SDK 2 passes the number of ranks per host only for MPI: its other distributions take no number,
+    and the toolkit starts one per device.
     """
     if job.distribution is None:
         return {}
@@ -90,13 +90,13 @@ def framework_parameters(job: TrainingJob) -> dict[str, Any]:
 
 
 def hyperparameters_file(job: TrainingJob) -> dict[str, str]:
-    """Return what hyperparameters.json says: every value is a text of JSON."""
+    """Return the content of hyperparameters.json: every value is a JSON text."""
     values = {**job.hyperparameters, **sdk_hyperparameters(job)}
     return {name: json.dumps(value) for name, value in values.items()}
 
 
 def check_hyperparameters(values: Mapping[str, Any]) -> None:
-    """Raise UsageError where a name or a value could not be told to a script."""
+    """Raise UsageError where a name or a value cannot be passed to a script."""
     for name, value in values.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise UsageError(f"hyperparameter {name!r}: its name is a text, without '='.")

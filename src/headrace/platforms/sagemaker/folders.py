@@ -27,10 +27,10 @@ DEFAULT_BASE = "/opt/ml"
 
 @dataclass(frozen=True, slots=True)
 class SageMakerFolders:
-    """The paths of such a tree.
+    """The paths of SageMaker's folders.
 
     Attributes:
-        base: Its root, an absolute path.
+        base: The root folder, an absolute path.
     """
 
     base: str = DEFAULT_BASE
@@ -42,51 +42,51 @@ class SageMakerFolders:
 
     @property
     def model(self) -> str:
-        """What the script leaves there is the model."""
+        """The folder of the model."""
         return f"{self.base}/model"
 
     @property
     def checkpoints(self) -> str:
-        """Checkpoints: kept elsewhere while the job runs, and there again when it is restarted."""
+        """The folder of checkpoints, synced while the job runs, and restored on a restart."""
         return f"{self.base}/checkpoints"
 
     @property
     def input(self) -> str:
-        """Everything that the script is given."""
+        """The folder of all inputs."""
         return f"{self.base}/input"
 
     @property
     def config(self) -> str:
-        """Files that describe the job."""
+        """The folder of files that describe the job."""
         return f"{self.input}/config"
 
     @property
     def data(self) -> str:
-        """The channels."""
+        """The folder of the channels."""
         return f"{self.input}/data"
 
     @property
     def output(self) -> str:
-        """What is left beside the model, and how the job ended."""
+        """The folder of outputs other than the model, and of the file about a failure."""
         return f"{self.base}/output"
 
     @property
     def output_data(self) -> str:
-        """What the script leaves there is kept with the model."""
+        """The folder of output that is uploaded with the model."""
         return f"{self.output}/data"
 
     @property
     def intermediate(self) -> str:
-        """Likewise, while the job runs."""
+        """The folder of output that is uploaded while the job runs."""
         return f"{self.output}/intermediate"
 
     @property
     def failure(self) -> str:
-        """The file that says why the job failed."""
+        """The file with the reason of a failure."""
         return f"{self.output}/failure"
 
     def channel(self, name: str) -> str:
-        """Return where a channel is."""
+        """Return the folder of a channel."""
         return f"{self.data}/{name}"
 
 
@@ -94,13 +94,13 @@ _MAX_FAILURE_BYTES = 64 * 1024  # SageMaker shows the first 1,024 characters
 
 
 class SageMakerTree:
-    """Such folders of one host.
+    """SageMaker's folders of one host, on disk.
 
     Args:
-        base: What is /opt/ml to its scripts; made where it does not exist.
+        base: The folder that is /opt/ml to the host's scripts; it is created.
 
     Attributes:
-        folders: Its paths.
+        folders: The paths.
     """
 
     def __init__(self, base: Path) -> None:
@@ -115,16 +115,16 @@ class SageMakerTree:
         code: Path,
         channels: Mapping[str, str],
     ) -> None:
-        """Make all folders and files that a script finds as it begins.
+        """Create all folders and files that a script finds at its start.
 
-        What an earlier attempt left as model, output and checkpoints stays.
+        Model, output and checkpoints of an earlier attempt stay.
 
         Args:
-            job: What all hosts are told.
-            host: This one.
-            machine: What it has.
+            job: The job.
+            host: This host.
+            machine: This host's resources.
             code: The folder of the script's code.
-            channels: Where the data of each channel are; those in pipes need no place.
+            channels: The location of each channel's data; channels in mode Pipe need none.
         """
         folders = self.folders
         for folder in (
@@ -144,13 +144,13 @@ class SageMakerTree:
             if channel.mode != "Pipe":
                 _symlink_channel(Path(folders.channel(channel.name)), Path(channels[channel.name]))
 
-    def note_end(self, exit_code: int, command: str, told: str) -> None:
-        """Leave the file that says how the script ended; what the script said of it stays.
+    def note_end(self, exit_code: int, command: str, message: str) -> None:
+        """Write the file about the script's end; a failure file of the script's own stays.
 
         Args:
-            exit_code: As a shell tells it.
-            command: What ran.
-            told: The script's last traceback, or its last lines.
+            exit_code: The exit code, 128 + n for signal n.
+            command: The command that ran.
+            message: The script's last traceback, or its last lines.
         """
         output = Path(self.folders.output)
         failure = Path(self.folders.failure)
@@ -163,7 +163,7 @@ class SageMakerTree:
         reason = "OutOfMemory: killed, often for want of memory\n" if exit_code == 137 else ""
         text = (
             f"{reason}ExecuteUserScriptError:\nExitCode {exit_code}\n"
-            f'ErrorMessage "{told}"\nCommand "{command}"\n'
+            f'ErrorMessage "{message}"\nCommand "{command}"\n'
         )
         write_text_atomically(failure, text[:_MAX_FAILURE_BYTES])
 
@@ -174,7 +174,7 @@ class SageMakerTree:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what an earlier attempt laid out, and nothing of what its links lead to."""
+    """Remove an earlier attempt's files and links, but not the targets of links."""
     for entry in folder.iterdir():
         if entry.is_symlink() or not entry.is_dir():
             entry.unlink()
@@ -189,7 +189,7 @@ def _symlink(place: Path, to: Path) -> None:
 
 
 def _symlink_channel(place: Path, data: Path) -> None:
-    """Have a channel be a folder, also where it is one file."""
+    """Create a channel's folder, also where its data is a single file."""
     if data.is_dir():
         _symlink(place, data)
         return
@@ -202,25 +202,25 @@ _DEFAULT_CHECKPOINTS = SageMakerFolders().checkpoints
 _RESERVED_FOLDERS = ("code", "input", "model", "output")
 
 
-def check_checkpoint_path(text: str, contracts: Sequence[str], said: str) -> str | None:
-    """Return the place as a normal path; None: the contract has checkpoints there anyway.
+def check_checkpoint_path(text: str, contracts: Sequence[str], flag: str) -> str | None:
+    """Return the normalized path; None: the contract has checkpoints there already.
 
     Args:
-        text: The place.
-        contracts: Those of the job.
-        said: By what name it was told.
+        text: The path.
+        contracts: The contracts of the job.
+        flag: The argument's name, for error messages.
 
     Raises:
         UsageError: No script could find checkpoints there.
     """
     if not any(each.startswith("sagemaker") for each in contracts):
         raise UsageError(
-            f"{said} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
+            f"{flag} {text}: it is SageMaker's. Leave it out, or add the contract sagemaker; other "
             "scripts are told of their checkpoints by HEADRACE_CHECKPOINT_DIR, or by "
             "AIP_CHECKPOINT_DIR."
         )
     if not text.startswith("/"):
-        raise UsageError(f"{said} {text}: it begins with /, such as /opt/ml/checkpoints.")
+        raise UsageError(f"{flag} {text}: it begins with /, such as /opt/ml/checkpoints.")
     place = PurePosixPath(os.path.normpath(f"/{text.lstrip('/')}"))
     if place.is_relative_to(_DEFAULT_CHECKPOINTS):
         return None
@@ -229,22 +229,22 @@ def check_checkpoint_path(text: str, contracts: Sequence[str], said: str) -> str
         place.is_relative_to(base) and place.relative_to(base).parts[0] in _RESERVED_FOLDERS
     ):
         raise UsageError(
-            f"{said} {text}: the contract has other things there. Take a folder apart, such as "
+            f"{flag} {text}: the contract has other things there. Take a folder apart, such as "
             f"{_DEFAULT_CHECKPOINTS}."
         )
     return str(place)
 
 
 def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> None:
-    """Have a place be there that checkpoints can be seen at.
+    """Create a path at which checkpoints can be mounted.
 
     Args:
-        place: As `check_place` returned it.
-        base: What is /opt/ml to the script.
-        can_bind_mount: Whether a process of this host may have a view of files of its own.
+        place: The path, as `check_checkpoint_path` returned it.
+        base: The folder that is /opt/ml to the script.
+        can_bind_mount: Whether a process of this host may have a mount namespace.
 
     Raises:
-        UsageError: They cannot be seen there, or would hide what is there.
+        UsageError: They cannot be mounted there, or would hide existing files.
     """
     if not can_bind_mount:
         raise UsageError(
@@ -267,7 +267,7 @@ def make_checkpoint_path(place: str, base: Path, *, can_bind_mount: bool) -> Non
                 "Name a folder that is empty, or does not exist."
             )
         above = next(each for each in folder.parents if each.exists())
-        # A folder that may not be written is placed anew, with all it holds; so is the root.
+        # The mount namespace replaces a parent that is not writable, also the root, by a copy.
         if above != Path("/") and os.access(above, os.W_OK):
             folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

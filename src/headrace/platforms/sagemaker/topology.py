@@ -1,7 +1,7 @@
-"""The hosts of a job on SageMaker, read from SM_* variables and resourceconfig.json.
+"""The topology of a job on SageMaker, read from SM_* variables and resourceconfig.json.
 
-SDK 2's containers set all of the variables; SDK 3's none about instance groups, but a master; an
-image of one's own has the file alone.
+SDK 2's containers set all of the variables; SDK 3's set none about instance groups, but a master;
+custom images have only the file.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ _RESOURCE_CONFIG = "resourceconfig.json"
 def sagemaker_topology(
     variables: Mapping[str, str | None], resource_config: str | None
 ) -> JobTopology | None:
-    """Return the hosts of a job on SageMaker; None: this is no such job.
+    """Return the topology of a job on SageMaker; None: this is no such job.
 
     Args:
-        variables: Those of `env.HOSTS_OF_THE_JOB`.
-        resource_config: What is in resourceconfig.json; None: there is none.
+        variables: The values of `env.HOST_LIST_VARIABLES`.
+        resource_config: The text of resourceconfig.json; None: there is none.
 
     Raises:
-        UsageError: Something is missing, or two sources contradict one another.
+        UsageError: Information is missing or contradictory.
     """
     config = parse_json_value(_RESOURCE_CONFIG, resource_config)
-    told_config = parse_json_value(
+    variable_config = parse_json_value(
         env.SM_RESOURCE_CONFIG.name, variables.get(env.SM_RESOURCE_CONFIG.name)
     )
-    config = told_config if told_config is not None else config
+    config = variable_config if variable_config is not None else config
     if config is not None and not isinstance(config, dict):
         raise UsageError(f"{_RESOURCE_CONFIG} is not an object: {config!r}. Correct it.")
-    about = _TopologySources(variables, config or {})
-    told = any(name.startswith("SM_") and value for name, value in variables.items())
-    if not told and config is None:
+    sources = _TopologySources(variables, config or {})
+    has_variables = any(name.startswith("SM_") and value for name, value in variables.items())
+    if not has_variables and config is None:
         return None
-    hosts = about.hosts()
-    here = about.here(hosts)
-    groups = about.groups(hosts)
-    training = about.training(groups)
+    hosts = sources.hosts()
+    here = sources.here(hosts)
+    groups = sources.groups(hosts)
+    training = sources.training(groups)
     return JobTopology(
         hosts=hosts,
         here=here,
-        head=about.head(hosts, training),
-        group=about.group(here, groups),
+        head=sources.head(hosts, training),
+        group=sources.group(here, groups),
         groups=groups,
         training=training.name if training is not None else None,
     )
 
 
 class _TopologySources:
-    """The sources, and what each question is answered by."""
+    """The sources of the topology, compared for each question."""
 
     def __init__(self, variables: Mapping[str, str | None], config: Mapping[str, Any]) -> None:
         self._variables = variables
@@ -63,13 +63,14 @@ class _TopologySources:
 
     def hosts(self) -> tuple[str, ...]:
         name = env.SM_HOSTS.name
-        told = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
+        given = parse_names(name, parse_json_value(name, self._get(env.SM_HOSTS)))
         listed = parse_names(f"{_RESOURCE_CONFIG}, hosts", self._config.get("hosts"))
-        if told and listed and set(told) != set(listed):
+        if given and listed and set(given) != set(listed):
             raise _contradiction(
-                f"{name} lists {_joined_names(told)}", f"{_RESOURCE_CONFIG} {_joined_names(listed)}"
+                f"{name} lists {_joined_names(given)}",
+                f"{_RESOURCE_CONFIG} {_joined_names(listed)}",
             )
-        hosts = told or listed
+        hosts = given or listed
         if not hosts:
             raise _missing("which hosts there are", env.SM_HOSTS, "hosts")
         count = _number(env.SM_HOST_COUNT, self._get(env.SM_HOST_COUNT))
@@ -99,11 +100,11 @@ class _TopologySources:
         return here
 
     def groups(self, hosts: Sequence[str]) -> tuple[HostGroup, ...]:
-        """Return all groups; empty: nobody tells of groups."""
+        """Return all groups; empty: unknown."""
         name = env.SM_INSTANCE_GROUPS_DICT.name
-        told = parse_json_value(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
-        source = name if told is not None else f"{_RESOURCE_CONFIG}, instance_groups"
-        listed = self._config.get("instance_groups") if told is None else told
+        given = parse_json_value(name, self._get(env.SM_INSTANCE_GROUPS_DICT))
+        source = name if given is not None else f"{_RESOURCE_CONFIG}, instance_groups"
+        listed = self._config.get("instance_groups") if given is None else given
         if isinstance(listed, dict):
             listed = [{"instance_group_name": group, **of} for group, of in listed.items()
                       if isinstance(of, dict)]  # fmt: skip
@@ -123,17 +124,17 @@ class _TopologySources:
         return tuple(groups)
 
     def group(self, here: str, groups: Sequence[HostGroup]) -> str:
-        of_here = [group.name for group in groups if here in group.hosts]
+        own_groups = [group.name for group in groups if here in group.hosts]
         named = {
             env.SM_CURRENT_INSTANCE_GROUP.name: self._get(env.SM_CURRENT_INSTANCE_GROUP),
             f"{_RESOURCE_CONFIG}, current_group_name": self._config.get("current_group_name")
             or self._config.get("current_instance_group"),
-            "the list of groups": of_here[0] if of_here else None,
+            "the list of groups": own_groups[0] if own_groups else None,
         }
         return _agreed_value(f"{here} is in the group", named) or DEFAULT_GROUP
 
     def training(self, groups: Sequence[HostGroup]) -> HostGroup | None:
-        """Return the group that trains; None: none is named, as by an estimator without one."""
+        """Return the training group; None: none is named, as by an estimator without one."""
         name = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
         named = parse_names(
             name, parse_json_value(name, self._get(env.SM_DISTRIBUTION_INSTANCE_GROUPS))
@@ -150,7 +151,7 @@ class _TopologySources:
         )
 
     def head(self, hosts: Sequence[str], training: HostGroup | None) -> str | None:
-        """Return the head; None: nobody says."""
+        """Return the head; None: unknown."""
         distribution = env.SM_DISTRIBUTION_INSTANCE_GROUPS.name
         named = {
             f"the first host of {distribution}": training.hosts[0] if training else None,
@@ -166,7 +167,7 @@ class _TopologySources:
 
 
 def _number(variable: env.Variable, text: str | None) -> int | None:
-    """Return a variable's text as a whole number; raises UsageError where it is none."""
+    """Return a variable's text as an integer; raises UsageError where it is none."""
     if not text:
         return None
     if not text.isdecimal():
@@ -178,12 +179,12 @@ def _number(variable: env.Variable, text: str | None) -> int | None:
 
 
 def _agreed_value(what: str, named: Mapping[str, str | None]) -> str | None:
-    """Return what all sources that say anything agree on; None: none does."""
-    told = [(source, value) for source, value in named.items() if value]
-    for source, value in told[1:]:
-        if value != told[0][1]:
-            raise _contradiction(f"{what} {told[0][1]} by {told[0][0]}", f"{value} by {source}")
-    return told[0][1] if told else None
+    """Return the value on which all sources that have one agree; None: no source has one."""
+    given = [(source, value) for source, value in named.items() if value]
+    for source, value in given[1:]:
+        if value != given[0][1]:
+            raise _contradiction(f"{what} {given[0][1]} by {given[0][0]}", f"{value} by {source}")
+    return given[0][1] if given else None
 
 
 def _joined_names(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The environment variables and the arguments of a script on SageMaker, for SDK 2 and SDK 3.
 
-`sagemaker_variables` gives those that SDK 2's containers set, and with them those that SDK 3's add;
-`sagemaker_v3_variables` gives SDK 3's alone, with its spelling and its JSON. Sources: sagemaker-
+`sagemaker_variables` returns those of SDK 2's containers, and those that SDK 3's add;
+`sagemaker_v3_variables` returns SDK 3's alone, with its spelling and its JSON. Sources: sagemaker-
 training 5.1 (environment.py, mapping.py) and sagemaker-train 1.27
 (container_drivers/scripts/environment.py, container_drivers/common/utils.py).
 """
@@ -22,30 +22,30 @@ from headrace.platforms.training_job import HostResources, TrainingJob
 
 
 def sagemaker_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the arguments as SDK 2's containers give them to a script.
+    """Return the arguments as SDK 2's containers pass them to a script.
 
-    By name; a name of one letter has one dash; True is `True`, None nothing, and a dict
-    `a=1,b=2`.
+    They are sorted by name; a name of one letter has one dash; True is `True`, None is empty, and
+    a dict is `a=1,b=2`.
     """
-    told = []
+    args = []
     for name in sorted(hyperparameters):
         value = hyperparameters[name]
         if isinstance(value, Mapping):
             value = ",".join(f"{key}={inner}" for key, inner in sorted(value.items()))
-        told += [f"--{name}" if len(name) > 1 else f"-{name}", "" if value is None else str(value)]
-    return told
+        args += [f"--{name}" if len(name) > 1 else f"-{name}", "" if value is None else str(value)]
+    return args
 
 
 def sagemaker_v3_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the arguments as SDK 3's drivers give them to a script.
+    """Return the arguments as SDK 3's drivers pass them to a script.
 
-    In the order given; all but texts are JSON. A text that is JSON is read as such first.
+    They are in the order given; all values but texts are JSON. A text that is JSON is parsed first.
     """
-    told = []
+    args = []
     for name, value in hyperparameters.items():
         read = _parse_json_text(value) if isinstance(value, str) else value
-        told += [f"--{name}", read if isinstance(read, str) else json.dumps(read)]
-    return told
+        args += [f"--{name}", read if isinstance(read, str) else json.dumps(read)]
+    return args
 
 
 def _parse_json_text(text: str) -> Any:
@@ -62,20 +62,20 @@ _FRAMEWORK_MODULE = "sagemaker_pytorch_container.training:main"
 def sagemaker_variables(
     job: TrainingJob, host: str, folders: SageMakerFolders, machine: HostResources
 ) -> dict[str, str]:
-    """Return the variables of a script on a host: SDK 2's, and what SDK 3's adds to them.
+    """Return the variables of a script on a host: SDK 2's, and those that SDK 3 adds.
 
     Args:
-        job: What all hosts are told.
+        job: The job.
         host: The host.
-        folders: Where it finds and leaves what.
-        machine: What the host has.
+        folders: The paths of SageMaker's folders.
+        machine: The host's resources.
     """
     training = _environment(job, host, folders, machine)
-    told = {**_variable_names(training), "training_env": training}
-    told |= {"user_args": sagemaker_arguments(job.hyperparameters)}
-    told |= {f"channel_{name}": path for name, path in training["channel_input_dirs"].items()}
-    told |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
-    values = {f"SM_{name.upper()}": _compact(value) for name, value in told.items()}
+    named = {**_variable_names(training), "training_env": training}
+    named |= {"user_args": sagemaker_arguments(job.hyperparameters)}
+    named |= {f"channel_{name}": path for name, path in training["channel_input_dirs"].items()}
+    named |= {f"hp_{name}": value for name, value in job.hyperparameters.items()}
+    values = {f"SM_{name.upper()}": _compact(value) for name, value in named.items()}
     added = sagemaker_v3_variables(job, host, folders, machine)
     return {**added, **values, **_container_variables(job, host, folders, machine)}
 
@@ -86,7 +86,7 @@ def sagemaker_v3_variables(
     """Return the variables of a script on a host, as SDK 3's containers set them."""
     resources = resource_config(job, host, machine)
     hosts = resources["hosts"]
-    told: dict[str, Any] = {
+    variables: dict[str, Any] = {
         **_paths(folders),
         "SM_INPUT_DATA_DIR": folders.data,
         "SM_OUTPUT_FAILURE": folders.failure,
@@ -109,17 +109,17 @@ def sagemaker_v3_variables(
         "SM_INPUT_DATA_CONFIG": input_data_config(job, host),
     }
     if job.distribution is not None:
-        told["SM_DISTRIBUTED_CONFIG"] = _distributed_config(job)
+        variables["SM_DISTRIBUTED_CONFIG"] = _distributed_config(job)
     channels = [channel.name for channel in job.channels_of(host)]
-    told["SM_CHANNELS"] = channels
-    told |= {f"SM_CHANNEL_{name.upper()}": folders.channel(name) for name in channels}
-    told |= {
+    variables["SM_CHANNELS"] = channels
+    variables |= {f"SM_CHANNEL_{name.upper()}": folders.channel(name) for name in channels}
+    variables |= {
         f"SM_HP_{name.replace('-', '_').upper()}": value
         for name, value in job.hyperparameters.items()
     }
-    told["SM_TRAINING_ENV"] = _v3_environment(job, told, folders, channels)
+    variables["SM_TRAINING_ENV"] = _v3_environment(job, variables, folders, channels)
     return {name: value if isinstance(value, str) else json.dumps(value)
-            for name, value in told.items()}  # fmt: skip
+            for name, value in variables.items()}  # fmt: skip
 
 
 def _environment(
@@ -178,23 +178,23 @@ _TRAINING_ENV_ONLY = (
     "channel_input_dirs", "distribution_hosts", "is_master", "is_modelparallel_enabled",
     "is_smddpmprun_installed", "is_smddprun_installed", "job_name", "master_hostname", "topology",
 )  # fmt: skip
-"""What the toolkit tells in SM_TRAINING_ENV only."""
+"""Attributes that the toolkit has only in SM_TRAINING_ENV."""
 
 
 def _variable_names(training: dict[str, Any]) -> dict[str, Any]:
-    told = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
-    told["hps"] = told.pop("hyperparameters")
-    told["framework_params"] = told.pop("additional_framework_parameters")
-    told["channels"] = sorted(training["channel_input_dirs"])
-    return told
+    named = {name: value for name, value in training.items() if name not in _TRAINING_ENV_ONLY}
+    named["hps"] = named.pop("hyperparameters")
+    named["framework_params"] = named.pop("additional_framework_parameters")
+    named["channels"] = sorted(training["channel_input_dirs"])
+    return named
 
 
 def _container_variables(
     job: TrainingJob, host: str, folders: SageMakerFolders, machine: HostResources
 ) -> dict[str, str]:
-    """Return what SageMaker and its containers set beside the SM_* variables.
+    """Return the variables that SageMaker and its containers set besides SM_*.
 
-    Not NCCL_IB_DISABLE, which the toolkit sets: it turns InfiniBand off.
+    NCCL_IB_DISABLE, which the toolkit sets, is left out: it turns InfiniBand off.
     """
     return {
         "CURRENT_HOST": host,
@@ -221,9 +221,9 @@ def _paths(folders: SageMakerFolders) -> dict[str, str]:
 
 
 def _distributed_config(job: TrainingJob) -> dict[str, Any]:
-    """Return what SDK 3 writes to distributed.json: the fields of its `Torchrun` or its `MPI`.
+    """Return the content of SDK 3's distributed.json: the fields of its `Torchrun` or its `MPI`.
 
-    No number means one rank a device, which its drivers count themselves. Source: sagemaker-train
+    No number means one rank per device, which its drivers count themselves. Source: sagemaker-train
     1.27, train/distributed.py and model_trainer.py.
     """
     other = "mpi_additional_options" if job.distribution == "mpi" else "smp"
@@ -231,7 +231,7 @@ def _distributed_config(job: TrainingJob) -> dict[str, Any]:
 
 
 def _v3_environment(
-    job: TrainingJob, told: dict[str, Any], folders: SageMakerFolders, channels: list[str]
+    job: TrainingJob, variables: dict[str, Any], folders: SageMakerFolders, channels: list[str]
 ) -> dict[str, Any]:
     same = (
         "current_host", "current_instance_type", "hosts", "master_addr", "master_port",
@@ -240,15 +240,15 @@ def _v3_environment(
         "resource_config", "input_data_config",
     )  # fmt: skip
     return {
-        **{name: told[f"SM_{name.upper()}"] for name in same},
+        **{name: variables[f"SM_{name.upper()}"] for name in same},
         "channel_input_dirs": {name: folders.channel(name) for name in channels},
-        "hyperparameters": told["SM_HPS"],
+        "hyperparameters": variables["SM_HPS"],
         "job_name": job.name,
     }
 
 
 def _compact(value: Any) -> str:
-    """Return a value as SDK 2's containers write it: texts as they are, None as none."""
+    """Return a value as SDK 2's containers write it: texts unchanged, None as an empty text."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -15,7 +15,6 @@ import gc
 import importlib
 import io
 import os
-import pickle
 import signal
 import sys
 import traceback
@@ -26,6 +25,7 @@ from typing import Any
 from headrace.core.process.parent_death import die_with_parent, ignore_group_signals
 from headrace.data.loader.batch_builder import LoaderSpec
 from headrace.data.loader.failures import BatchFailure
+from headrace.data.loader.former_names import unpickle
 from headrace.data.loader.library_state import apply_library_settings
 from headrace.data.loader.workers.messages import WorkerDescriptors
 from headrace.data.loader.workers.worker import run_worker
@@ -72,7 +72,7 @@ class Forkserver:
         self._loader_spec = None
         try:
             os.chdir(folder)
-            self._loader_spec = pickle.loads(content)
+            self._loader_spec = unpickle(content)
             apply_library_settings(self._loader_spec.switches)
             if not self._loader_spec.draws_only_in_samples:
                 importlib.import_module("numpy.random")  # so that its generator is seeded in time

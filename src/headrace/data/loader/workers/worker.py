@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import socket
 import sys
 import traceback
@@ -18,6 +17,7 @@ from headrace.data.loader.batch_builder import (
     LoaderSpec,
 )
 from headrace.data.loader.failures import BatchFailure, sample_at
+from headrace.data.loader.former_names import unpickle
 from headrace.data.loader.library_state import (
     seed_generators,
     seed_like_torch_worker,
@@ -109,7 +109,7 @@ class Worker:
         self._status_row[len(self._held)] = ticket.number
         payload = read_at(self._slots[ticket.slot], 0, ticket.payload_bytes)
         try:
-            order: BatchSpec | Exception = pickle.loads(payload)
+            order: BatchSpec | Exception = unpickle(payload)
         except Exception as error:  # noqa: BLE001 - a sampler's keys may raise anything; it is told
             order = error
         self._held.append((ticket, order))
