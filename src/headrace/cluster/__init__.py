@@ -1,1 +1,1 @@
-"""Ray: the hosts of a job by instance group, and what runs on each of them."""
+"""The hosts of a job on a Ray cluster, by instance group, and the agent that runs on each."""

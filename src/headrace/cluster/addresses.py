@@ -10,7 +10,7 @@ from headrace.core.errors import UsageError
 
 
 def addresses_of(name: str) -> list[str]:
-    """Return the addresses that a host's name leads to here; none where nobody knows it."""
+    """Return the IPv4 addresses that a host's name resolves to on this host; empty if unknown."""
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -19,13 +19,13 @@ def addresses_of(name: str) -> list[str]:
 
 
 def find_this_host(names: Sequence[str]) -> str | None:
-    """Return which of some hosts this one is; None: none of them.
+    """Return the one of `names` that is this host; None if none is.
 
     Args:
         names: Names or addresses.
 
     Raises:
-        UsageError: More than one leads here.
+        UsageError: More than one resolves to this host.
     """
     here = [name for name in names if any(map(_is_own_address, addresses_of(name)))]
     if len(here) > 1:
@@ -37,7 +37,7 @@ def find_this_host(names: Sequence[str]) -> str | None:
 
 
 def source_address(other: str) -> str | None:
-    """Return the address of this host that another one sees; None: there is no way to it.
+    """Return this host's address on the route to another one; None without a route.
 
     Args:
         other: The other host's address; nothing is sent to it.
@@ -54,17 +54,19 @@ def head_address(head: str, hosts: Sequence[str]) -> str:
     """Return the address by which other hosts reach this one, the head.
 
     Args:
-        head: Its name.
-        hosts: All hosts; empty: nobody told which there are.
+        head: This host's name.
+        hosts: Names of all hosts; empty if they are not known beforehand.
 
     Raises:
-        UsageError: Its name leads nowhere but to itself, as `127.0.1.1` in /etc/hosts.
+        UsageError: Its name resolves to loopback addresses alone, as `127.0.1.1` in /etc/hosts.
     """
     own = [address for address in addresses_of(head) if _is_own_address(address)]
     others = [address for host in hosts if host != head for address in addresses_of(host)]
-    # On Debian a host's own name leads to its loopback, there alone.
-    seen = [address for other in others if (address := source_address(other)) is not None]
-    for address in (*own, *seen):
+    # On Debian a host's own name resolves to its loopback address on that host.
+    source_addresses = [
+        address for other in others if (address := source_address(other)) is not None
+    ]
+    for address in (*own, *source_addresses):
         if not _is_loopback(address):
             return address
     if own and len(hosts) == 1:

@@ -1,7 +1,7 @@
 """The agent of a host in a cluster: the host's ranks, their output and their log files.
 
-An agent is a Ray actor of the job that created it, so it ends with that job, and all that it has
-started ends with it: the kernel sees to that. Log files are passed on as they grow.
+An agent is a Ray actor owned by the job's driver, so it ends with the driver, and the kernel ends
+all processes that it started. Log files go to the driver as they grow.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from headrace.core import env
 from headrace.core.process.mount_namespace import can_bind_mount
 from headrace.core.source_location import SITECUSTOMIZE_DIR
 
-_MAX_GROWTH_BYTES = 8 << 20  # at a time: what is left comes with the next look
+_MAX_GROWTH_BYTES = 8 << 20  # in one call; the rest follows in the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGrowth:
-    """What a file has more than at the last look.
+    """The bytes appended to a file since the last call.
 
     Attributes:
-        path: The file, from the folder on.
-        start: Where the new bytes belong.
+        path: The file, relative to the folder.
+        start: Offset of the new bytes.
         content: The new bytes.
     """
 
@@ -47,11 +47,11 @@ class FileGrowth:
 
 
 class FolderTail:
-    """Looks at a folder whose files only grow.
+    """A reader of what is appended to the files of a folder.
 
     Args:
         folder: It need not exist yet.
-        pattern: What files are looked at, such as `**/rank-*`.
+        pattern: Glob of the files, such as `**/rank-*`.
     """
 
     def __init__(self, folder: Path, pattern: str) -> None:
@@ -60,11 +60,11 @@ class FolderTail:
         self._seen: dict[Path, int] = {}
 
     def growth(self) -> list[FileGrowth]:
-        """Return what is new since the last call, some megabytes at most; the rest comes later."""
+        """Return what was appended since the last call, at most 8 MiB; the rest follows."""
         grown: list[FileGrowth] = []
         for path in sorted(self._folder.glob(self._pattern)):
             left = _MAX_GROWTH_BYTES - sum(len(growth.content) for growth in grown)
-            with suppress(OSError):  # it went away as it was looked at
+            with suppress(OSError):  # it was removed meanwhile
                 grown += self._growth_of(path, left)
         return grown
 
@@ -83,7 +83,7 @@ class FolderTail:
 
 
 def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
-    """Have a copy of the folder grow likewise; raises OSError where it cannot be written."""
+    """Append the bytes to a copy of the folder; raises OSError where it cannot be written."""
     for growth in growths:
         path = folder / growth.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +92,8 @@ def append_growths(folder: Path, growths: Sequence[FileGrowth]) -> None:
             file.write(growth.content)
 
 
-_WAIT_S = 1.0  # how long `news` waits for some; a host that says nothing for long is lost
-_MAX_QUEUED_LINES = 4096  # lines of output that nobody has fetched; then the programs' pipes fill
+_WAIT_S = 1.0  # longest wait of `news`; the driver takes a host that does not answer for lost
+_MAX_QUEUED_LINES = 4096  # not fetched yet; beyond that the program's pipes fill up
 _OUTPUT_DRAIN_S = 5.0
 
 OutputStream = Literal["stdout", "stderr"]
@@ -104,10 +104,10 @@ class HostFacts:
     """What an agent found on its host.
 
     Attributes:
-        address: As other hosts reach it.
-        is_drivers: It is the machine, with the file system, of whoever asked for the agent.
+        address: By which other hosts reach it.
+        is_drivers: Whether it shares machine and file system with the driver.
         free_port: A port that was free.
-        folder: Where the agent stands: the copy of the job's folder.
+        folder: The agent's working folder: the copy of the job's folder.
     """
 
     address: str
@@ -118,20 +118,20 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProgram:
-    """What an agent is to run.
+    """A program for an agent to run.
 
     Attributes:
-        command: Its arguments; `{python}`, `{parent}` and `{announce}` stand for the host's Python,
-            the agent's process id, and a descriptor for lines of JSON that the agent passes on;
-            `{go}` for one from which a byte can be read once `go` was called. `{NAME}` stands for
-            the file of that name among `files`.
-        folder: Where it starts; None: where the agent is, with the copy of the job's folder.
-        environment: Its variables. In them and in arguments `{folder}` is a folder of the agent's,
-            and `{logs}` one in it, whose files come with the news; `{site}` is the variable
-            PYTHONPATH with what has scripts begin as Headrace wants it.
-        is_whole: They are all; otherwise they come beside those of the host.
-        files: Content of files that it finds, by their names; `keep` writes them anew.
-        version: Of the files.
+        command: Arguments. `{python}` stands for the host's Python, `{parent}` for the agent's
+            process id, `{announce}` for a descriptor that takes lines of JSON for the driver,
+            `{go}` for one that becomes readable once `go` is called, `{NAME}` for the path of the
+            file NAME in `files`.
+        folder: Working folder; None: the agent's, which is the copy of the job's folder.
+        environment: Variables. In them and in arguments `{folder}` stands for the agent's own
+            folder, `{logs}` for one in it whose files are sent to the driver, `{site}` for
+            PYTHONPATH with Headrace's sitecustomize in front.
+        is_whole: `environment` is complete; else it is added to the host's own.
+        files: Content of files for the program, by name; `keep` replaces one.
+        version: Version of the files.
     """
 
     command: Sequence[str]
@@ -144,14 +144,14 @@ class HostProgram:
 
 @dataclass(slots=True, kw_only=True)
 class AgentReport:
-    """What happened since an agent was asked last.
+    """What an agent's program did since the last report.
 
     Attributes:
-        output: What was said, and where, in that order.
+        output: Lines of output with their stream, in order.
         announced: Lines of JSON that the program announced.
-        logs: How the files of the agent's `{logs}` have grown.
-        returncode: How it ended, -n for signal n; None while it runs.
-        clock_s: The host's clock as this is told, in seconds since 1970.
+        logs: What was appended to the files of `{logs}`.
+        returncode: Exit status, -n for signal n; None while it runs.
+        clock_s: The host's clock at the report, in seconds since 1970.
     """
 
     output: list[tuple[OutputStream, bytes]] = field(default_factory=list)
@@ -162,51 +162,51 @@ class AgentReport:
 
 
 class HostAgent:
-    """The agent of one host; each method may be called while another is at work.
+    """The agent of one host; its methods may be called concurrently.
 
     Args:
-        variables: What programs have beside what is sent, and before that.
+        variables: Variables for all programs; they override those of a program.
     """
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
         self._variables = dict(variables or {})
-        self._said: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_QUEUED_LINES)
+        self._events: queue.Queue[tuple[str, Any]] = queue.Queue(_MAX_QUEUED_LINES)
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopped_by: int | None = None
-        self._go: int | None = None
-        self._starting = threading.Lock()
-        self._keeping = threading.Lock()
-        self._kept: dict[str, int] = {}  # names of files, and which version each is
-        self._ended: int | None = None
+        self._stop_signal: int | None = None
+        self._go_write: int | None = None
+        self._process_lock = threading.Lock()
+        self._files_lock = threading.Lock()
+        self._file_versions: dict[str, int] = {}
+        self._returncode: int | None = None
         self._folder: Path | None = None
         self._tail: FolderTail | None = None
 
-    def look(self, mark: HostMarker, address: str) -> HostFacts:
-        """Return what there is to know of this host."""
+    def look(self, marker: HostMarker, address: str) -> HostFacts:
+        """Return what a driver has to know of this host."""
         with socket.socket() as probe:
             probe.bind((address, 0))
             free_port = int(probe.getsockname()[1])
         return HostFacts(
             address=address,
-            is_drivers=is_same_host(mark),
+            is_drivers=is_same_host(marker),
             free_port=free_port,
             folder=str(Path.cwd()),
         )
 
     def can_bind_mount(self, place: str) -> bool:
-        """Return whether a program may see something else at a place of this host's."""
+        """Return whether programs here can have another folder mounted at a path."""
         return can_bind_mount(place)
 
     def keep(self, name: str, content: bytes, version: int) -> None:
-        """Write one of the program's files anew; it is whole at any moment.
+        """Replace one of the program's files atomically.
 
-        Calls may overtake one another: a version older than what is there is let go.
+        Calls may arrive out of order: a version older than the present one is ignored.
         """
         path = self._own_folder() / name
-        with self._keeping:
-            if version < self._kept.get(name, version):
+        with self._files_lock:
+            if version < self._file_versions.get(name, version):
                 return
-            self._kept[name] = version
+            self._file_versions[name] = version
             draft = path.with_name(f"{name}.draft")
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
@@ -214,40 +214,40 @@ class HostAgent:
             draft.replace(path)
 
     def start(self, program: HostProgram) -> None:
-        """Run a program; `news` tells of it. Once it has told the end, another may be started."""
+        """Start a program, which `news` reports on; the next one only once it has ended."""
         self._tail = self._tail or FolderTail(self._own_folder() / "logs", "**/*")
-        with self._starting:
-            self._process, self._ended = None, None
-        # A thread that lives as long: the program ends with the thread that started it.
+        with self._process_lock:
+            self._process, self._returncode = None, None
+        # In a thread that outlives it: the kernel ends a program with the thread that started it.
         threading.Thread(target=self._run, args=[program], name="program", daemon=True).start()
 
     def news(self, _started: None = None) -> AgentReport:
-        """Return what happened meanwhile; waits about a second for something to happen.
+        """Return what happened since the last call; waits a second at most if nothing has.
 
         Args:
-            _started: What `start` returns, for callers of several programs: Ray waits for it first.
+            _started: The result of `start`: Ray awaits it before this call, and raises its error.
         """
-        news = AgentReport()
-        for kind, value in self._pieces():
+        report = AgentReport()
+        for kind, value in self._queued_events():
             if kind == "ended":
-                self._ended = value
+                self._returncode = value
             elif kind == "announced":
-                news.announced.append(json.loads(value))
+                report.announced.append(json.loads(value))
             else:
-                news.output.append((kind, value))  # type: ignore[arg-type]  # kind is a Source
+                report.output.append((kind, value))  # type: ignore[arg-type]  # an OutputStream
         if self._tail is not None:
-            news.logs = self._tail.growth()
-        if not news.logs:  # else there may be more
-            news.returncode = self._ended
-        news.clock_s = time.time()
-        return news
+            report.logs = self._tail.growth()
+        if not report.logs:  # else more of them may follow
+            report.returncode = self._returncode
+        report.clock_s = time.time()
+        return report
 
     def stop(self, number: int) -> None:
-        """Send the program a signal: one that asks it to end, or SIGKILL for it and all its own."""
-        with self._starting:
+        """Send the program a signal; SIGKILL goes to its whole process group."""
+        with self._process_lock:
             process = self._process
             if process is None:
-                self._stopped_by = number  # it is only just being started
+                self._stop_signal = number  # not started yet: `_run_to_end` sends it then
                 return
         if process.returncode is not None:
             return
@@ -258,59 +258,59 @@ class HostAgent:
                 process.send_signal(number)
 
     def go(self) -> None:
-        """Have the program go on where it waits for those of other hosts."""
-        with self._starting, suppress(OSError):  # it has ended meanwhile
-            if self._go is not None:
-                os.write(self._go, b"\n")
+        """Release the program from its wait for the programs of other hosts."""
+        with self._process_lock, suppress(OSError):  # the program has ended
+            if self._go_write is not None:
+                os.write(self._go_write, b"\n")
 
     def _own_folder(self) -> Path:
-        with self._starting:
+        with self._process_lock:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
             return self._folder
 
     def leave(self) -> None:
-        """Remove what the agent keeps on its host's disk."""
+        """Remove the agent's folder from its host's disk."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _pieces(self) -> Iterator[tuple[str, Any]]:
+    def _queued_events(self) -> Iterator[tuple[str, Any]]:
         with suppress(queue.Empty):
-            yield self._said.get(timeout=0.0 if self._ended is not None else _WAIT_S)
+            yield self._events.get(timeout=0.0 if self._returncode is not None else _WAIT_S)
             while True:
-                yield self._said.get_nowait()
+                yield self._events.get_nowait()
 
     def _run(self, program: HostProgram) -> None:
         code = 1
         try:
-            code = self._run_to_its_end(program)
+            code = self._run_to_end(program)
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear of the end
-            self._said.put(("stderr", f"headrace: {program.command[0]}: {error!r}\n".encode()))
+            self._events.put(("stderr", f"headrace: {program.command[0]}: {error!r}\n".encode()))
         finally:
-            self._said.put(("ended", code))
+            self._events.put(("ended", code))
 
-    def _run_to_its_end(self, program: HostProgram) -> int:
+    def _run_to_end(self, program: HostProgram) -> int:
         for name, content in program.files.items():
             self.keep(name, content, program.version)
-        reading, writing = os.pipe()
-        waiting, go = os.pipe()
-        standing = {
+        announce_read, announce_write = os.pipe()
+        go_read, go_write = os.pipe()
+        values = {
             "python": sys.executable,
             "parent": str(os.getpid()),
-            "announce": str(writing),
-            "go": str(waiting),
+            "announce": str(announce_write),
+            "go": str(go_read),
             "folder": str(self._folder),
             "logs": f"{self._folder}/logs",
             "site": env.pythonpath_with(SITECUSTOMIZE_DIR),
             **{name: f"{self._folder}/{name}" for name in program.files},
         }
         environment = {
-            name: _substitute(value, standing) for name, value in program.environment.items()
+            name: _substitute(value, values) for name, value in program.environment.items()
         }
-        with self._starting:
+        with self._process_lock:
             try:
                 process = subprocess.Popen(
-                    [_substitute(argument, standing) for argument in program.command],
+                    [_substitute(argument, values) for argument in program.command],
                     cwd=program.folder,
                     env={
                         **env.ray_program_environment(environment, is_whole=program.is_whole),
@@ -319,36 +319,36 @@ class HostAgent:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=[writing, waiting],
+                    pass_fds=[announce_write, go_read],
                     start_new_session=True,
                 )
             except BaseException:
-                os.close(go)
+                os.close(go_write)
                 raise
             finally:
-                os.close(writing)
-                os.close(waiting)
-            self._process, self._go = process, go
-        if self._stopped_by is not None:
-            self.stop(self._stopped_by)
-        readers = self._readers(process, reading)
+                os.close(announce_write)
+                os.close(go_read)
+            self._process, self._go_write = process, go_write
+        if self._stop_signal is not None:
+            self.stop(self._stop_signal)
+        readers = self._readers(process, announce_read)
         code = process.wait()
-        with self._starting:
-            self._go = None
-            os.close(go)
-        for reader in readers:  # what ranks left running may keep a pipe open
+        with self._process_lock:
+            self._go_write = None
+            os.close(go_write)
+        for reader in readers:  # a process that ranks left running may hold a pipe open
             reader.join(_OUTPUT_DRAIN_S)
         return code
 
     def _readers(
-        self, process: subprocess.Popen[bytes], announcements: int
+        self, process: subprocess.Popen[bytes], announce_read: int
     ) -> list[threading.Thread]:
         assert process.stdout is not None
         assert process.stderr is not None
         sources = {
             "stdout": process.stdout,
             "stderr": process.stderr,
-            "announced": os.fdopen(announcements, "rb"),
+            "announced": os.fdopen(announce_read, "rb"),
         }
         readers = [
             threading.Thread(target=self._read, args=[source, file], daemon=True)
@@ -359,18 +359,13 @@ class HostAgent:
         return readers
 
     def _read(self, source: str, lines: IO[bytes]) -> None:
-        # Whole lines: those of other hosts come between.
+        # By whole lines, as the driver interleaves those of several hosts.
         for line in lines:
-            self._said.put((source, line))
+            self._events.put((source, line))
 
 
-def _substitute(argument: str, standing: Mapping[str, str]) -> str:
-    """Return an argument of a program, or what it stands for; others may have braces of their own.
-
-    Args:
-        argument: As it was sent.
-        standing: What stands for what.
-    """
+def _substitute(argument: str, values: Mapping[str, str]) -> str:
+    """Return the value that an argument `{name}` stands for; other arguments as they are."""
     if argument.startswith("{") and argument.endswith("}"):
-        return standing.get(argument[1:-1], argument)
+        return values.get(argument[1:-1], argument)
     return argument

@@ -1,8 +1,8 @@
 """Emulated hosts on one machine: a Ray node for each host, or without Ray an agent in threads.
 
-So that a job with instance groups can be tried on a laptop. The hosts share the machine's cores,
-memory and network. The agents in threads take the calls that a rank group makes of Ray, so that a
-job of several hosts runs alike with Ray and without.
+They let a job with instance groups be tried on a laptop. The hosts share the machine's cores,
+memory and network. The agents in threads have the interface of Ray's actors, so that a rank group
+runs the same with Ray and without.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from headrace.cluster.ray_node import (
 from headrace.core import env
 from headrace.platforms.instance_groups import GroupSpec
 
-_MAX_CONCURRENT_CALLS = 4  # as for Ray's: while one waits for news, another tells to stop
+_MAX_CONCURRENT_CALLS = 4  # as for Ray's actors: `stop` while `news` waits
 
 
 class _NoRayError(Exception):
-    """No call fails as Ray's do: an agent lives as long as whoever calls it."""
+    """Stands for Ray's errors; never raised, as an agent here lives as long as its caller."""
 
 
 class _Exceptions:
@@ -45,10 +45,10 @@ class _Exceptions:
 
 
 class ThreadCalls:
-    """What a gang asks of Ray, of agents in this process.
+    """Ray's `wait` and `get` for calls of agents in this process.
 
     Attributes:
-        exceptions: Those of Ray's that it expects; none of them comes.
+        exceptions: Stand-ins of Ray's exceptions; none is ever raised.
     """
 
     exceptions = _Exceptions
@@ -56,7 +56,7 @@ class ThreadCalls:
     def wait(
         self, calls: Sequence[Future[Any]], *, num_returns: int, timeout: float
     ) -> tuple[list[Future[Any]], list[Future[Any]]]:
-        """Wait until a call has returned, and tell those that have from those that have not."""
+        """Wait for calls as `ray.wait` does; return those that have returned, and the others."""
         when = "FIRST_COMPLETED" if num_returns < len(calls) else "ALL_COMPLETED"
         wait(calls, timeout=timeout, return_when=when)
         done = [call for call in calls if call.done()]
@@ -71,7 +71,7 @@ class ThreadActor:
     """An agent in this process; `actor.method.remote(...)` calls a method of it in a thread.
 
     Args:
-        variables: What its programs have beside what is sent: the devices of an emulated host, say.
+        variables: Variables for its programs, such as the devices of the emulated host.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -79,11 +79,11 @@ class ThreadActor:
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT_CALLS, thread_name_prefix="agent")
 
     def __getattr__(self, method: str) -> _ActorMethod:
-        """Return what calls a method."""
+        """Return the method's `remote` form."""
         return _ActorMethod(self._threads, getattr(self._agent, method))
 
     def close(self) -> None:
-        """Kill what it still runs, and remove what it keeps."""
+        """Kill its program, and remove its files."""
         with suppress(ProcessLookupError):
             self._agent.stop(signal.SIGKILL)
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -99,7 +99,7 @@ class _ActorMethod:
         return self._threads.submit(self._run, arguments)
 
     def _run(self, arguments: tuple[Any, ...]) -> Any:
-        # As Ray does: what another call returns comes first.
+        # As in Ray, an argument may be the result of another call.
         return self._call(
             *(each.result() if isinstance(each, Future) else each for each in arguments)
         )
@@ -114,12 +114,11 @@ class EmulatedCluster:
     """Ray on this machine, one node for each host of each group.
 
     Args:
-        groups: Their hosts; the first host of the first group is the head.
-        devices: Names of this machine's devices; the hosts of the first group share them, each
-            with its own.
+        groups: Instance groups; the first host of the first one is the head.
+        devices: Names of this machine's devices, divided among the hosts of the first group.
 
     Attributes:
-        address: What others connect to.
+        address: The head's HOST:PORT.
         nodes: The nodes' processes by host name, such as `cpu-1`.
 
     Raises:
@@ -127,32 +126,32 @@ class EmulatedCluster:
     """
 
     def __init__(self, groups: Sequence[GroupSpec], *, devices: Sequence[str]) -> None:
-        shapes = _node_specs(groups, len(devices))
-        self._devices = list(devices)  # that no host has yet
+        specs = _node_specs(groups, len(devices))
+        self._devices = list(devices)  # not given to a host yet
         self._folder = make_node_folder()
         self._variables = write_token_file(self._folder / "token", new_token())
-        self._before = env.values_of(self._variables)
-        env.change(self._variables)  # this process connects too
+        self._previous_environment = env.values_of(self._variables)
+        env.change(self._variables)  # as this process connects, too
         self.address = f"{_ADDRESS}:{_free_port()}"
         self.nodes: dict[str, RayNode] = {}
         deadline_s = time.monotonic() + _START_S
         try:
-            self._start(shapes[0], self._head_flags())
-            self.nodes[shapes[0].name].wait_until_up(deadline_s)
-            for shape in shapes[1:]:
-                self.add(shape)
+            self._start(specs[0], self._head_flags())
+            self.nodes[specs[0].name].wait_until_up(deadline_s)
+            for spec in specs[1:]:
+                self.add(spec)
             for node in self.nodes.values():
                 node.wait_until_up(deadline_s)
         except BaseException:
             self.close()
             raise
 
-    def add(self, shape: RayNodeSpec) -> RayNode:
-        """Start one more host, and return it; it may not be up yet."""
-        return self._start(shape, [f"--address={self.address}"])
+    def add(self, spec: RayNodeSpec) -> RayNode:
+        """Start one more host, and return it before it is up."""
+        return self._start(spec, [f"--address={self.address}"])
 
     def close(self) -> None:
-        """End all hosts; the head last, as the others tell it that they leave."""
+        """End all hosts; the head last, as the others deregister with it."""
         head, *others = self.nodes.values() if self.nodes else (None,)
         for node in others:
             node.request_end()
@@ -162,23 +161,23 @@ class EmulatedCluster:
             head.request_end()
             head.end()
         shutil.rmtree(self._folder, ignore_errors=True)
-        env.change(self._before)
+        env.change(self._previous_environment)
 
-    def _start(self, shape: RayNodeSpec, place: Sequence[str]) -> RayNode:
+    def _start(self, spec: RayNodeSpec, role_flags: Sequence[str]) -> RayNode:
         folder = self._folder / str(len(self.nodes))
         variables = self._variables
-        if shape.gpus and len(self._devices) >= shape.gpus:
-            own, self._devices = self._devices[: shape.gpus], self._devices[shape.gpus :]
+        if spec.gpus and len(self._devices) >= spec.gpus:
+            own, self._devices = self._devices[: spec.gpus], self._devices[spec.gpus :]
             variables = {**variables, **env.device_variables(own)}
-        # Ports at will: by default every node hands out the same ones to its workers.
+        # Any free ports: by default all nodes give the same ones to their workers.
         ports = [f"--{each}=0" for each in _PORTS]
-        node = RayNode(shape, [*place, *ports], folder, variables)
-        self.nodes[shape.name] = node
+        node = RayNode(spec, [*role_flags, *ports], folder, variables)
+        self.nodes[spec.name] = node
         return node
 
     def _head_flags(self) -> list[str]:
         flags = head_flags(int(self.address.rpartition(":")[2]))
-        if find_spec("grpc") is not None:  # then Ray serves its client, always at the same port
+        if find_spec("grpc") is not None:  # then Ray's client server starts, at a fixed port
             flags.append(f"--ray-client-server-port={_free_port()}")
         return flags
 
@@ -193,7 +192,7 @@ def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
             name=name,
             address=_ADDRESS,
             cpus=group.cpus or cores,
-            gpus=_devices_of(group, devices, is_first=group is groups[0]),
+            gpus=_device_count(group, devices, is_first=group is groups[0]),
             store_bytes=store_bytes,
         )
         for group in groups
@@ -201,7 +200,7 @@ def _node_specs(groups: Sequence[GroupSpec], devices: int) -> list[RayNodeSpec]:
     ]
 
 
-def _devices_of(group: GroupSpec, devices: int, *, is_first: bool) -> int:
+def _device_count(group: GroupSpec, devices: int, *, is_first: bool) -> int:
     if group.gpus is not None:
         return group.gpus
     return devices // group.hosts if is_first else 0

@@ -1,4 +1,4 @@
-"""A host's connection to the head of its job: it joins by it, and learns of the job's end."""
+"""The connection of a host to the head of its job: it joins, and learns the job's exit code."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _STATUS_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinWait:
-    """How long a host waits for the head, and what happens meanwhile.
+    """How a host waits for the head.
 
     Attributes:
-        longest_s: In seconds.
-        pause: Waits for so many seconds, or raises where this host is asked to stop.
-        tell: Told every ten seconds who is missing.
+        longest_s: Longest wait, in seconds.
+        pause: Sleeps for some seconds; raises where this host is asked to stop.
+        tell: Takes a status line every ten seconds.
     """
 
     longest_s: float
@@ -34,10 +34,10 @@ class JoinWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinReply:
-    """What the head tells a host that may take part.
+    """The head's reply to a host that it admits.
 
     Attributes:
-        ray_address: The Ray node to join.
+        ray_address: HOST:PORT of the Ray node to join.
         token: Ray's token.
     """
 
@@ -46,28 +46,28 @@ class JoinReply:
 
 
 class JoinClient:
-    """The connection, from the moment that the head answers.
+    """The connection to the head; the constructor waits until the head accepts it.
 
     Args:
         head: The head's name.
-        port: Where it listens.
-        patience: How long to wait for it.
+        port: The port of its join server.
+        join_wait: How long to wait for it.
 
     Attributes:
-        exit_code: The job's; None while the head has not said that it has ended.
+        exit_code: The job's; None until the head has sent it.
 
     Raises:
-        LaunchError: It does not answer in that time.
+        LaunchError: The head does not accept it in time.
     """
 
     exit_code: int | None = None
 
-    def __init__(self, head: str, port: int, patience: JoinWait) -> None:
+    def __init__(self, head: str, port: int, join_wait: JoinWait) -> None:
         self._head = head
-        self._where = f"{head}:{port}"
-        self._patience = patience
-        self._deadline_s = time.monotonic() + patience.longest_s
-        self._tell_s = time.monotonic() + _STATUS_INTERVAL_S
+        self._address = f"{head}:{port}"
+        self._join_wait = join_wait
+        self._deadline_s = time.monotonic() + join_wait.longest_s
+        self._next_status_s = time.monotonic() + _STATUS_INTERVAL_S
         self._json_connection: JsonLineConnection | None = None
         while self._json_connection is None:
             try:
@@ -78,12 +78,12 @@ class JoinClient:
                 self._json_connection = JsonLineConnection(connection)
 
     def request_join(self, name: str | None, group: str, token: str | None) -> JoinReply:
-        """Say who this host is, and return what the head answers.
+        """Ask the head to admit this host, and return its reply.
 
         Args:
-            name: This host's; None: its address.
+            name: This host's name; None: its address.
             group: Its instance group.
-            token: Ray's, where this host was given it.
+            token: Ray's, if this host was given it; then it is proved, not sent.
 
         Raises:
             LaunchError: The head refuses it, is lost, or does not answer in time.
@@ -94,13 +94,13 @@ class JoinClient:
         if token is not None:
             self._send(proof=token_proof(token, str(answer.get("challenge", "")), name))
             answer = self._answer()
-        ray_address, handed = answer.get("address"), token or answer.get("token")
-        if not isinstance(ray_address, str) or not isinstance(handed, str):
+        ray_address, ray_token = answer.get("address"), token or answer.get("token")
+        if not isinstance(ray_address, str) or not isinstance(ray_token, str):
             raise LaunchError(
-                f"What answers at {self._where} is no head of a job: choose another --port, on "
+                f"What answers at {self._address} is no head of a job: choose another --port, on "
                 "every host."
             )
-        return JoinReply(ray_address=ray_address, token=handed)
+        return JoinReply(ray_address=ray_address, token=ray_token)
 
     @property
     def own_address(self) -> str:
@@ -112,25 +112,25 @@ class JoinClient:
         self._send(up=True)
 
     def look(self) -> None:
-        """Take in what the head has said.
+        """Read a message from the head, if one has come.
 
         Raises:
-            LaunchError: The head is lost, or wants this host no more.
+            LaunchError: The head is lost, or has refused this host.
         """
         try:
-            words = self._open.receive(0.0)
+            message = self._open.receive(0.0)
         except TimeoutError:
             return
         except OSError as error:
             if self.exit_code is None:
                 raise self._lost(error) from error
             return
-        self._raise_if_refused(words)
-        if "ended" in words:
-            self.exit_code = int(words["ended"])
+        self._raise_if_refused(message)
+        if "ended" in message:
+            self.exit_code = int(message["ended"])
 
     def close(self) -> None:
-        """Leave; the head waits for that before it takes the cluster down."""
+        """Close the connection; the head waits for that before it takes the cluster down."""
         self._open.close()
 
     @property
@@ -138,41 +138,41 @@ class JoinClient:
         assert self._json_connection is not None
         return self._json_connection
 
-    def _send(self, **words: object) -> None:
-        # Where the head has gone, hearing says so, and what it said last.
+    def _send(self, **message: object) -> None:
+        # If the head is gone, `receive` raises, after the head's last message.
         with suppress(OSError):
-            self._open.send(**words)
+            self._open.send(**message)
 
     def _answer(self) -> dict[str, Any]:
         while True:
             try:
-                words = self._open.receive(0.0)
+                message = self._open.receive(0.0)
             except TimeoutError:
                 self._wait("it does not answer yet")
                 continue
             except OSError as error:
                 raise self._lost(error) from error
-            self._raise_if_refused(words)
-            if "ended" in words:
+            self._raise_if_refused(message)
+            if "ended" in message:
                 raise LaunchError(f"The job on {self._head} has ended before this host came.")
-            return words
+            return message
 
-    def _raise_if_refused(self, words: dict[str, Any]) -> None:
-        if "refused" in words:
-            raise LaunchError(f"The head {self._head} refuses this host: {words['refused']}")
+    def _raise_if_refused(self, message: dict[str, Any]) -> None:
+        if "refused" in message:
+            raise LaunchError(f"The head {self._head} refuses this host: {message['refused']}")
 
     def _wait(self, reason: str) -> None:
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             raise LaunchError(
-                f"The head does not answer at {self._where} after "
-                f"{self._patience.longest_s:.0f} s: {reason}. Run `headrace cluster join` there "
+                f"The head does not answer at {self._address} after "
+                f"{self._join_wait.longest_s:.0f} s: {reason}. Run `headrace cluster join` there "
                 "too, with the same --port, and let hosts reach one another on all ports."
             )
-        if now_s > self._tell_s:
-            self._patience.tell(f"headrace: waiting for the head {self._where}: {reason}\n")
-            self._tell_s += _STATUS_INTERVAL_S
-        self._patience.pause(_POLL_S)
+        if now_s > self._next_status_s:
+            self._join_wait.tell(f"headrace: waiting for the head {self._address}: {reason}\n")
+            self._next_status_s += _STATUS_INTERVAL_S
+        self._join_wait.pause(_POLL_S)
 
     def _lost(self, error: OSError) -> LaunchError:
         return LaunchError(

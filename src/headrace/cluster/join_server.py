@@ -1,9 +1,8 @@
 """The head's server for hosts that join its job, over connections of JSON lines.
 
-A host connects, says who it is, and stays connected for as long as it is part of the job. A token
-that this head made goes to addresses of the hosts of a list that was known before, and only until
-all of them are there. A token that was given to every host is not sent: a host proves that it has
-it.
+A host connects, sends its name and group, and stays connected as long as it is part of the job. If
+this head made Ray's token, it sends it, only to addresses of hosts that were named beforehand and
+only until all have joined. If every host was given the token, a host proves that it has it.
 """
 
 from __future__ import annotations
@@ -30,63 +29,59 @@ _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4}
 
 
 class JsonLineConnection:
-    """One connection; one thread hears, any may say.
+    """A connection of JSON lines; one thread receives, any thread may send.
 
     Args:
-        connection: Open; it is closed with the conversation.
+        connection: An open socket, which `close` closes.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE.items():
-            if hasattr(socket, name):  # not every system has them
+            if hasattr(socket, name):  # some systems lack them
                 self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self._heard = b""
-        self._saying = threading.Lock()
+        self._buffer = b""
+        self._send_lock = threading.Lock()
 
     @property
     def own_address(self) -> str:
         """This end's address."""
         return str(self._socket.getsockname()[0])
 
-    def send(self, **words: object) -> None:
-        """Send a line.
-
-        Raises:
-            OSError: The other one is not there any more.
-        """
-        line = json.dumps(words).encode() + b"\n"
-        with self._saying:
+    def send(self, **message: object) -> None:
+        """Send a message; raises OSError where the other end is gone."""
+        line = json.dumps(message).encode() + b"\n"
+        with self._send_lock:
             self._socket.settimeout(_SEND_S)
             self._socket.sendall(line)
 
     def receive(self, longest_s: float) -> dict[str, Any]:
-        """Wait for a line, and return it.
+        """Wait for a message, and return it.
 
         Args:
             longest_s: Longest wait, in seconds.
 
         Raises:
             TimeoutError: None came in that time.
-            ConnectionError: The other one has gone, or says what is no line of ours.
+            ConnectionError: The other end has closed, or sent something else than our messages.
         """
         deadline_s = time.monotonic() + longest_s
-        while b"\n" not in self._heard:
-            if len(self._heard) > _MAX_LINE_BYTES:
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > _MAX_LINE_BYTES:
                 raise ConnectionError("what is said there has no end")
-            self._heard += self._more(max(0.0, deadline_s - time.monotonic()))
-        line, _, self._heard = self._heard.partition(b"\n")
+            self._buffer += self._more(max(0.0, deadline_s - time.monotonic()))
+        line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            words = json.loads(line)
+            message = json.loads(line)
         except ValueError:
-            words = None
-        if not isinstance(words, dict):
+            message = None
+        if not isinstance(message, dict):
             raise ConnectionError("something else than headrace speaks there")
-        return words
+        return message
 
     def close(self) -> None:
-        """End it; who hears is told so."""
+        """Close the connection; a pending `receive` fails."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -94,49 +89,49 @@ class JsonLineConnection:
     def _more(self, longest_s: float) -> bytes:
         self._socket.settimeout(longest_s)
         try:
-            heard = self._socket.recv(4096)
+            piece = self._socket.recv(4096)
         except BlockingIOError:
             raise TimeoutError from None
-        if not heard:
+        if not piece:
             raise ConnectionError("it has ended the connection")
-        return heard
+        return piece
 
 
 _HELLO_S = 10.0
 _RECEIVE_S = 3600.0
 _POLL_S = 0.05
-_BACKLOG = 128  # connections that nobody has answered yet
+_BACKLOG = 128  # connections not accepted yet
 
 
 def token_proof(token: str, challenge: str, name: str) -> str:
-    """Return what shows that a host has the token, without showing the token."""
-    said = f"{challenge} {name}".encode("utf-8", "replace")
-    return hmac.new(token.encode(), said, "sha256").hexdigest()
+    """Return a host's proof that it has the token, which does not reveal it: HMAC-SHA-256."""
+    signed = f"{challenge} {name}".encode("utf-8", "replace")
+    return hmac.new(token.encode(), signed, "sha256").hexdigest()
 
 
 @dataclass(slots=True, eq=False)
 class _JoinedHost:
     group: str
-    conversation: JsonLineConnection
+    connection: JsonLineConnection
     is_up: bool = False
 
 
 class _RefusedError(Exception):
-    """A host may not take part; the text says why, to it and on the head."""
+    """A host is not admitted; the text tells it, and the head's user, why."""
 
 
 class JoinServer:
-    """The hosts that have come, and the service on which they say so.
+    """The service at which hosts join, and the hosts that have joined.
 
     Args:
-        address: The head's own, by which others reach it.
-        port: Where it listens.
+        address: The head's address, by which others reach it.
+        port: Where to listen.
         head: The head's name.
         group: The head's group.
-        hosts: All hosts by name; empty: nobody told which there are.
+        hosts: Names of all hosts; empty if they are not known beforehand.
         token: Ray's.
-        hands_out: The head made the token: the others do not have it.
-        tell: Told who comes, goes, and is refused.
+        hands_out: The head made the token, so the others do not have it.
+        tell: Takes status lines about hosts that leave or are refused.
 
     Attributes:
         token: Ray's.
@@ -156,126 +151,126 @@ class JoinServer:
         self._hands_out = hands_out
         self._tell = tell
         self._joined_hosts: dict[str, _JoinedHost] = {}
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
         self._ray_address = ""
-        self._ended: int | None = None
-        self._listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._exit_code: int | None = None
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._listening.bind((address, port))
+            self._listener.bind((address, port))
         except OSError as error:
-            self._listening.close()
+            self._listener.close()
             raise LaunchError(
                 f"{head} cannot listen on {address}:{port}, where other hosts find it: "
                 f"{error.strerror}. Choose another --port, one less than a free one, on every host."
             ) from error
-        self._listening.listen(_BACKLOG)  # who comes early waits for an answer
+        self._listener.listen(_BACKLOG)  # hosts that connect before `start` wait for an answer
 
     def start(self, ray_address: str) -> None:
-        """Answer those that come.
+        """Start to admit hosts.
 
         Args:
-            ray_address: The Ray node that they are to join; it is up.
+            ray_address: HOST:PORT of the head's Ray node, which is up.
         """
         self._ray_address = ray_address
         threading.Thread(target=self._listen, name="roll-call", daemon=True).start()
 
     def groups(self) -> dict[str, int]:
-        """Return how many hosts of each group are there, the head's group first."""
+        """Return how many hosts of each group are up, the head's group first."""
         counts = {self._group: 1}
-        with self._changing:
-            for guest in self._joined_hosts.values():
-                counts[guest.group] = counts.get(guest.group, 0) + guest.is_up
+        with self._lock:
+            for joined in self._joined_hosts.values():
+                counts[joined.group] = counts.get(joined.group, 0) + joined.is_up
         return {group: count for group, count in counts.items() if count}
 
     def missing(self, groups: Mapping[str, int]) -> str:
-        """Return who is not there yet, by name where the hosts are known; "": nobody.
+        """Return a description of the hosts that are not up yet; "" if all are.
 
         Args:
-            groups: How many hosts the job wants, where nobody told which there are.
+            groups: How many hosts each group needs, used if the hosts' names are not known.
         """
         if not self._hosts:
-            there = self.groups()
+            up = self.groups()
             return ", ".join(
-                f"group {group} has {there.get(group, 0)} of {hosts}"
+                f"group {group} has {up.get(group, 0)} of {hosts}"
                 for group, hosts in groups.items()
-                if there.get(group, 0) < hosts
+                if up.get(group, 0) < hosts
             )
-        with self._changing:
-            guests = dict(self._joined_hosts)
+        with self._lock:
+            joined = dict(self._joined_hosts)
         return ", ".join(
-            f"{host} (Ray is starting there)" if host in guests else host
+            f"{host} (Ray is starting there)" if host in joined else host
             for host in self._hosts
-            if host != self._head and not (host in guests and guests[host].is_up)
+            if host != self._head and not (host in joined and joined[host].is_up)
         )
 
     def withhold_token(self) -> None:
-        """Hand out the token no more."""
-        with self._changing:
+        """Stop sending the token to hosts."""
+        with self._lock:
             self._hands_out = False
 
     def end(self, exit_code: int, longest_s: float) -> None:
-        """Tell the hosts how the job ended, and wait until they have left.
+        """Send the hosts the job's exit code, and wait until they have left.
 
         Args:
             exit_code: The job's.
             longest_s: Longest wait, in seconds.
         """
         with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes who accepts
-        self._listening.close()
-        with self._changing:
-            self._ended = exit_code
-            guests = list(self._joined_hosts.values())
-        for guest in guests:
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
+        self._listener.close()
+        with self._lock:
+            self._exit_code = exit_code
+            joined_hosts = list(self._joined_hosts.values())
+        for joined in joined_hosts:
             with suppress(OSError):
-                guest.conversation.send(ended=exit_code)
+                joined.connection.send(ended=exit_code)
         deadline_s = time.monotonic() + longest_s
         while self._joined_hosts and time.monotonic() < deadline_s:
             time.sleep(_POLL_S)
-        for guest in guests:
-            guest.conversation.close()
+        for joined in joined_hosts:
+            joined.connection.close()
 
     def _listen(self) -> None:
         while True:
             try:
-                connection, peer = self._listening.accept()
+                connection, peer = self._listener.accept()
             except OSError:
-                if self._ended is not None or self._listening.fileno() < 0:
+                if self._exit_code is not None or self._listener.fileno() < 0:
                     return
-                time.sleep(_POLL_S)  # too many open files, say
+                time.sleep(_POLL_S)  # such as too many open files
                 continue
             arguments = [JsonLineConnection(connection), str(peer[0])]
-            threading.Thread(target=self._attend, args=arguments, daemon=True).start()
+            threading.Thread(target=self._serve_host, args=arguments, daemon=True).start()
 
-    def _attend(self, conversation: JsonLineConnection, peer: str) -> None:
-        name, guest = "", None
+    def _serve_host(self, connection: JsonLineConnection, peer: str) -> None:
+        name, joined = "", None
         try:
-            hello = conversation.receive(_HELLO_S)
+            hello = connection.receive(_HELLO_S)
             name, group = str(hello.get("host", "")), str(hello.get("group", ""))
             check_group_name(group, f"{peer} says it is in the group {group!r}")
-            token = self._admit(conversation, peer, name, has_token=bool(hello.get("has_token")))
-            guest = _JoinedHost(group, conversation)
-            self._enter(name, guest, token)
+            token = self._admit(connection, peer, name, has_token=bool(hello.get("has_token")))
+            joined = _JoinedHost(group, connection)
+            self._register(name, joined, token)
             while True:
                 with suppress(TimeoutError):
-                    words = conversation.receive(_RECEIVE_S)
-                    guest.is_up = guest.is_up or bool(words.get("up"))
+                    message = connection.receive(_RECEIVE_S)
+                    joined.is_up = joined.is_up or bool(message.get("up"))
         except (_RefusedError, UsageError) as refusal:
             self._tell(f"headrace: {refusal}\n")
             with suppress(OSError):
-                conversation.send(refused=str(refusal))
+                connection.send(refused=str(refusal))
         except OSError:
-            pass  # it has gone, or never said who it is
+            pass  # it has left, or never sent its name
         finally:
-            conversation.close()
-            if guest is not None:
-                self._leave(name, guest)
+            connection.close()
+            if joined is not None:
+                self._unregister(name, joined)
 
     def _admit(
-        self, conversation: JsonLineConnection, peer: str, name: str, *, has_token: bool
+        self, connection: JsonLineConnection, peer: str, name: str, *, has_token: bool
     ) -> str | None:
-        """Return the token for a host that is to have it; None: it has proved that it has it."""
+        """Return the token to send to a host; None where it has proved that it has it."""
         if self._hosts and (name not in self._hosts or name == self._head):
             raise _RefusedError(f"{peer} says it is {name!r}, which is no other host of the job.")
         if not has_token:
@@ -292,34 +287,34 @@ class JoinServer:
                 )
             return self.token
         challenge = secrets.token_hex(16)
-        conversation.send(challenge=challenge)
-        proof = str(conversation.receive(_HELLO_S).get("proof", ""))
-        right = token_proof(self.token, challenge, name)
-        if not hmac.compare_digest(proof.encode("utf-8", "replace"), right.encode()):
+        connection.send(challenge=challenge)
+        proof = str(connection.receive(_HELLO_S).get("proof", ""))
+        expected = token_proof(self.token, challenge, name)
+        if not hmac.compare_digest(proof.encode("utf-8", "replace"), expected.encode()):
             raise _RefusedError(
                 f"{name!r} at {peer} has another token than {self._head}. Give every host the same "
                 "one, or none."
             )
         return None
 
-    def _enter(self, name: str, guest: _JoinedHost, token: str | None) -> None:
-        with self._changing:
+    def _register(self, name: str, joined: _JoinedHost, token: str | None) -> None:
+        with self._lock:
             before = self._joined_hosts.get(name)
-            self._joined_hosts[name] = guest
-            ended = self._ended
-        if before is not None:  # it has come anew, and nobody has noticed yet that it had gone
+            self._joined_hosts[name] = joined
+            exit_code = self._exit_code
+        if before is not None:  # it reconnects before its old connection was seen to end
             with suppress(OSError):
-                before.conversation.send(refused=f"{name} has come once more since: run one there.")
-            before.conversation.close()
-        if ended is not None:
-            guest.conversation.send(ended=ended)
-        handed = {} if token is None else {"token": token}
-        guest.conversation.send(address=self._ray_address, **handed)
+                before.connection.send(refused=f"{name} has come once more since: run one there.")
+            before.connection.close()
+        if exit_code is not None:
+            joined.connection.send(ended=exit_code)
+        token_fields = {} if token is None else {"token": token}
+        joined.connection.send(address=self._ray_address, **token_fields)
 
-    def _leave(self, name: str, guest: _JoinedHost) -> None:
-        with self._changing:
-            if self._joined_hosts.get(name) is not guest:
+    def _unregister(self, name: str, joined: _JoinedHost) -> None:
+        with self._lock:
+            if self._joined_hosts.get(name) is not joined:
                 return
             del self._joined_hosts[name]
-        if self._ended is None:
-            self._tell(f"headrace: {name} ({guest.group}) has left\n")
+        if self._exit_code is None:
+            self._tell(f"headrace: {name} ({joined.group}) has left\n")

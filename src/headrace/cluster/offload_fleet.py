@@ -1,8 +1,8 @@
 """The fleet of offload servers on the hosts of an instance group, run through Ray.
 
-Hosts come and go while a job runs; each that is there has a server, and ranks find it in a file.
-Nothing here waits: a host that hangs holds up nobody. What the group lacks (hosts that are not
-there, or that other jobs keep busy) is printed.
+Hosts come and go while a job runs. Each has a server, whose address ranks read from a hosts file.
+Nothing here blocks, so that a host that hangs delays no other. What the group lacks (hosts that are
+missing, or busy with other jobs) is printed.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _PERSISTENCE_S = 15.0  # hosts come and go as a job starts
 
 
 class PersistentNotices:
-    """Tells each line once it has been true for a while, and again if it was not meanwhile.
+    """Status lines that are printed once they have held for 15 s, and again after they did not.
 
     Args:
-        tell: Takes the lines.
+        tell: Prints a line.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._since_s: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
     def are(self, lines: Sequence[str], now_s: float) -> None:
-        """Take the lines that are true now; to be called often."""
+        """Take the lines that hold now; to be called often."""
         self._since_s = {line: self._since_s.get(line, now_s) for line in lines}
-        self._told &= self._since_s.keys()
+        self._printed &= self._since_s.keys()
         for line, since_s in self._since_s.items():
-            if now_s - since_s >= _PERSISTENCE_S and line not in self._told:
-                self._told.add(line)
+            if now_s - since_s >= _PERSISTENCE_S and line not in self._printed:
+                self._printed.add(line)
                 self._tell(line)
 
 
@@ -52,14 +52,14 @@ def group_shortages(
     name: str, declared: GroupSpec | None, training: str, hosts: Sequence[RayHost],
     busy: Collection[RayHost],
 ) -> list[str]:  # fmt: skip
-    """Return what there is to tell of an auxiliary group, a line each.
+    """Return status lines about what an auxiliary group lacks.
 
     Args:
-        name: The group's.
-        declared: What the command line says of it, where it does.
-        training: The group that trains.
-        hosts: Those of the cluster.
-        busy: Those of the group whose cores others have.
+        name: The group's name.
+        declared: The group as declared on the command line; None if it is not.
+        training: Name of the group that trains.
+        hosts: The cluster's hosts.
+        busy: Hosts of the group whose cores other jobs hold.
     """
     there = sum(host.group == name for host in hosts)
     lines = []
@@ -76,16 +76,16 @@ def group_shortages(
             "without the others, and they are used once they come\n"
         )
     if busy:
-        told = ", ".join(sorted(host.name for host in busy))
+        names = ", ".join(sorted(host.name for host in busy))
         lines.append(
-            f"headrace: group {name}: busy with other jobs: {told}; training goes on without, and "
+            f"headrace: group {name}: busy with other jobs: {names}; training goes on without, and "
             "a host makes batches once all of its cores are free\n"
         )
     return lines
 
 
 def _suggest_group(name: str, training: str, hosts: Sequence[RayHost]) -> str:
-    """Return whether another group may be meant, in words."""
+    """Return the hint at a group of a similar name; "" without one."""
     groups = {host.group.casefold(): host.group for host in hosts if host.group is not None}
     groups.pop(training.casefold(), None)
     near = get_close_matches(name.casefold(), groups, n=1)
@@ -95,15 +95,15 @@ def _suggest_group(name: str, training: str, hosts: Sequence[RayHost]) -> str:
 def _count_groups(hosts: Sequence[RayHost]) -> str:
     counted = Counter(host.group for host in hosts)
     alone = counted.pop(None, 0)
-    told = [f"{count} of group {group}" for group, count in sorted(counted.items())]
-    return ", ".join([*told, *([f"{alone} of no group"] if alone else [])])
+    parts = [f"{count} of group {group}" for group, count in sorted(counted.items())]
+    return ", ".join([*parts, *([f"{alone} of no group"] if alone else [])])
 
 
 _POLL_S = 1.0
-_RESTART_S = 5.0  # before a station that ended is started anew, and twice as long each time
+_RESTART_S = 5.0  # before a server is restarted, doubled after each loss in a row
 _MAX_RESTART_S = 120.0
-_PLACEMENT_S = 5.0  # by Ray, where the cores are free
-_STARTUP_S = 60.0  # a station that takes longer is not waited for
+_PLACEMENT_S = 5.0  # Ray takes less to place an agent whose cores are free
+_STARTUP_S = 60.0  # ranks do not expect a server that takes longer
 _MAX_CONCURRENT_CALLS = 4
 _RELEASE_S = 5.0
 _KEY = "key"
@@ -121,35 +121,34 @@ class _FleetServer:
     host: RayHost
     actor: Any
     placed_s: float
-    looking: Any  # reference of the agent's first look; None once it has looked
-    visit: Any = None  # of a task there that takes no cores, where the agent takes its time
+    looking: Any  # reference of the agent's `look`; None once it has returned
+    visit: Any = None  # of a task without cores there, if the agent is not placed in time
     news: Any = None
     port: int | None = None
     address: str = ""
     ended_s: float | None = None
-    is_unfit: bool = False  # what the job needs could not be installed
+    is_unfit: bool = False  # the job's requirements could not be installed
 
 
 class OffloadFleet:
-    """The stations of one job.
+    """The offload servers of one job.
 
     Args:
-        ray: Connected.
+        ray: The connected `ray` module.
         group: The instance group's name.
-        mark: Left by this process.
-        declared: What the command line says of the group, where it does.
-        training: The group that trains.
-        program_of: Returns what runs a command on a host, by the host, its facts, the command
-            and its files.
-        hear: Takes what is announced on a host, by its name, before its station is; returns
-            whether the host can be one.
-        show: Takes what stations say.
-        tell: Takes lines for the user.
-        used: Whether hosts have stations at once; else from `use` on.
+        mark: The driver's host marker.
+        program_of: Returns the program for a command on a host: (host, facts, command, files).
+        hear: Takes a host's name and what its requirements installer announces; returns whether
+            the host can be used.
+        show: Takes the servers' output.
+        tell: Prints a status line.
+        declared: The group as declared on the command line; None if it is not.
+        training: Name of the group that trains.
+        used: Whether servers are started at once; else from `use` on.
 
     Attributes:
-        cores: The cores of the hosts that are there, all together.
-        version: Another number whenever other hosts are there.
+        cores: The cores of the group's hosts, all together.
+        version: Changes whenever the content of the hosts file does.
     """
 
     def __init__(
@@ -175,64 +174,64 @@ class OffloadFleet:
         self._hear = hear
         self._show = show
         self._tell = tell
-        self._lacks = PersistentNotices(tell)
+        self._shortages = PersistentNotices(tell)
         self._is_used = used
         self._key = secrets.token_bytes(32)
-        self._stations: dict[str, _FleetServer] = {}  # by Ray's number of the host
-        self._again_s: dict[str, float] = {}  # when a host that was lost is tried, likewise
-        self._up_s: dict[str, float] = {}  # when its station came up, likewise
-        self._losses: dict[str, int] = {}  # of a host in a row, likewise
-        self._unfit: set[str] = set()  # hosts that are asked no more, likewise
-        self._look_s = 0.0
-        self.cores = self._coming = 0
+        self._servers: dict[str, _FleetServer] = {}  # by Ray's node id
+        self._retry_s: dict[str, float] = {}  # node id -> when a lost host is tried again
+        self._up_since_s: dict[str, float] = {}  # node id -> since when its server is up
+        self._losses: dict[str, int] = {}  # node id -> losses in a row
+        self._excluded: set[str] = set()  # node ids
+        self._next_poll_s = 0.0
+        self.cores = self._expected = 0
         self.version = 0
         self.tend()
-        # Whether hosts help at all may not be settled yet, but the sharing of a dataset has to be.
+        # Fixed now, though whether hosts are used at all may be decided later.
         self._partitions = partitions_of_job(declared, self._cores_per_host()) if used else 0
 
     def file_for(self, folder: str) -> bytes:
-        """Return the hosts file of ranks whose job folder is `folder`."""
+        """Return the hosts file for ranks whose job folder is `folder`."""
         hosts = tuple(
-            AuxiliaryHost(name=each.host.name, address=each.address, port=each.port)
-            for each in self._stations.values()
-            if each.port is not None
+            AuxiliaryHost(name=server.host.name, address=server.address, port=server.port)
+            for server in self._servers.values()
+            if server.port is not None
         )
         return HostsFile(
             key=self._key.hex(), folder=folder, cores=self.cores, strands=self._partitions,
-            coming=self._coming, hosts=hosts,
+            coming=self._expected, hosts=hosts,
         ).to_bytes()  # fmt: skip
 
     def _count_expected(self, now_s: float) -> None:
-        """Count the stations that ranks may expect at any moment."""
-        coming = sum(
-            station.port is None
-            and station.host.node_id not in self._losses
-            and now_s - station.placed_s < _STARTUP_S
-            for station in self._stations.values()
+        """Count the servers that are starting up, which ranks may wait for."""
+        expected = sum(
+            server.port is None
+            and server.host.node_id not in self._losses
+            and now_s - server.placed_s < _STARTUP_S
+            for server in self._servers.values()
         )
-        if coming != self._coming:
-            self._coming = coming
+        if expected != self._expected:
+            self._expected = expected
             self.version += 1
 
     def _cores_per_host(self) -> list[int]:
-        return [max(station.host.cpus, 1) for station in self._stations.values()]
+        return [max(server.host.cpus, 1) for server in self._servers.values()]
 
     def tend(self) -> None:
-        """Look after hosts and stations, a moment at most; to be called often."""
+        """Update hosts and servers without blocking; to be called often."""
         now_s = time.monotonic()
-        if now_s >= self._look_s:
-            self._look_s = now_s + _POLL_S
+        if now_s >= self._next_poll_s:
+            self._next_poll_s = now_s + _POLL_S
             self._update_fleet(now_s)
-        for station in list(self._stations.values()):
+        for server in list(self._servers.values()):
             try:
-                self._attend(station, now_s)
+                self._poll_server(server, now_s)
             except self._ray.exceptions.ActorUnavailableError as error:
-                if station.looking is not None:  # nothing runs there yet
-                    self._lose(station, now_s, str(error))
+                if server.looking is not None:  # nothing runs there yet
+                    self._lose(server, now_s, str(error))
                 else:
-                    station.news = station.actor.news.remote()
+                    server.news = server.actor.news.remote()
             except (self._ray.exceptions.RayError, ConnectionError) as error:
-                self._lose(station, now_s, str(error))
+                self._lose(server, now_s, str(error))
         self._count_expected(now_s)
 
     def use(self) -> None:
@@ -240,9 +239,9 @@ class OffloadFleet:
         self._is_used = True
 
     def close(self) -> None:
-        """End all stations."""
-        actors = [station.actor for station in self._stations.values()]
-        self._stations.clear()
+        """End all servers."""
+        actors = [server.actor for server in self._servers.values()]
+        self._servers.clear()
         with suppress(Exception):  # hosts, or the whole cluster, may be gone
             leaving = [actor.leave.remote() for actor in actors]
             if leaving:
@@ -251,36 +250,40 @@ class OffloadFleet:
                 self._ray.kill(actor)
 
     def _update_fleet(self, now_s: float) -> None:
-        everywhere = living_hosts(self._ray)
-        busy = [one.host for one in self._stations.values() if self._is_busy_elsewhere(one, now_s)]
-        told = group_shortages(self._group, self._declared, self._training, everywhere, busy)
-        self._lacks.are(told, now_s)
-        hosts = {host.node_id: host for host in everywhere if host.group == self._group}
+        all_hosts = living_hosts(self._ray)
+        busy = [
+            server.host
+            for server in self._servers.values()
+            if self._is_busy_elsewhere(server, now_s)
+        ]
+        lines = group_shortages(self._group, self._declared, self._training, all_hosts, busy)
+        self._shortages.are(lines, now_s)
+        hosts = {host.node_id: host for host in all_hosts if host.group == self._group}
         self.cores = sum(max(host.cpus, 1) for host in hosts.values())
         if not self._is_used:
             return
-        for node_id in self._stations.keys() - hosts.keys():
-            self._lose(self._stations[node_id], now_s, "the host is gone")
+        for node_id in self._servers.keys() - hosts.keys():
+            self._lose(self._servers[node_id], now_s, "the host is gone")
         for node_id, host in hosts.items():
-            is_due = now_s >= self._again_s.get(node_id, 0.0) and node_id not in self._unfit
-            if is_due and node_id not in self._stations:
-                self._stations[node_id] = self._placed(host)
+            is_due = now_s >= self._retry_s.get(node_id, 0.0) and node_id not in self._excluded
+            if is_due and node_id not in self._servers:
+                self._servers[node_id] = self._place_server(host)
 
-    def _is_busy_elsewhere(self, station: _FleetServer, now_s: float) -> bool:
-        """Tell whether the host would start an agent, but has not its cores to give out."""
-        if station.looking is None or now_s - station.placed_s < _PLACEMENT_S:
+    def _is_busy_elsewhere(self, server: _FleetServer, now_s: float) -> bool:
+        """Return whether Ray can start tasks on the host, but its cores are taken."""
+        if server.looking is None or now_s - server.placed_s < _PLACEMENT_S:
             return False
-        if station.visit is None:  # it may only be slow: the job's folder travels first, say
-            where = _node_affinity(station.host)
-            task = self._ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=where)
-            station.visit = task.remote()
-        return self._is_ready(station.visit)
+        if server.visit is None:  # it may be slow only, as the job's folder is copied first
+            strategy = _node_affinity(server.host)
+            task = self._ray.remote(_probe_host).options(num_cpus=0, scheduling_strategy=strategy)
+            server.visit = task.remote()
+        return self._is_ready(server.visit)
 
-    def _placed(self, host: RayHost) -> _FleetServer:
+    def _place_server(self, host: RayHost) -> _FleetServer:
         actor = (
             self._ray.remote(HostAgent)
             .options(
-                num_cpus=max(host.cpus, 1),  # all of them: whoever else wants some waits
+                num_cpus=max(host.cpus, 1),  # all of them, so that other jobs wait
                 scheduling_strategy=_node_affinity(host),
                 max_concurrency=_MAX_CONCURRENT_CALLS,
             )
@@ -289,94 +292,95 @@ class OffloadFleet:
         looking = actor.look.remote(self._mark, host.address)
         return _FleetServer(host=host, actor=actor, placed_s=time.monotonic(), looking=looking)
 
-    def _attend(self, station: _FleetServer, now_s: float) -> None:
-        if station.looking is not None:
-            if self._is_ready(station.looking):
-                self._start(station, self._ray.get(station.looking))
-        elif station.ended_s is not None:
-            self._lose(station, now_s, "")  # its agent starts one program, once
-        elif self._is_ready(station.news):
-            self._take_in(station, self._ray.get(station.news), now_s)
+    def _poll_server(self, server: _FleetServer, now_s: float) -> None:
+        if server.looking is not None:
+            if self._is_ready(server.looking):
+                self._start(server, self._ray.get(server.looking))
+        elif server.ended_s is not None:
+            self._lose(server, now_s, "")  # an agent starts one server; a restart takes a new agent
+        elif self._is_ready(server.news):
+            self._take_report(server, self._ray.get(server.news), now_s)
 
     def _is_ready(self, reference: Any) -> bool:
         ready, _ = self._ray.wait([reference], timeout=0)
         return bool(ready)
 
-    def _start(self, station: _FleetServer, facts: HostFacts) -> None:
-        cores = str(max(station.host.cpus, 1))
+    def _start(self, server: _FleetServer, facts: HostFacts) -> None:
+        cores = str(max(server.host.cpus, 1))
         command = (*SERVER_COMMAND, "--address", facts.address, "--cores", cores)
-        station.looking, station.address = None, facts.address
-        program = self._program_of(station.host, facts, command, {_KEY: self._key})
-        # An error of `start` comes with the news, which wait for it.
-        station.news = station.actor.news.remote(station.actor.start.remote(program))
+        server.looking, server.address = None, facts.address
+        program = self._program_of(server.host, facts, command, {_KEY: self._key})
+        # `news` waits for `start`, and raises its error.
+        server.news = server.actor.news.remote(server.actor.start.remote(program))
 
-    def _take_in(self, station: _FleetServer, news: AgentReport, now_s: float) -> None:
-        prefix = f"[{station.host.group}/{station.host.name}] ".encode()
-        for source, text in news.output:
+    def _take_report(self, server: _FleetServer, report: AgentReport, now_s: float) -> None:
+        prefix = f"[{server.host.group}/{server.host.name}] ".encode()
+        for source, text in report.output:
             self._show(source, prefix + text)
-        for announced in news.announced:
+        for announced in report.announced:
             if "port" in announced:
-                self._is_up(station, int(announced["port"]), now_s)
-            elif not self._hear(station.host.name, announced):
-                station.is_unfit = True
-        if news.returncode is None:
-            station.news = station.actor.news.remote()
+                self._note_server_up(server, int(announced["port"]), now_s)
+            elif not self._hear(server.host.name, announced):
+                server.is_unfit = True
+        if report.returncode is None:
+            server.news = server.actor.news.remote()
             return
-        if station.is_unfit:
-            self._exclude_server(station)
+        if server.is_unfit:
+            self._exclude_server(server)
             return
         self._tell(
-            f"headrace: {station.host.name}: what makes batches there ended with "
-            f"{news.returncode}; it is started anew\n"
+            f"headrace: {server.host.name}: what makes batches there ended with "
+            f"{report.returncode}; it is started anew\n"
         )
-        station.ended_s = now_s
-        self._clear_port(station)
+        server.ended_s = now_s
+        self._clear_port(server)
 
-    def _is_up(self, station: _FleetServer, port: int, now_s: float) -> None:
-        station.port = port
+    def _note_server_up(self, server: _FleetServer, port: int, now_s: float) -> None:
+        server.port = port
         self.version += 1
-        cores = max(station.host.cpus, 1)
-        self._tell(f"headrace: {station.host.name} makes batches, on {cores} cores\n")
-        self._up_s[station.host.node_id] = now_s
+        cores = max(server.host.cpus, 1)
+        self._tell(f"headrace: {server.host.name} makes batches, on {cores} cores\n")
+        self._up_since_s[server.host.node_id] = now_s
 
-    def _exclude_server(self, station: _FleetServer) -> None:
-        self._tell(f"headrace: auxiliary host {station.host.name} is left out of this job\n")
-        self._unfit.add(station.host.node_id)
-        del self._stations[station.host.node_id]
-        self._release(station)
+    def _exclude_server(self, server: _FleetServer) -> None:
+        self._tell(f"headrace: auxiliary host {server.host.name} is left out of this job\n")
+        self._excluded.add(server.host.node_id)
+        del self._servers[server.host.node_id]
+        self._release(server)
 
-    def _lose(self, station: _FleetServer, now_s: float, why: str) -> None:
-        node_id = station.host.node_id
-        if why:
+    def _lose(self, server: _FleetServer, now_s: float, reason: str) -> None:
+        node_id = server.host.node_id
+        if reason:
             self._tell(
-                f"headrace: auxiliary host {station.host.name} is lost: {_first_reason_line(why)}\n"
+                f"headrace: auxiliary host {server.host.name} is lost: "
+                f"{_first_reason_line(reason)}\n"
             )
-        self._stations.pop(node_id, None)
-        up_s = self._up_s.pop(node_id, None)
+        self._servers.pop(node_id, None)
+        up_s = self._up_since_s.pop(node_id, None)
         was_well = up_s is not None and now_s - up_s > _MAX_RESTART_S
         losses = 1 if was_well else self._losses.get(node_id, 0) + 1
         self._losses[node_id] = losses
-        self._again_s[node_id] = now_s + min(_MAX_RESTART_S, _RESTART_S * 2 ** (losses - 1))
-        self._clear_port(station)
-        self._release(station)
+        self._retry_s[node_id] = now_s + min(_MAX_RESTART_S, _RESTART_S * 2 ** (losses - 1))
+        self._clear_port(server)
+        self._release(server)
 
-    def _release(self, station: _FleetServer) -> None:
-        with suppress(Exception):  # it is gone with its host
-            station.actor.leave.remote()
-            self._ray.kill(station.actor)
+    def _release(self, server: _FleetServer) -> None:
+        with suppress(Exception):  # it went with its host
+            server.actor.leave.remote()
+            self._ray.kill(server.actor)
 
-    def _clear_port(self, station: _FleetServer) -> None:
-        if station.port is not None:
-            station.port = None
+    def _clear_port(self, server: _FleetServer) -> None:
+        if server.port is not None:
+            server.port = None
             self.version += 1
 
 
 def partitions_of_job(declared: GroupSpec | None, there: Sequence[int]) -> int:
-    """Return among how many workers on auxiliary hosts iterable datasets are shared: their cores.
+    """Return how many partitions of iterable datasets go to auxiliary hosts: one a core.
 
     Args:
-        declared: What the command line says of the group, which another start says as well.
-        there: The cores of each host that is there as the job begins.
+        declared: The group as declared on the command line, the same after a restart; or None.
+        there: Cores of each host that is there as the job begins.
     """
     if declared is None:
         return sum(there)
@@ -384,16 +388,16 @@ def partitions_of_job(declared: GroupSpec | None, there: Sequence[int]) -> int:
 
 
 def _node_affinity(host: RayHost) -> Any:
-    """Return Ray's word for that host alone."""
+    """Return Ray's scheduling strategy for that host alone."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(host.node_id, soft=False)
 
 
 def _probe_host() -> None:
-    """Be on a host: whoever comes back has found that it starts what takes no cores."""
+    """Do nothing: that the task runs shows that the host starts tasks that need no cores."""
 
 
-def _first_reason_line(text: str) -> str:
-    lines = text.strip().splitlines()
+def _first_reason_line(reason: str) -> str:
+    lines = reason.strip().splitlines()
     return lines[0] if lines else "nobody knows why"

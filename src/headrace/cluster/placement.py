@@ -1,4 +1,4 @@
-"""Placement of agents on the hosts of a job, for as long as the job needs them."""
+"""Placement of agents on the hosts of a job, by Ray placement groups or node affinity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.cluster.same_host import HostMarker
 from headrace.core.errors import LaunchError
 from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
-_MAX_CONCURRENT_CALLS = 4  # to one agent: while it waits for news, it can be told to stop
+_MAX_CONCURRENT_CALLS = 4  # to one agent: `stop` while `news` waits
 _PLACE_S = 60.0
 _LOOK_S = 60.0
 _RELEASE_S = 5.0
@@ -25,17 +25,16 @@ _HOST_LOST = "A host went away as agents were being placed."
 
 
 class NotPlacedError(LaunchError):
-    """Not all hosts can be had at the moment."""
+    """Not all hosts are free at the moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedAgent:
-    """An agent, and where it is.
+    """An agent and its host.
 
     Attributes:
         actor: Ray's handle of the HostAgent.
-        host: Its host.
-        facts: What it found there.
+        facts: What it found on its host.
     """
 
     actor: Any
@@ -44,20 +43,20 @@ class PlacedAgent:
 
 
 class AgentPlacement:
-    """The agents of some groups, one a host.
+    """The agents of some groups, one a host, in a placement group.
 
     Args:
-        ray: Connected.
-        groups: The groups; their hosts are there.
-        hosts: Those of the cluster.
-        mark: Left by this process.
-        is_over: Asked meanwhile whether to wait no more.
+        ray: The connected `ray` module.
+        groups: The groups; the cluster has all their hosts.
+        hosts: The cluster's hosts.
+        mark: The driver's host marker.
+        is_over: Returns whether to stop waiting.
 
     Attributes:
-        agents: In the order of the hosts' addresses, the driver's own machine first.
+        agents: By host name, those on the driver's own machine first.
 
     Raises:
-        NotPlacedError: The hosts are taken by other jobs, or one has gone.
+        NotPlacedError: Other jobs hold the hosts, or one is gone.
         LaunchError: An agent does not start.
     """
 
@@ -84,13 +83,13 @@ class AgentPlacement:
         try:
             self._wait(groups, bundles, is_over)
             self._actors = [self._agent(number, bundle) for number, bundle in enumerate(bundles)]
-            self.agents = self._placed(mark)
+            self.agents = self._inspect(mark)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the agents, and all that they have started."""
+        """End the agents and the processes that they started."""
         from ray.util.placement_group import remove_placement_group
 
         _release_agents(self._ray, self._actors)
@@ -98,16 +97,16 @@ class AgentPlacement:
             remove_placement_group(self._group)
 
     def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        """Return what each agent is to have of its host."""
+        """Return the resources of each agent: a core, and the devices of its host."""
         devices = _devices_per_host(group, hosts)
         return [{"CPU": 1, **({"GPU": devices} if devices else {})}] * group.hosts
 
     def _labels(
         self,
         group: GroupSpec,
-        hosts: Sequence[RayHost],  # noqa: ARG002 - for those of DriverPlacement
+        hosts: Sequence[RayHost],  # noqa: ARG002 - DriverAgentPlacement uses it
     ) -> dict[str, str]:
-        """Return what hosts of agents are labelled by."""
+        """Return the labels of the hosts for a group's agents."""
         return {GROUP_LABEL: group.name}
 
     def _wait(
@@ -122,11 +121,11 @@ class AgentPlacement:
                 continue
             there = " and ".join(f"group {one.name} has {one.hosts} hosts" for one in groups)
             raise NotPlacedError(
-                f"{there[0].upper()}{there[1:]}, but {self._lacks(bundles)}. Wait for its end, or "
+                f"{there[0].upper()}{there[1:]}, but {self._lack(bundles)}. Wait for its end, or "
                 "take other hosts."
             )
 
-    def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
         devices = f" and {bundles[0]['GPU']} devices" if "GPU" in bundles[0] else ""
         return f"not all of them have a core{devices} free: another job is on them"
 
@@ -147,7 +146,7 @@ class AgentPlacement:
             .remote()
         )
 
-    def _placed(self, mark: HostMarker) -> list[PlacedAgent]:
+    def _inspect(self, mark: HostMarker) -> list[PlacedAgent]:
         nodes = {host.node_id: host for host in living_hosts(self._ray)}
         table = self._ray.util.placement_group_table(self._group)["bundles_to_node_id"]
         try:
@@ -158,44 +157,44 @@ class AgentPlacement:
 
 
 class DriverAgentPlacement(AgentPlacement):
-    """One agent for a script that uses Ray itself: it takes nothing that Ray gives out.
+    """One agent for a script that uses Ray itself: it takes none of the cores and devices.
 
-    It is on this process's own host where that is one of the group, else on the group's first.
+    It is on this process's host if that belongs to the group, else on the group's first.
     """
 
     def _bundles(self, group: GroupSpec, hosts: Sequence[RayHost]) -> list[dict[str, float]]:
-        # A resource that each of Ray's nodes has.
-        return [{f"node:{self._chosen(group, hosts).address}": _SMALLEST_AMOUNT}]
+        # Each Ray node has a resource of this name.
+        return [{f"node:{self._chosen_host(group, hosts).address}": _SMALLEST_AMOUNT}]
 
     def _labels(self, group: GroupSpec, hosts: Sequence[RayHost]) -> dict[str, str]:
         # Emulated hosts share an address.
-        return {GROUP_LABEL: group.name, _NODE_ID: self._chosen(group, hosts).node_id}
+        return {GROUP_LABEL: group.name, _NODE_ID: self._chosen_host(group, hosts).node_id}
 
-    def _chosen(self, group: GroupSpec, hosts: Sequence[RayHost]) -> RayHost:
+    def _chosen_host(self, group: GroupSpec, hosts: Sequence[RayHost]) -> RayHost:
         here = self._ray.get_runtime_context().get_node_id()
         of_group = [host for host in hosts if host.group == group.name]
         if not of_group:
             raise NotPlacedError(f"Group {group.name} has lost its hosts.")
         return min(of_group, key=lambda host: (host.node_id != here, host.name))
 
-    def _lacks(self, bundles: Sequence[dict[str, float]]) -> str:
+    def _lack(self, bundles: Sequence[dict[str, float]]) -> str:
         return f"Ray places nothing on the one that is to run the script ({', '.join(bundles[0])})"
 
 
 class AgentsOnAllHosts:
-    """An agent on every host of some groups for a while, which takes nothing that Ray gives out.
+    """An agent on every host of some groups, which takes none of the cores and devices.
 
     Args:
-        ray: Connected.
-        groups: Their names.
-        hosts: Those of the cluster.
-        mark: Left by this process.
+        ray: The connected `ray` module.
+        groups: The groups' names.
+        hosts: The cluster's hosts.
+        mark: The driver's host marker.
 
     Attributes:
-        agents: The driver's own machine first.
+        agents: By host name, those on the driver's own machine first.
 
     Raises:
-        NotPlacedError: A host has gone.
+        NotPlacedError: A host is gone.
         LaunchError: An agent does not start.
     """
 
@@ -212,7 +211,7 @@ class AgentsOnAllHosts:
             raise
 
     def close(self) -> None:
-        """End the agents, and all that they have started."""
+        """End the agents and the processes that they started."""
         _release_agents(self._ray, self._actors)
         for actor in self._actors:
             with suppress(Exception):
@@ -234,12 +233,12 @@ class AgentsOnAllHosts:
 def _inspected_agents(
     ray: ModuleType, actors: Sequence[Any], hosts: Sequence[RayHost], mark: HostMarker
 ) -> list[PlacedAgent]:
-    """Return what agents are placed as, once all have looked at their hosts."""
+    """Return the agents with their hosts' facts, sorted, once all have reported these."""
     try:
-        asked = [
+        calls = [
             actor.look.remote(mark, host.address) for actor, host in zip(actors, hosts, strict=True)
         ]
-        found = ray.get(asked, timeout=_LOOK_S)
+        found = ray.get(calls, timeout=_LOOK_S)
     except ray.exceptions.RayError as error:
         if {host.node_id for host in hosts} - {host.node_id for host in living_hosts(ray)}:
             raise NotPlacedError(_HOST_LOST) from error

@@ -1,4 +1,4 @@
-"""This process as a driver of a Ray cluster, the cluster's hosts, and the import of Ray itself."""
+"""The connection of this process to a Ray cluster as a driver, and the cluster's hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.platforms.instance_groups import GROUP_LABEL, GroupSpec
 
 
 def import_ray() -> ModuleType:
-    """Return Ray; raises UsageError, with the remedy, where it is not installed."""
+    """Return the `ray` module; raises UsageError, with the remedy, where it is not installed."""
     try:
         import ray
     except ImportError as error:
@@ -31,7 +31,7 @@ _CONNECT_S = 10.0
 _POLL_S = 0.5
 _STATUS_INTERVAL_S = 10.0
 _EXCLUDED_PATHS = (".git", ".venv", "__pycache__", "runs")
-"""What does not travel with a folder, beside what its .gitignore names."""
+"""What is not copied with the job's folder, besides what its .gitignore names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +39,12 @@ class RayHost:
     """A living host of the cluster.
 
     Attributes:
-        node_id: Ray's number of it.
-        name: As it was named, or its address.
-        address: As other hosts reach it.
-        group: Its instance group; None where it has no label.
-        cpus: Cores that Ray gives out.
-        gpus: Devices that Ray gives out.
+        node_id: Ray's node id.
+        name: Its node name, or its address.
+        address: By which other hosts reach it.
+        group: Its instance group; None without a label.
+        cpus: Cores that Ray schedules.
+        gpus: Devices that Ray schedules.
     """
 
     node_id: str
@@ -57,21 +57,23 @@ class RayHost:
 
 @contextmanager
 def ray_connection(address: str, *, folder: str | None = None) -> Iterator[ModuleType]:
-    """Connect this process to a cluster meanwhile; gives Ray.
+    """Connect this process to a cluster for the block; yields the `ray` module.
 
     Args:
-        address: HOST:PORT, `auto` for the cluster that this host is of, or ray://HOST:PORT.
-        folder: Travels with what this process starts on other hosts, which stands in a copy of it.
+        address: HOST:PORT, `auto` for the cluster that this host belongs to, or ray://HOST:PORT.
+        folder: The job's folder; actors on other hosts work in a copy of it.
 
     Raises:
         UsageError: Ray is not installed.
-        LaunchError: There is no cluster, or it does not let this process in.
+        LaunchError: There is no cluster, or it rejects this process.
     """
     ray = import_ray()
     _check_reachable(address)
-    travels = {"working_dir": folder, "excludes": list(_EXCLUDED_PATHS)} if folder else {}
+    job_folder = {"working_dir": folder, "excludes": list(_EXCLUDED_PATHS)} if folder else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", runtime_env=travels)
+        ray.init(
+            address=address, log_to_driver=False, logging_level="ERROR", runtime_env=job_folder
+        )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _no_cluster(address, error) from error
     try:
@@ -82,7 +84,7 @@ def ray_connection(address: str, *, folder: str | None = None) -> Iterator[Modul
 
 @contextmanager
 def _sigterm_preserved() -> Iterator[None]:
-    """Hold SIGTERM back while Ray replaces what it does, then have it do what it did."""
+    """Keep SIGTERM's handler as it is, though Ray installs one of its own in the block."""
     before = signal.getsignal(signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
@@ -93,10 +95,10 @@ def _sigterm_preserved() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise LaunchError where nobody answers: Ray itself would try for minutes."""
+    """Raise LaunchError where nothing accepts a connection: Ray itself would try for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
-        return  # Ray reads it: "auto", say
+        return  # for Ray to resolve, such as "auto"
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
     except (OSError, OverflowError) as error:
@@ -113,7 +115,7 @@ def _no_cluster(address: str, error: Exception) -> LaunchError:
 
 
 def living_hosts(ray: ModuleType) -> list[RayHost]:
-    """Return the hosts that the cluster has now."""
+    """Return the hosts that are alive in the cluster now."""
     return [
         RayHost(
             node_id=node["NodeID"],
@@ -140,18 +142,18 @@ def wait_for_hosts(
     """Wait until every group has its hosts, and return the cluster's hosts.
 
     Args:
-        ray: Connected.
-        groups: What the job wants.
+        ray: The connected `ray` module.
+        groups: The groups that the job needs.
         longest_s: Longest wait, in seconds.
-        tell: Told every ten seconds who is missing.
-        is_over: Asked meanwhile whether to wait no more; what there is then is returned.
-        without: Ray's numbers of hosts that are lost, though the cluster may not know it yet.
+        tell: Takes a status line about missing hosts every ten seconds.
+        is_over: Returns whether to stop waiting; the hosts of that moment are returned.
+        without: Node ids of hosts that are lost, though the cluster may not know it yet.
 
     Raises:
-        LaunchError: A group has too few; it names them, and what there is.
+        LaunchError: A group has too few hosts.
     """
     deadline_s = time.monotonic() + longest_s
-    tell_s = time.monotonic() + _STATUS_INTERVAL_S
+    next_status_s = time.monotonic() + _STATUS_INTERVAL_S
     while True:
         hosts = [host for host in living_hosts(ray) if host.node_id not in without]
         missing = _describe_missing(groups, hosts)
@@ -164,9 +166,9 @@ def wait_for_hosts(
                 f"group by `ray start --labels {GROUP_LABEL}=GROUP`; "
                 f"what is there: {_describe_hosts(hosts)}."
             )
-        if now_s > tell_s:
+        if now_s > next_status_s:
             tell(f"headrace: waiting for hosts: {missing}\n")
-            tell_s += _STATUS_INTERVAL_S
+            next_status_s += _STATUS_INTERVAL_S
         time.sleep(_POLL_S)
 
 

@@ -1,9 +1,9 @@
 """One Ray node on this machine: process, authentication token, size of the object store.
 
-The process is `ray start --block`, which ends with whoever started it. Token authentication is
-always on; the token is in a file that only its owner may read, and processes get the file's path,
-so that neither an environment nor a command line shows the token. Of the object store the most is
-set: what Ray's objects do not take is not taken.
+The process is `ray start --block`, which ends with the process that started it. Token
+authentication is always on; the token is in a file that only its owner may read, and processes get
+the file's path, so that neither an environment nor a command line shows the token. The size set for
+the object store is an upper limit: memory is taken only by the objects in it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ AUTH_FILE_HELP = (
 
 
 def new_token() -> str:
-    """Return a token that nobody had before."""
+    """Return a new random token."""
     return secrets.token_hex(32)
 
 
 def configured_token(token_file: str | None) -> str | None:
-    """Return the token that somebody gave this host; None: nobody did.
+    """Return the token that this host was configured with; None if with none.
 
     Args:
-        token_file: The file that a flag names; it comes before what Ray's variables say.
+        token_file: The file named by --token-file, which takes precedence over Ray's variables.
 
     Raises:
         UsageError: The file cannot be read, or has no token in it.
     """
     if token_file is None and (token := env.RAY_AUTH_TOKEN.get()):
         return token.strip()
-    named = "--token-file" if token_file is not None else env.RAY_AUTH_TOKEN_PATH.name
+    source = "--token-file" if token_file is not None else env.RAY_AUTH_TOKEN_PATH.name
     path = token_file if token_file is not None else env.RAY_AUTH_TOKEN_PATH.get()
     if path is None:
         return None
@@ -58,10 +58,10 @@ def configured_token(token_file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not plain text"
         raise UsageError(
-            f"{named} {path}: the token cannot be read: {reason}. {AUTH_FILE_HELP}"
+            f"{source} {path}: the token cannot be read: {reason}. {AUTH_FILE_HELP}"
         ) from None  # the cause may quote what is in the file
     if not token:
-        raise UsageError(f"{named} {path}: the file is empty. {AUTH_FILE_HELP}")
+        raise UsageError(f"{source} {path}: the file is empty. {AUTH_FILE_HELP}")
     return token
 
 
@@ -74,19 +74,19 @@ def write_token_file(path: Path, token: str) -> dict[str, str | None]:
 
 
 def token_variables(path: Path) -> dict[str, str | None]:
-    """Return the variables that have Ray ask for, and give, the token in a file."""
+    """Return the variables with which Ray's processes use the token in a file."""
     return {
         env.RAY_AUTH_MODE.name: "token",
         env.RAY_AUTH_TOKEN_PATH.name: str(path),
-        env.RAY_AUTH_TOKEN.name: None,  # it would come first
+        env.RAY_AUTH_TOKEN.name: None,  # it would take precedence
     }
 
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Ray's object stores lie
 _MIN_STORE_BYTES = 80 << 20  # Ray refuses less than 75 MiB
-_AGENT_SHARE = 0.1  # of what is free: what agents say to a job's driver
-# Where Ray Data keeps its blocks, as Ray would choose: a share of what is free, as far as the
-# shared memory holds it; a store that it cannot hold lies in Ray's folder on disk, up to 10 GB.
+_AGENT_SHARE = 0.1  # of what is free, for the messages between agents and driver
+# Ray's own choice, for Ray Data's blocks: a share of the free memory, limited by the shared memory;
+# a store that exceeds that is in Ray's folder on disk, with 10 GB at most.
 _DATA_SHARE = 0.3
 _SHARED_MEMORY_SHARE = 0.95
 _DISK_STORE_BYTES = 10 * 10**9
@@ -95,11 +95,11 @@ _MAX_EMULATED_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """What is free on a host.
+    """The free memory of a host.
 
     Attributes:
-        total_bytes: Of all its memory.
-        shared_bytes: Of that, what the shared memory may take.
+        total_bytes: All of it.
+        shared_bytes: The part that shared memory may take.
     """
 
     total_bytes: int
@@ -107,23 +107,23 @@ class FreeMemory:
 
     @classmethod
     def here(cls) -> FreeMemory:
-        """Return what is free on this host."""
+        """Return the free memory of this host."""
         try:
             shared = shutil.disk_usage(_SHARED_MEMORY).free
-        except OSError:  # a system without it: Ray then stores on disk
+        except OSError:  # without it Ray's store is on disk
             shared = sys.maxsize
         return cls(usable_memory(), shared)
 
 
 def emulated_store_bytes(memory: FreeMemory, hosts: int) -> int:
-    """Return the most that each store may take of hosts that are emulated on one machine.
+    """Return the size limit of each object store, in bytes, of hosts emulated on one machine.
 
     Args:
         memory: The machine's.
-        hosts: How many there are.
+        hosts: Number of emulated hosts.
 
     Raises:
-        LaunchError: There is too little for so many.
+        LaunchError: The memory is too little for so many.
     """
     free = min(memory.total_bytes, memory.shared_bytes)
     share = int(free * _AGENT_SHARE) // hosts
@@ -137,11 +137,11 @@ def emulated_store_bytes(memory: FreeMemory, hosts: int) -> int:
 
 
 def object_store_bytes(memory: FreeMemory, *, holds_data: bool) -> int:
-    """Return the most that the store of a host may take.
+    """Return the size limit of a host's object store, in bytes.
 
     Args:
         memory: The host's.
-        holds_data: The job's script uses Ray itself; otherwise agents alone do.
+        holds_data: The job's script uses Ray itself; else agents alone do.
     """
     if holds_data:
         most = max(int(memory.shared_bytes * _SHARED_MEMORY_SHARE), _DISK_STORE_BYTES)
@@ -154,8 +154,7 @@ def object_store_bytes(memory: FreeMemory, *, holds_data: bool) -> int:
 _STARTED_TEXT = "Ray runtime started."  # what `ray start` prints once the node is up
 _POLL_S = 0.05
 _END_S = 10.0
-# A node would start a Python process for each of its cores before anybody asks for one, and offer
-# its figures to whoever connects.
+# Without them a node starts a Python process per core in advance, and sends usage statistics.
 _QUIET_VARIABLES = {
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
@@ -167,15 +166,15 @@ _QUIET_VARIABLES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNodeSpec:
-    """What a Ray node says of itself.
+    """Name, resources and label of a Ray node; None leaves a choice to Ray.
 
     Attributes:
         group: Its instance group.
-        name: What it is called in messages, such as `gpu-0`.
-        address: Its own address; None: what Ray finds.
-        cpus: Cores; None: what Ray finds.
-        gpus: Devices; None: what Ray finds.
-        store_bytes: Memory of its object store; None: Ray's own choice.
+        name: Its name in messages, such as `gpu-0`.
+        address: Its own address.
+        cpus: Number of cores.
+        gpus: Number of devices.
+        store_bytes: Size limit of its object store.
     """
 
     group: str
@@ -186,28 +185,24 @@ class RayNodeSpec:
     store_bytes: int | None = None
 
     def flags(self) -> list[str]:
-        """Return the flags of `ray start` that say so."""
-        told = {
+        """Return the corresponding flags of `ray start`."""
+        values = {
             "--node-ip-address": self.address,
             "--num-cpus": self.cpus,
             "--num-gpus": self.gpus,
             "--object-store-memory": self.store_bytes,
         }
-        flags = [f"{flag}={value}" for flag, value in told.items() if value is not None]
+        flags = [f"{flag}={value}" for flag, value in values.items() if value is not None]
         return [*flags, f"--labels={GROUP_LABEL}={self.group}", f"--node-name={self.name}"]
 
 
 def head_flags(port: int) -> list[str]:
-    """Return the flags of `ray start` for the node that others join.
-
-    Args:
-        port: Where they join it.
-    """
+    """Return the flags of `ray start` for the head node, which others join at `port`."""
     return ["--head", f"--port={port}", "--include-dashboard=false"]
 
 
 def make_node_folder() -> Path:
-    """Make a folder for Ray nodes; its name is short, as paths of sockets may not be long."""
+    """Make a folder for Ray nodes, with a short name: paths of Unix sockets are limited."""
     short = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108 - made by mkdtemp
     return Path(tempfile.mkdtemp(prefix="headrace-ray-", dir=short))
 
@@ -216,44 +211,44 @@ class RayNode:
     """A Ray node that this process starts, and ends.
 
     Args:
-        shape: What it is.
-        place: Its flags of `ray start`: whether it is the head, or where the head is.
-        folder: Where it may write; short, as sockets lie below it.
-        variables: Set for it, for Ray's token first of all.
+        spec: Its name, resources and label.
+        role_flags: Flags of `ray start` that make it the head, or name the head.
+        folder: Where it may write; a short path, as sockets are below it.
+        variables: Set for its processes, such as those for Ray's token.
     """
 
     def __init__(
         self,
-        shape: RayNodeSpec,
-        place: Sequence[str],
+        spec: RayNodeSpec,
+        role_flags: Sequence[str],
         folder: Path,
         variables: Mapping[str, str | None],
     ) -> None:
-        self.name = shape.name
+        self.name = spec.name
         folder.mkdir(exist_ok=True)
-        self._said = folder / "ray-start.log"
+        self._log_file = folder / "ray-start.log"
         command = [
             sys.executable, "-m", "ray.scripts.scripts", "start", "--block",
-            "--disable-usage-stats", f"--temp-dir={folder}", *place, *shape.flags(),
+            "--disable-usage-stats", f"--temp-dir={folder}", *role_flags, *spec.flags(),
         ]  # fmt: skip
-        with self._said.open("wb") as said:
+        with self._log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 session_command(sys.executable, command),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=log,
                 stderr=subprocess.STDOUT,
                 env=env.child_environment({**_QUIET_VARIABLES, **variables}),
-                start_new_session=True,  # ctrl-C comes to the job, which ends its hosts last
+                start_new_session=True,  # ctrl-C is for the job, which ends its hosts last
             )
 
     def wait_until_up(self, deadline_s: float) -> None:
-        """Wait until Ray runs there.
+        """Wait until the node is up.
 
         Args:
-            deadline_s: By this time of the monotonic clock.
+            deadline_s: A time of the monotonic clock.
 
         Raises:
-            LaunchError: It ended, or takes longer.
+            LaunchError: It ended, or is not up in time.
         """
         while not self.is_up():
             if time.monotonic() > deadline_s:
@@ -263,7 +258,7 @@ class RayNode:
             time.sleep(_POLL_S)
 
     def is_up(self) -> bool:
-        """Tell whether Ray runs there by now; raises LaunchError where it has ended."""
+        """Return whether the node is up; raises LaunchError where it has ended."""
         if self.has_ended():
             raise LaunchError(
                 f"Ray could not be started for {self.name}. It said:\n{self.last_lines()}"
@@ -271,29 +266,29 @@ class RayNode:
         return _STARTED_TEXT in self._text()
 
     def has_ended(self) -> bool:
-        """Tell whether the node is no more."""
+        """Return whether the node has ended."""
         return self._process.poll() is not None
 
     def last_lines(self) -> str:
-        """Return what Ray said last."""
+        """Return the last lines of Ray's output."""
         return "\n".join(self._text().rstrip().splitlines()[-20:])
 
     def request_end(self) -> None:
-        """Have the node end: what runs on it is asked to, then killed by Ray."""
+        """Ask the node to end; Ray terminates, then kills what runs on it."""
         with suppress(ProcessLookupError):
             self._process.terminate()
 
     def end(self) -> None:
-        """Wait for its end, and kill what is left of it."""
+        """Wait for the node's end, and kill it after ten seconds."""
         try:
             self._process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the kernel then ends what it had started
+            self._process.kill()  # the kernel then ends its processes
             self._process.wait()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send the node a signal, for a test of what happens then."""
+        """Send the node a signal, for tests."""
         self._process.send_signal(number)
 
     def _text(self) -> str:
-        return self._said.read_text(errors="replace")
+        return self._log_file.read_text(errors="replace")

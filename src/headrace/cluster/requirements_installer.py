@@ -1,14 +1,14 @@
 """The installer of a job's requirements.txt on a host: pip, its lock and its failures.
 
 `python -m headrace.cluster.requirements_installer --parent PID --announce FD --job KEY --file PATH
---named yes|no --logs FOLDER --name HOST --longest-s SECONDS [-- command...]` has pip install into
-the environment of this interpreter, and becomes the command, if there is one. It writes lines of
-JSON to FD:
-`{"installing": "pip's last line"}` while that takes time, then `{"installed": [...], "by_another":
-false}`, with `"conflicts": [...]` where other packages no longer have what they require, or
-`{"left_out": "why"}` where it goes on without, or `{"not_installed": "why"}` before it exits with
-1. Emulated hosts share an environment, and so do hosts whose home is a network disk: there one
-process installs at a time, and each job once.
+--named yes|no --logs FOLDER --name HOST --longest-s SECONDS [-- command...]` runs pip in the
+environment of this interpreter, then executes the command, if any. It writes lines of JSON to FD:
+`{"installing": "pip's last line"}` while pip runs, then `{"installed": [...], "by_another":
+false}`, with `"conflicts": [...]` where other packages lost what they require, or `{"left_out":
+"why"}` where it goes on without, or `{"not_installed": "why"}` before it exits with 1.
+
+Emulated hosts share an environment, as do hosts whose home is on a network disk. There one process
+installs at a time, and once for each job.
 """
 
 from __future__ import annotations
@@ -41,45 +41,41 @@ _POLL_S = 0.2
 
 
 class InstallLock:
-    """This process's turn; what it notes, the next one finds.
+    """The lock on an environment; its file records the last install.
 
     Args:
-        descriptor: Of the locked file; None: no folder of the environment may be written.
+        descriptor: The locked file's; None if no folder of the environment is writable.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     def installed_by(self, job: str) -> list[str] | None:
-        """Return what the last install here added, where it was this job's; else None.
-
-        Args:
-            job: Its key.
-        """
+        """Return what the last install here added, if the job with this key did it; else None."""
         if self._descriptor is None:
             return None
-        with suppress(ValueError, KeyError, TypeError):  # nobody has noted anything, or not all
-            noted = json.loads(os.pread(self._descriptor, 1 << 20, 0))
-            if (noted["job"], noted["image"]) == (job, _interpreter_identity()):
-                return [str(each) for each in noted["installed"]]
+        with suppress(ValueError, KeyError, TypeError):  # the file is empty, or cut off
+            record = json.loads(os.pread(self._descriptor, 1 << 20, 0))
+            if (record["job"], record["image"]) == (job, _interpreter_identity()):
+                return [str(each) for each in record["installed"]]
         return None
 
     def note(self, job: str, installed: list[str]) -> None:
-        """Note what was installed, for others of the same job."""
+        """Record what was installed, for other hosts of the same job."""
         if self._descriptor is None:
             return
-        with suppress(OSError):  # a full disk: the next one asks pip again
+        with suppress(OSError):  # a full disk: the next host runs pip again
             os.ftruncate(self._descriptor, 0)
-            noted = {"job": job, "image": _interpreter_identity(), "installed": installed}
-            os.pwrite(self._descriptor, json.dumps(noted).encode(), 0)
+            record = {"job": job, "image": _interpreter_identity(), "installed": installed}
+            os.pwrite(self._descriptor, json.dumps(record).encode(), 0)
 
 
 @contextmanager
 def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
-    """Keep others from installing into this interpreter's environment meanwhile.
+    """Lock this interpreter's environment against other installs for the block.
 
     Args:
-        pause: Waits so many seconds; what it raises ends the wait for the turn.
+        pause: Sleeps for some seconds; what it raises ends the wait for the lock.
     """
     descriptor = _open_lock_file()
     try:
@@ -92,9 +88,9 @@ def install_lock(pause: Callable[[float], None]) -> Iterator[InstallLock]:
 
 
 def _interpreter_identity() -> list[str | int]:
-    """Return what tells this interpreter from one of another image with the same home.
+    """Return what distinguishes this interpreter from one of another image with the same home.
 
-    Two hosts may see one environment by different devices: then pip is asked once more.
+    If two hosts see one environment under different device numbers, pip runs once more.
     """
     prefix, program = Path(sys.prefix).stat(), Path(sys.executable).stat()
     return [
@@ -104,7 +100,7 @@ def _interpreter_identity() -> list[str | int]:
 
 
 def _open_lock_file() -> int | None:
-    # Where pip may not write to the first, it installs into the second.
+    # pip installs into the second where it may not write to the first.
     for folder in (sysconfig.get_path("purelib"), site.getusersitepackages()):
         with suppress(OSError):
             Path(folder).mkdir(parents=True, exist_ok=True)
@@ -117,7 +113,7 @@ def _try_lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a disk without locks
+    except OSError:  # the file system has no locks
         return True
     return True
 
@@ -147,48 +143,40 @@ _ADVICE = {
     r"No space left on device": "Make room there.",
     r"ResolutionImpossible": "No versions fit one another. Loosen the ranges that pip names.",
 }
-"""What to do, by what pip says; the first that it says counts."""
+"""Remedies by patterns of pip's output; the first match counts."""
 
 
 def last_output_lines(output: str) -> str:
-    """Return the end of what pip said, indented.
-
-    Args:
-        output: All that it said.
-    """
+    """Return the last lines of pip's output, indented."""
     lines = [line.rstrip() for line in output.splitlines() if line.strip()]
     return "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
 
 
 def pip_advice(output: str) -> str:
-    """Return what to do; "" where nothing in pip's words tells.
-
-    Args:
-        output: All that it said.
-    """
-    kept = _CONSTRAINT_CONFLICT.search(output)
-    if kept is not None:
-        name, version = kept["name"], kept["version"]
+    """Return the remedy for a failure, by pip's output; "" if no pattern matches."""
+    conflict = _CONSTRAINT_CONFLICT.search(output)
+    if conflict is not None:
+        name, version = conflict["name"], conflict["version"]
         return (
             f"It asks for another {name} than {version}, which the host has and keeps: another "
             "build may not fit its devices, or the other hosts. Leave it out of the file, loosen "
             "its range, or install that version on all hosts beforehand."
         )
-    for words, what_to_do in _ADVICE.items():
-        if re.search(words, output):
-            return what_to_do
+    for pattern, remedy in _ADVICE.items():
+        if re.search(pattern, output):
+            return remedy
     return ""
 
 
 _PINNED_PACKAGES = ("torch", "ray", "headrace")
-"""What stays as it is: another build may not fit the devices, or the other hosts."""
+"""Never replaced: another build may not fit the devices, or the other hosts."""
 _CONFLICT = re.compile(r"^\S.* requires .+, but you have .+ which is incompatible", re.MULTILINE)
 _NO_PIP = (
     f"the environment of {sys.executable} has no pip, so what the file names has to be there "
     "already. `python -m ensurepip` or `uv pip install pip` with that Python brings it."
 )
 _STOPPING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-_FIRST_STATUS_S = 2.0  # what is satisfied already takes pip half a second
+_FIRST_STATUS_S = 2.0  # pip takes half a second if all is installed
 _STATUS_INTERVAL_S = 30.0
 _KILLED = 128 + signal.SIGKILL
 _OUTPUT_DRAIN_S = 5.0
@@ -196,11 +184,11 @@ _WAIT_S = 1.0
 
 
 class _NotInstalledError(Exception):
-    """The message says why, and what to do."""
+    """The requirements are not installed; the message says why, and what to do."""
 
 
 class _StoppedError(Exception):
-    """Somebody asked this process to stop."""
+    """This process got a signal to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -208,16 +196,16 @@ class _StoppedError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Install, and return the exit code, unless a command follows."""
+    """Install; then return the exit code, or execute the command, if one is given."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    die_with_parent(int(told["--parent"]))
+    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    die_with_parent(int(options["--parent"]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {*_STOPPING, signal.SIGCHLD})
     install = _Installation(
-        file=Path(told["--file"]), job=told["--job"],
-        log=Path(told["--logs"]) / f"requirements-{told['--name']}.log",
-        longest_s=float(told["--longest-s"]), announce=int(told["--announce"]),
-        is_named=told["--named"] == "yes",
+        file=Path(options["--file"]), job=options["--job"],
+        log=Path(options["--logs"]) / f"requirements-{options['--name']}.log",
+        longest_s=float(options["--longest-s"]), announce=int(options["--announce"]),
+        is_named=options["--named"] == "yes",
     )  # fmt: skip
     try:
         install.run()
@@ -232,19 +220,19 @@ def main(arguments: Sequence[str]) -> int:
 
 def _exec_command(command: Sequence[str]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.execv(command[0], list(command))  # noqa: S606  (becoming the command is the purpose)
+    os.execv(command[0], list(command))  # noqa: S606 - this process is to become the command
 
 
 class _Installation:
     """One install of one file.
 
     Args:
-        file: In the job's folder.
-        log: Takes all that pip says.
-        job: Its key: once is enough where hosts share an environment.
+        file: The requirements file, in the job's folder.
+        log: File for pip's output.
+        job: The job's key: hosts that share an environment install once.
         longest_s: Longest time for all of it, in seconds.
-        announce: A descriptor for lines of JSON.
-        is_named: The user named the file: without pip nothing goes on.
+        announce: Descriptor for lines of JSON.
+        is_named: The user named the file, so that a missing pip is an error.
     """
 
     def __init__(
@@ -255,7 +243,7 @@ class _Installation:
         self._job = job
         self._longest_s = longest_s
         self._deadline_s = time.monotonic() + longest_s
-        self._tell_s = time.monotonic() + _FIRST_STATUS_S
+        self._next_status_s = time.monotonic() + _FIRST_STATUS_S
         self._announce = announce
         self._is_named = is_named
         self._has_lock = False
@@ -268,29 +256,31 @@ class _Installation:
         if not self._is_named and find_spec("pip") is None:
             self.announce({"left_out": _NO_PIP})
             return
-        with install_lock(self._pause) as turn:
+        with install_lock(self._pause) as lock:
             self._has_lock = True
-            others = turn.installed_by(self._job)
-            installed = self._pip() if others is None else others
-            turn.note(self._job, installed)
-        broken = dependency_conflicts(self._said()) if others is None else []
-        more = {"conflicts": broken} if broken else {}
-        self.announce({"installed": installed, "by_another": others is not None, **more})
+            earlier = lock.installed_by(self._job)
+            installed = self._pip() if earlier is None else earlier
+            lock.note(self._job, installed)
+        conflicts = dependency_conflicts(self._pip_output()) if earlier is None else []
+        conflict_fields = {"conflicts": conflicts} if conflicts else {}
+        self.announce(
+            {"installed": installed, "by_another": earlier is not None, **conflict_fields}
+        )
 
-    def announce(self, told: dict[str, Any]) -> None:
-        with suppress(OSError):  # nobody listens any more
-            os.write(self._announce, json.dumps(told).encode() + b"\n")
+    def announce(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the agent is gone
+            os.write(self._announce, json.dumps(message).encode() + b"\n")
 
     def _pip(self) -> list[str]:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(prefix="headrace-pip-") as own,
+            tempfile.TemporaryDirectory(prefix="headrace-pip-") as scratch,
             self._log.open("wb", buffering=0) as log,
         ):
-            constraints, report = Path(own) / "constraints.txt", Path(own) / "report.json"
+            constraints, report = Path(scratch) / "constraints.txt", Path(scratch) / "report.json"
             constraints.write_text("".join(f"{line}\n" for line in pinned_requirements()))
             command = [
-                # -P: a module of the script's must not be taken for one of pip's.
+                # -P: pip must not import modules from the script's folder.
                 sys.executable, "-P", "-m", "pip", "install", "--requirement", str(self._file),
                 "--constraint", str(constraints), "--report", str(report), "--no-input",
                 "--disable-pip-version-check", "--no-color", "--progress-bar", "off",
@@ -298,12 +288,12 @@ class _Installation:
             ]  # fmt: skip
             process = subprocess.Popen(
                 session_command(sys.executable, command, by=signal.SIGINT),
-                # What it names lies beside it.
+                # Relative paths in the file start at its folder.
                 cwd=self._file.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # it outlives this process until all of pip has ended
+                start_new_session=True,  # it outlives this process until pip has ended
             )
             assert process.stdout is not None
             reader = Thread(target=_write_log, args=[process.stdout, log], daemon=True)
@@ -314,13 +304,13 @@ class _Installation:
             except BaseException:
                 _end_pip(process)
                 raise
-            reader.join(_OUTPUT_DRAIN_S)  # what pip left running may keep the pipe open
+            reader.join(_OUTPUT_DRAIN_S)  # a process that pip left running may hold the pipe open
             if process.returncode != 0:
                 raise self._failed(process.returncode)
             return _installed_packages(report)
 
     def _pause(self, seconds: float) -> None:
-        """Wait for a child to end, so many seconds at most."""
+        """Wait until a child ends, some seconds at most; raise on a signal or at the deadline."""
         caught = signal.sigtimedwait({*_STOPPING, signal.SIGCHLD}, seconds)
         if caught is not None and caught.si_signo in _STOPPING:
             raise _StoppedError(caught.si_signo)
@@ -328,69 +318,69 @@ class _Installation:
         if now_s > self._deadline_s:
             raise _NotInstalledError(
                 f"It has taken longer than {self._longest_s:.0f} s. pip's last lines:\n"
-                f"{last_output_lines(self._said())}\nInstall what takes so long on the hosts "
+                f"{last_output_lines(self._pip_output())}\nInstall what takes so long on the hosts "
                 "beforehand, "
                 "or name wheels of it."
                 if self._has_lock
                 else "Others have been installing into that environment for longer than "
                 f"{self._longest_s:.0f} s. Start the job again once they have ended."
             )
-        if now_s > self._tell_s:
-            self._tell_s = now_s + _STATUS_INTERVAL_S
-            said = self._said().strip().splitlines() if self._has_lock else []
-            self.announce({"installing": said[-1].strip() if said else ""})
+        if now_s > self._next_status_s:
+            self._next_status_s = now_s + _STATUS_INTERVAL_S
+            lines = self._pip_output().strip().splitlines() if self._has_lock else []
+            self.announce({"installing": lines[-1].strip() if lines else ""})
 
-    def _said(self) -> str:
+    def _pip_output(self) -> str:
         try:
             return self._log.read_text(errors="replace")
         except OSError:
             return ""
 
     def _failed(self, returncode: int) -> _NotInstalledError:
-        said = self._said()
+        output = self._pip_output()
         killed = "It was killed: often memory ran out." if returncode == _KILLED else ""
         return _NotInstalledError(
             f"pip of {sys.executable} ended with {returncode}. Its last lines:\n"
-            f"{last_output_lines(said)}\n{pip_advice(said) or killed}".rstrip()
+            f"{last_output_lines(output)}\n{pip_advice(output) or killed}".rstrip()
         )
 
 
 def pinned_requirements() -> list[str]:
-    """Return lines of a constraints file: what an install may not replace here."""
+    """Return lines of a constraints file that pin what an install may not replace."""
     lines = []
     for name in _PINNED_PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             lines.append(f"{name}=={metadata.version(name)}")
-            needs = [each for each in metadata.requires(name) or () if "extra ==" not in each]
-            lines += [re.sub(r"\[[^\]]*\]", "", each) for each in needs]  # no extras there
+            requirements = [
+                each for each in metadata.requires(name) or () if "extra ==" not in each
+            ]
+            lines += [
+                re.sub(r"\[[^\]]*\]", "", each) for each in requirements
+            ]  # constraints may not have extras
     return lines
 
 
-def dependency_conflicts(said: str) -> list[str]:
-    """Return what the host had that no longer has what it requires, in pip's words.
-
-    Args:
-        said: All that pip said.
-    """
-    return [match.group() for match in _CONFLICT.finditer(said)]
+def dependency_conflicts(output: str) -> list[str]:
+    """Return pip's lines about installed packages that lost what they require."""
+    return [match.group() for match in _CONFLICT.finditer(output)]
 
 
-def _write_log(said: IO[bytes], log: IO[bytes]) -> None:
-    """Write down what pip and its children say, without tokens: git tells whole URLs."""
-    with suppress(ValueError):  # the log is closed: nobody waits for more
-        for line in said:
+def _write_log(output: IO[bytes], log: IO[bytes]) -> None:
+    """Write the output of pip and its children to the log, without secrets in git's URLs."""
+    with suppress(ValueError):  # the log was closed meanwhile
+        for line in output:
             with suppress(OSError):  # a full disk: pip goes on
                 log.write(hide_url_users(line.decode(errors="replace")).encode())
 
 
 def _installed_packages(report: Path) -> list[str]:
-    """Return what pip's own report says that it installed, as NAME==VERSION."""
+    """Return the installed packages by pip's report, as NAME==VERSION."""
     entries = json.loads(report.read_text())["install"]
     return sorted(f"{each['metadata']['name']}=={each['metadata']['version']}" for each in entries)
 
 
 def _end_pip(process: subprocess.Popen[bytes]) -> None:
-    """Have pip put back what it was replacing, and its warden end it and what it builds by."""
+    """Interrupt pip, which restores what it was replacing; its session ends with it."""
     process.terminate()
     process.wait()
 

@@ -1,4 +1,4 @@
-"""Whether two processes see one machine and one file system: boot id and marker file."""
+"""Identity of a host across processes: the kernel's boot id and a marker file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MARKER_NAME = ".headrace-mark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMarker:
-    """What a process leaves for others to find.
+    """A marker that other processes find if they share this machine and its file system.
 
     Attributes:
-        boot: Names the machine, since it was started.
-        path: A file.
-        content: What is in it.
+        boot: The machine's boot id.
+        path: The marker file.
+        content: The file's random content.
     """
 
     boot: str
@@ -29,7 +29,7 @@ class HostMarker:
 
 @contextmanager
 def host_marker(folder: Path) -> Iterator[HostMarker]:
-    """Leave a mark in a folder of this machine meanwhile; OSError where that cannot be written."""
+    """Write a marker file in a folder for the block; raises OSError where that is not writable."""
     path = folder / _MARKER_NAME
     content = secrets.token_hex(8)
     path.write_text(content)
@@ -39,16 +39,16 @@ def host_marker(folder: Path) -> Iterator[HostMarker]:
         path.unlink(missing_ok=True)
 
 
-def is_same_host(mark: HostMarker) -> bool:
-    """Tell whether this process runs where the mark was left: a container beside it does not."""
+def is_same_host(marker: HostMarker) -> bool:
+    """Return whether this process shares the marker's machine and file system."""
     try:
-        return mark.boot == boot_id() and Path(mark.path).read_text() == mark.content
+        return marker.boot == boot_id() and Path(marker.path).read_text() == marker.content
     except OSError:
         return False
 
 
 def boot_id() -> str:
-    """Return what names this machine, since it was started; "" where nothing does."""
+    """Return the kernel's boot id; "" where it has none."""
     try:
         return _BOOT_ID_FILE.read_text().strip()
     except OSError:

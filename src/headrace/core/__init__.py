@@ -1,1 +1,1 @@
-"""What all packages build on: errors, environment variables, units, world, processes."""
+"""The base of all packages: errors, environment variables, units, world, processes."""

@@ -30,25 +30,27 @@ def large_strings(texts: Sequence[str]) -> pa.LargeStringArray:
 
 
 def dictionary_strings(texts: Sequence[str | None]) -> pa.DictionaryArray[Any, Any]:
-    """Return texts as an array that holds each once and a number for it in every place."""
+    """Return texts as a dictionary-encoded array: each text once, and its index in every row."""
     known: dict[str, int] = {}
     codes = [-1 if text is None else known.setdefault(text, len(known)) for text in texts]
-    places = np.array(codes, dtype=np.int32)
-    there = places >= 0
-    bits = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
-    buffers = [bits, pa.py_buffer(np.maximum(places, 0).tobytes())]
-    numbered = pa.Array.from_buffers(pa.int32(), len(places), buffers)
+    indexes = np.array(codes, dtype=np.int32)
+    is_valid = indexes >= 0
+    bits = (
+        None if is_valid.all() else pa.py_buffer(np.packbits(is_valid, bitorder="little").tobytes())
+    )
+    buffers = [bits, pa.py_buffer(np.maximum(indexes, 0).tobytes())]
+    numbered = pa.Array.from_buffers(pa.int32(), len(indexes), buffers)
     return pa.DictionaryArray.from_arrays(numbered, strings(list(known)))
 
 
 def numbers(values: NDArray[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Return whole numbers as an array of `kind`, which must be the type of `values`."""
+    """Return numbers as an array of `kind`, which must be the type of `values`."""
     buffers = [None, pa.py_buffer(values.tobytes())]
     return cast("pa.Array[Any]", pa.Array.from_buffers(kind, len(values), buffers))
 
 
 def column_values(column: pa.ChunkedArray[Any]) -> NDArray[Any]:
-    """Return a column of numbers that has no nulls; a column of one chunk is not copied."""
+    """Return the values of a column of numbers without nulls; a single chunk is not copied."""
     kind = column.type.to_pandas_dtype()
     parts = []
     for chunk in column.chunks:

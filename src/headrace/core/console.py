@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def print_status(text: str) -> None:
-    """Write text to stderr; where nobody reads that any more, or its disk is full, go on."""
+    """Write text to stderr; ignore errors, such as a closed pipe or a full disk."""
     with suppress(OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()

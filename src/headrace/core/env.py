@@ -22,7 +22,7 @@ class Variable:
 
     Attributes:
         name: The variable's name.
-        meaning: What it says, in one line.
+        meaning: Its description, in one line.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Variable:
             ) from None
 
     def set(self, value: str) -> None:
-        """Set the variable for this process and those it starts from now on."""
+        """Set the variable for this process and its future children."""
         os.environ[self.name] = value
 
 
@@ -98,11 +98,11 @@ DEVICES_RESERVED = Variable(
     "HEADRACE_DEVICES_HELD", "1: the ranks have the cluster's devices, and Ray none to give out"
 )
 CLEARED_IN_CHILDREN: dict[str, str | None] = {OFFLOAD.name: None}
-"""What a rank's own side processes are not told, being no ranks."""
+"""Removed from the environment of a rank's sidecars, which are no ranks."""
 PYTHONPATH = Variable("PYTHONPATH", "where Python looks for modules first")
 HASH_SEED = Variable("PYTHONHASHSEED", "what hashes of texts begin with: a number, or random")
 DEFAULT_HASH_SEED = "0"
-"""Where the user has not set it: processes that make batches of one dataset hash alike."""
+"""If the user has not set it, so that all workers of a dataset hash texts the same."""
 RAY_ADDRESS = Variable("RAY_ADDRESS", "the Ray cluster to connect to (Ray)")
 RAY_TMPDIR = Variable("RAY_TMPDIR", "where Ray's nodes keep their sessions: /tmp/ray (Ray)")
 RAY_START_HOOK = Variable("RAY_START_HOOK", "what `ray start` calls before it starts (Ray)")
@@ -143,7 +143,7 @@ HOST_LIST_VARIABLES = (
     SM_DISTRIBUTION_INSTANCE_GROUPS, SM_RESOURCE_CONFIG, SM_MASTER_ADDR, SM_HOST_COUNT,
     SM_CURRENT_HOST_RANK, CLUSTER_SPEC,
 )  # fmt: skip
-"""What tells a host of a job which hosts there are."""
+"""Variables that tell a host of a job which hosts there are."""
 CACHE_DIR = Variable("HEADRACE_CACHE_DIR", "where disk caches lie unless a call names a folder")
 
 XDG_CACHE_HOME = Variable("XDG_CACHE_HOME", "the user's cache folder")
@@ -221,7 +221,7 @@ def connection_variables() -> tuple[tuple[str, str], ...]:
 
 
 def thread_variables(count: int) -> dict[str, str | None]:
-    """Return the variables by which libraries that are yet to be loaded use so many threads."""
+    """Return the variables that set the threads of libraries that are loaded later."""
     return {each.name: str(count) for each in (OMP_NUM_THREADS, *OTHER_THREADS)}
 
 
@@ -236,7 +236,7 @@ def pythonpath_with(entry: str) -> str:
 
 
 def change(values: Mapping[str, str | None]) -> None:
-    """Set variables for this process and those it starts from now on (None removes)."""
+    """Set variables for this process and its future children (None removes)."""
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
@@ -244,7 +244,7 @@ def change(values: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-# What names places, devices and ways of one host; on another it would be wrong.
+# They name paths, devices and networks of one host, and would be wrong on another.
 _HOST_SPECIFIC_PREFIXES = (
     "AIP_", "AWS_CONTAINER_", "CONDA_", "DBUS_", "ECS_", "GPG_", "KUBERNETES_", "LC_", "LD_",
     "NVIDIA_DRIVER_", "PET_", "RAY_", "SLURM_", "SM_", "SSH_", "TORCHELASTIC_", "XDG_",
@@ -260,26 +260,26 @@ _HOST_SPECIFIC_NAMES = {
 _PATH_OR_URL_NAMES = {
     "PIP_BUILD_CONSTRAINT", "PIP_CONSTRAINT", "PIP_EDITABLE", "PIP_FIND_LINKS", "PIP_REQUIREMENT",
 }  # fmt: skip
-"""What travels where it names URLs alone."""
+"""Portable only if they contain nothing but URLs."""
 _RAY_WORKER_NAMES = {OMP_NUM_THREADS.name, "PYTHONBREAKPOINT", "PYTHONUNBUFFERED"}
-"""What Ray sets in a process of its own, whatever the host has."""
+"""Ray sets these in its own processes, whatever the host has."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def visible_devices(count: int) -> list[str]:
     """Return the names of this process's devices, of which there are `count`."""
-    told = os.environ.get(_DEVICES)
-    named = told.split(",") if told else [str(number) for number in range(count)]
-    return named[:count]
+    visible = os.environ.get(_DEVICES)
+    names = visible.split(",") if visible else [str(number) for number in range(count)]
+    return names[:count]
 
 
 def device_variables(names: Sequence[str]) -> dict[str, str]:
-    """Return the variables by which a process sees these devices alone."""
+    """Return the variables that restrict a process to these devices."""
     return {_DEVICES: ",".join(names)}
 
 
 def whole_environment() -> dict[str, str]:
-    """Return all variables of this process, for a program elsewhere on this machine."""
+    """Return all variables of this process, for a program on this machine."""
     return dict(os.environ)
 
 
@@ -299,11 +299,11 @@ def _contains_paths(value: str) -> bool:
 
 
 def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[str, str]:
-    """Return a program's environment, in a process that Ray started on the program's host.
+    """Return the environment for a program that a process of Ray starts.
 
     Args:
-        sent: What the job's driver sent.
-        is_whole: That is all; otherwise it comes beside what the host has.
+        sent: Variables sent by the job's driver.
+        is_whole: They are complete; else they are added to the host's own.
     """
     own = {} if is_whole else {
         name: value for name, value in os.environ.items() if name not in _RAY_WORKER_NAMES
@@ -313,12 +313,12 @@ def ray_program_environment(sent: Mapping[str, str], *, is_whole: bool) -> dict[
 
 
 def values_of(names: Iterable[str]) -> dict[str, str | None]:
-    """Return what variables are set to, None for those that are not, for `change` to set again."""
+    """Return the values of variables, None for unset ones, so that `change` can restore them."""
     return {name: os.environ.get(name) for name in names}
 
 
 def initial_names_of(pid: int) -> set[str]:
-    """Return the variables with which a process of this host began; raises OSError."""
+    """Return the names of the variables with which a process was started; raises OSError."""
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return {os.fsdecode(entry.partition(b"=")[0]) for entry in entries}
 
@@ -333,10 +333,10 @@ def record_initial_variables() -> None:
 
 
 def own_variables() -> dict[str, str | None]:
-    """Return what workers of this process are to have of it, wherever they are.
+    """Return the variables that workers of this process need on any host.
 
-    That is what tells this rank from others, what the script has set, changed or removed (None),
-    and what texts' hashes begin with.
+    Those are the rank's variables, what the script has set, changed or removed (None), and the seed
+    of hashes of texts.
     """
     names = sorted(_INITIAL_VARIABLES.keys() | os.environ.keys()) if _INITIAL_VARIABLES else []
     now = {name: os.environ.get(name) for name in names}
@@ -346,11 +346,11 @@ def own_variables() -> dict[str, str | None]:
 
 
 _OWN_HASH_SEED = HASH_SEED.get() or ""
-"""As this process began: what a script sets later is heeded by none of its hashes."""
+"""Read at start: a value that the script sets later does not affect this process's hashes."""
 
 
 def _workers_hash_seed() -> str:
-    """Return this process's, where that is known: torch's workers have it too, being forked."""
+    """Return this process's hash seed if it is known, as forked workers of torch have it, too."""
     return _OWN_HASH_SEED if _OWN_HASH_SEED.isdecimal() else DEFAULT_HASH_SEED
 
 
@@ -359,7 +359,7 @@ _CHILD_OVERRIDES: ContextVar[Mapping[str, str] | None] = ContextVar("for_childre
 
 @contextmanager
 def child_overrides(values: Mapping[str, str]) -> Iterator[None]:
-    """Have `child_environment` set variables meanwhile, in this thread; this process's stay."""
+    """Have `child_environment` set variables, in this context and for the block alone."""
     token = _CHILD_OVERRIDES.set({**(_CHILD_OVERRIDES.get() or {}), **values})
     try:
         yield

@@ -1,18 +1,29 @@
 """The exceptions that Headrace raises, as one tree.
 
-HeadraceError ├── UsageError wrong arguments, or numbers that do not fit; exit code 2 ├──
-StorageError │ ├── NotFoundError │ ├── DeniedError │ │ └── CredentialsError refused, expired or
-missing, whatever is requested │ ├── ThrottledError │ ├── StorageTimeoutError │ ├── CorruptError
-short body, wrong length, truncated range, wrong checksum │ ├── NoSpaceError │ └── ForkedClientError
-an object-store client reached a forked child ├── DatasetError no such dataset, a broken tar, an
-index of another dataset │ ├── BadSampleError one sample cannot be read or decoded │ └──
-TooManyBadSamplesError ├── LoaderError │ ├── NotSendableError dataset or functions that other
-processes cannot have │ ├── WorkerError an exception in a worker: sample and worker's traceback │
-└── LoaderTimeoutError ├── CheckpointError ├── RecordsError a run's records are missing, broken or
-of a newer version └── LaunchError a job could not be started or its ranks failed
+    HeadraceError
+    ├── UsageError              wrong arguments; exit code 2
+    ├── StorageError
+    │   ├── NotFoundError
+    │   ├── DeniedError
+    │   │   └── CredentialsError
+    │   ├── ThrottledError
+    │   ├── StorageTimeoutError
+    │   ├── CorruptError
+    │   ├── NoSpaceError
+    │   └── ForkedClientError
+    ├── DatasetError
+    │   ├── BadSampleError
+    │   └── TooManyBadSamplesError
+    ├── LoaderError
+    │   ├── NotSendableError
+    │   ├── WorkerError
+    │   └── LoaderTimeoutError
+    ├── CheckpointError
+    ├── RecordsError
+    └── LaunchError
 
 A message says what, where and what to do next. It never holds a credential or the query part of a
-URL. Every error survives pickling, because workers hand theirs to the caller.
+URL. Every error survives pickling, because workers send theirs to the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +40,7 @@ class HeadraceError(Exception):
 
 
 class UsageError(HeadraceError, ValueError):
-    """The caller asked for something that cannot be; the message says what can."""
+    """Wrong arguments, or a combination that is not possible; the message says what is."""
 
     exit_code = 2
 
@@ -43,11 +54,11 @@ class NotFoundError(StorageError):
 
 
 class DeniedError(StorageError):
-    """The store refused these credentials, or asks for some."""
+    """The store denied the request, or requires credentials."""
 
 
 class CredentialsError(DeniedError):
-    """The credentials themselves are refused, expired or missing: no request would be answered."""
+    """The credentials are invalid, expired or missing, whatever is requested."""
 
 
 class ThrottledError(StorageError):
@@ -59,7 +70,7 @@ class StorageTimeoutError(StorageError):
 
 
 class CorruptError(StorageError):
-    """What arrived is not what was asked for: wrong length, cut short, or a wrong checksum."""
+    """The content differs from what was requested: wrong length, truncated, or wrong checksum."""
 
 
 class NoSpaceError(StorageError):
@@ -83,7 +94,7 @@ class TooManyBadSamplesError(DatasetError):
 
 
 class LoaderError(HeadraceError):
-    """A loader cannot go on."""
+    """A loader cannot continue."""
 
 
 class NotSendableError(LoaderError):

@@ -1,7 +1,7 @@
 """Files that are written whole or not at all, and the limit of open files.
 
-A file is written under another name beside it and renamed, so a reader finds the old one or the new
-one, and a crash leaves a draft that the next writer removes.
+A file is written under a temporary name and renamed, so that a reader finds the old one or the new
+one. `remove_abandoned_files` removes the temporary files of killed processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from uuid import uuid4
 
-_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}  # of some disks
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}  # of some file systems
 _TEMPORARY_PREFIX = ".headrace-tmp-"
 
 
@@ -28,59 +28,59 @@ def write_atomically(
     durable: bool = True,
     temporary_dir: Path | None = None,
 ) -> None:
-    """Write `file` beside its place and rename it; folders are made.
+    """Write `file` under a temporary name, and rename it; its folders are made.
 
     Args:
-        file: Where it shall lie; what lies there is replaced.
+        file: The path, whose present file is replaced.
         pieces: Its bytes, in order.
-        durable: Flush file and folder to the disk, so that it outlives a power cut.
-        temporary_dir: Write it in this folder of the same disk first, rather than beside its place.
+        durable: Flush file and folder to the disk, so that it survives a power cut.
+        temporary_dir: Folder of the same file system for the temporary file; None: that of `file`.
 
     Raises:
         OSError: The disk is full, read-only, or gone; nothing is left behind.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside, out = _open_temporary(temporary_dir or file.parent)
+    temporary, out = _open_temporary(temporary_dir or file.parent)
     try:
         with out:
             for piece in pieces:
                 _write_all(out.fileno(), memoryview(piece).cast("B"))
             if durable:
                 os.fsync(out.fileno())
-            beside.replace(file)
+            temporary.replace(file)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
     if durable:
         _sync_folder(file.parent)
 
 
 def create_atomically(file: Path, data: bytes) -> bool:
-    """Write `file` durably unless it is there; return whether it was written.
+    """Write `file` durably unless it exists; return whether it was written.
 
     Raises:
         OSError: The disk is full, read-only, or gone; nothing is left behind.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside, out = _open_temporary(file.parent)
+    temporary, out = _open_temporary(file.parent)
     try:
         with out:
             _write_all(out.fileno(), memoryview(data))
             os.fsync(out.fileno())
-            if not _renamed_unless_taken(beside, file):
+            if not _renamed_unless_taken(temporary, file):
                 return False
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
     _sync_folder(file.parent)
     return True
 
 
-def _renamed_unless_taken(beside: Path, file: Path) -> bool:
-    """Give a file its name unless another has it; a rename would replace that one."""
+def _renamed_unless_taken(temporary: Path, file: Path) -> bool:
+    """Link a file to its name unless another has it, which a rename would replace."""
     try:
-        file.hardlink_to(beside)
+        file.hardlink_to(temporary)
     except FileExistsError:
         return False
     except OSError as error:
@@ -88,39 +88,39 @@ def _renamed_unless_taken(beside: Path, file: Path) -> bool:
             raise
         if file.exists():
             return False
-        beside.replace(file)
+        temporary.replace(file)
     return True
 
 
 def _open_temporary(folder: Path) -> tuple[Path, FileIO]:
-    """Return a new file in a folder and its path; its lock says that it is being written."""
+    """Return a new temporary file and its path; it is locked while it is being written."""
     while True:
-        beside = folder / temporary_name()
-        out = beside.open("xb", buffering=0)
+        path = folder / temporary_name()
+        out = path.open("xb", buffering=0)
         try:
             fcntl.flock(out.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             taken = os.fstat(out.fileno()).st_nlink == 0
         except BlockingIOError:
             taken = True
-        except OSError:  # a disk without locks keeps its litter
+        except OSError:  # a file system without locks: abandoned files stay
             taken = False
         if not taken:
-            return beside, out
-        out.close()  # whoever clears litter had it before it was locked
+            return path, out
+        out.close()  # `remove_abandoned_files` had it before it was locked
 
 
 def temporary_name() -> str:
-    """Return a fresh name for a file that is being written."""
+    """Return a new name for a temporary file."""
     return f"{_TEMPORARY_PREFIX}{uuid4().hex}"
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file of this name is being written, or was when its process was killed."""
+    """Return whether a name is that of a temporary file."""
     return name.startswith(_TEMPORARY_PREFIX)
 
 
 def remove_abandoned_files(folder: Path, *, older_than_s: float = 0.0) -> None:
-    """Remove what killed processes left half-written in `folder`, if it can be."""
+    """Remove the temporary files of killed processes from `folder`, as far as possible."""
     oldest = time.time() - older_than_s
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -130,7 +130,7 @@ def remove_abandoned_files(folder: Path, *, older_than_s: float = 0.0) -> None:
 
 
 def _remove_if_abandoned(file: str) -> None:
-    # Whoever writes a file holds its lock; the kernel lets go when the process ends.
+    # The writer holds a lock, which the kernel releases at the end of its process.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,29 +156,29 @@ _OPEN_FILES = 65_536
 
 
 def raise_open_file_limit() -> None:
-    """Let this process, and those it starts, have as many files open as the system allows."""
+    """Raise the limit of open files of this process and its future children, to 65536 at most."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
+    limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file, as UTF-8, so that nobody ever finds half of it there.
+    """Write a text file as UTF-8 under a temporary name, and rename it, without a flush to disk.
 
     Args:
-        path: The file; its folder exists.
-        text: What it is to say.
+        path: The file, in an existing folder.
+        text: Its content.
 
     Raises:
-        OSError: It cannot be written; what was there before still is.
+        OSError: It cannot be written; the old file is unchanged.
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8", newline="\n")
         draft.replace(path)
     except BaseException:
-        with suppress(OSError):  # it may never have come into being
+        with suppress(OSError):  # it may not exist
             draft.unlink()
         raise

@@ -1,4 +1,4 @@
-"""Import hooks: functions that are called when a module has been imported, without importing it."""
+"""Import hooks: functions that are called once a module has been imported by others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 
 Hook = Callable[[ModuleType], None]
 FAILED_HOOKS: list[str] = []
-"""Hooks that failed, in this process."""
+"""Errors of hooks in this process."""
 
 
 def after_import(name: str, hook: Hook) -> None:
-    """Call `hook` with the module `name`: at once where it is imported, else once it has been."""
+    """Call `hook` with the module `name` at once if it is imported, else after its import."""
     module = sys.modules.get(name)
     if module is not None and not _is_being_imported(module):
         _call_hook(hook, module)
@@ -28,10 +28,10 @@ def after_import(name: str, hook: Hook) -> None:
 
 
 def _call_hook(hook: Hook, module: ModuleType) -> None:
-    """Call a hook; where it fails, the script's import must not."""
+    """Call a hook; its failure must not make the script's import fail."""
     try:
         hook(module)
-    except Exception as error:  # noqa: BLE001 - another torch than this was written for, say
+    except Exception as error:  # noqa: BLE001 - such as a hook for another version of torch
         FAILED_HOOKS.append(f"{module.__name__}: {type(error).__name__}: {error}")
 
 
@@ -40,7 +40,7 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 class _HookFinder(MetaPathFinder):
-    """Finds the modules that have hooks through the other finders, and wraps their loader."""
+    """A finder that gets modules with hooks from the other finders, and wraps their loaders."""
 
     def __init__(self) -> None:
         self.hooks: dict[str, list[Hook]] = {}
@@ -49,7 +49,7 @@ class _HookFinder(MetaPathFinder):
     def find_spec(
         self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the others find, with a loader that runs the hooks."""
+        """Return the other finders' spec, with a loader that calls the hooks."""
         if name not in self.hooks or name in self._finding:
             return None
         self._finding.add(name)
@@ -59,13 +59,13 @@ class _HookFinder(MetaPathFinder):
             self._finding.discard(name)
         if spec is None or spec.loader is None:
             return None
-        # They stay: who asks for a spec may only want to know whether there is such a module.
+        # The hooks stay: a spec may be requested only to check whether the module exists.
         spec.loader = _HookedLoader(spec.loader, self.hooks)
         return spec
 
 
 class _HookedLoader(Loader):
-    """A module's own loader, and after it the hooks that are there for it."""
+    """A module's own loader, which then calls the module's hooks."""
 
     def __init__(self, loader: Loader, hooks: dict[str, list[Hook]]) -> None:
         self._loader = loader
@@ -76,7 +76,7 @@ class _HookedLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, then call the hooks; afterwards its own loader is in its place."""
+        """Restore the module's own loader, execute the module, then call the hooks."""
         assert module.__spec__ is not None
         module.__spec__.loader = self._loader
         module.__loader__ = self._loader

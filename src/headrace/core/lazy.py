@@ -1,6 +1,6 @@
-"""Lazy imports: the names of a package (PEP 562), and hashlib, at their first use.
+"""Lazy imports: names of a package (PEP 562) and hashlib, imported at their first use.
 
-`hashlib` brings OpenSSL, 5 MB that most workers never use.
+`hashlib` loads OpenSSL, 5 MB that most workers never use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def lazy_importer(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
 
     Args:
         package: The package's name, for errors.
-        homes: For each name the module that defines it, or the module of that name itself.
+        homes: Names with the modules that define them; a submodule's name with itself.
     """
 
     def import_name(name: str) -> Any:
@@ -31,7 +31,7 @@ def lazy_importer(package: str, homes: Mapping[str, str]) -> Callable[[str], Any
 
 
 def blake2b(data: bytes, size_bytes: int) -> bytes:
-    """Return the BLAKE2b hash of `data`, 1 to 64 bytes long."""
+    """Return the BLAKE2b hash of `data`, of 1 to 64 bytes."""
     import hashlib
 
     return hashlib.blake2b(data, digest_size=size_bytes).digest()

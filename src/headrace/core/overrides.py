@@ -1,4 +1,4 @@
-"""Loader arguments and thread counts that a run uses in place of the script's own."""
+"""Overrides of a script's loader arguments and thread counts (`headrace run --apply`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ WORKER_THREADS, RANK_THREADS = "worker_threads", "rank_threads"
 """Threads that libraries (OpenMP, BLAS, OpenCV) may use in each worker, and in each rank."""
 _PROCESS_ARGUMENTS = frozenset({WORKER_THREADS, RANK_THREADS})
 _INTEGERS = {"num_workers": 0, "prefetch_factor": 1, WORKER_THREADS: 1, RANK_THREADS: 1}
-"""Whole numbers, and the least that each may be."""
+"""Integers with their minimum."""
 _SWITCHES = frozenset({"pin_memory", "persistent_workers"})
 _WORDS = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One argument of loaders, or how many threads processes of the job may use.
+    """An override of a loader argument, or of the threads of the job's processes.
 
     Attributes:
-        name: As torch's DataLoader calls it; or `worker_threads`, `rank_threads`.
-        value: What it is to be.
-        place: "train.py:40": only loaders that are constructed there; "" for all.
+        name: An argument of torch's DataLoader, or `worker_threads`, `rank_threads`.
+        value: Its value.
+        place: Only for loaders constructed at this line, such as "train.py:40"; "" for all.
     """
 
     name: str
@@ -35,16 +35,16 @@ class Override:
 
     @property
     def is_loader_argument(self) -> bool:
-        """Whether it is an argument of loaders."""
+        """Whether it overrides an argument of loaders."""
         return self.name not in _PROCESS_ARGUMENTS
 
     @property
     def mark(self) -> str:
-        """The name of the file that says that it was applied, in `APPLIED` of the run's folder."""
+        """Name of the file in the run folder's `APPLIED` that records that it was applied."""
         return str(self).replace("/", "_")[-_LONGEST_NAME:]
 
     def __str__(self) -> str:
-        """Return it as it is written: num_workers=8, or num_workers@train.py:40=8."""
+        """Return it as text: num_workers=8, or num_workers@train.py:40=8."""
         value = str(self.value)
         if self.name in _SWITCHES:
             value = "on" if self.value else "off"
@@ -52,15 +52,15 @@ class Override:
 
 
 def thread_count(overrides: Iterable[Override], name: str) -> int | None:
-    """Return the threads that `worker_threads` or `rank_threads` asks for; None where not told."""
+    """Return the value of the override `worker_threads` or `rank_threads`; None without it."""
     return next((int(each.value) for each in overrides if each.name == name), None)
 
 
 def parse_overrides(text: str) -> tuple[Override, ...]:
-    """Return what "num_workers=8,pin_memory=on,prefetch_factor@train.py:40=4" says.
+    """Return the overrides in a text: "num_workers=8,pin_memory=on,prefetch_factor@train.py:40=4".
 
     Raises:
-        UsageError: A name that does not exist, or a value that it cannot have.
+        UsageError: An unknown name, or an invalid value.
     """
     return tuple(_parse_override(part.strip()) for part in text.split(",") if part.strip())
 
@@ -78,7 +78,7 @@ def _parse_override(part: str) -> Override:
         if value.lower() not in _WORDS:
             raise UsageError(f"{part!r}: {name} is on or off.")
         return Override(name, _WORDS[value.lower()], place)
-    least = _INTEGERS[name]
-    if not value.isdecimal() or int(value) < least:
-        raise UsageError(f"{part!r}: {name} is a whole number, {least} or more.")
+    minimum = _INTEGERS[name]
+    if not value.isdecimal() or int(value) < minimum:
+        raise UsageError(f"{part!r}: {name} is a whole number, {minimum} or more.")
     return Override(name, int(value), place)

@@ -1,4 +1,4 @@
-"""Where code comes from: the line of the user's script, and which files are a library's."""
+"""Source locations: the user's line that led to a call, and files of libraries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 PACKAGE = f"{Path(__file__).parents[1]}/"
 """The folder of this package."""
 SITECUSTOMIZE_DIR = f"{PACKAGE}bootstrap/pythonpath"
-"""What comes first in PYTHONPATH, so that scripts begin with what Headrace prepares."""
+"""First entry of PYTHONPATH: its sitecustomize prepares the processes of a job."""
 SMDDP_STAND_IN_DIR = f"{PACKAGE}bootstrap/smddp"
-"""What comes last in a script's path under SageMaker's contract: its library's stand-in."""
+"""Last entry of a script's path on SageMaker: a stand-in of its library smdistributed."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d?[^/]*/|^<")
 
 
@@ -21,9 +21,9 @@ def is_library(file: str) -> bool:
 
 
 def script_location() -> tuple[str, int]:
-    """Return file and line of the script's own code that led here, or a library's; ("", 0): none.
+    """Return file and line of the script's code that led here, else a library's, else ("", 0).
 
-    What torch's loaders and Headrace do on the way is passed over.
+    Frames of torch's loaders and of Headrace are skipped.
     """
     frame, found = sys._getframe(1), ("", 0)  # noqa: SLF001 - inspect.stack reads source files
     while True:

@@ -1,4 +1,4 @@
-"""Hints in error messages: the valid names, and the one closest to what was written."""
+"""Hints in error messages: the valid names, and the one closest to a wrong one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean X?" of the name that is nearest, whatever its case; "": none is near.
-
-    Args:
-        name: As it was written.
-        known: What there is.
-    """
+    """Return " Did you mean X?" with the closest known name, ignoring case; "" if none is close."""
     lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), lower, n=1)
     return f" Did you mean {lower[near[0]]}?" if near else ""
 
 
 def choices_hint(name: str, known: Sequence[str]) -> str:
-    """Return the end of a message that refuses a name: what there is, and the nearest of it."""
+    """Return the end of a message about a wrong name: the known names, and the closest one."""
     return f": it is one of {', '.join(known)}.{did_you_mean(name, known)}"

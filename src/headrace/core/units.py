@@ -1,4 +1,4 @@
-"""Sizes in bytes and durations in seconds: parsing of what people write, and formatting."""
+"""Sizes in bytes and durations in seconds: parsing and formatting."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: its affinity, within its cgroup's quota."""
+    """Return how many cores this process may use, by its affinity and its cgroup's quota."""
     cores = len(os.sched_getaffinity(0))
     if _CGROUP_QUOTA.exists():
         quota, period = _CGROUP_QUOTA.read_text().split()
@@ -50,8 +50,8 @@ class World:
 def current_world(rank: int | None = None, size: int | None = None) -> World:
     """Return the world of this process.
 
-    What the caller names comes first, then an initialised torch process group, then torchrun's
-    environment variables; without any of them, a world of one.
+    The arguments take precedence, then an initialised torch process group, then torchrun's
+    environment variables; without any of them it is a world of one.
 
     Raises:
         UsageError: Only one of `rank` and `size` is known, or they contradict one another.
@@ -72,8 +72,8 @@ def current_world(rank: int | None = None, size: int | None = None) -> World:
 
 
 def _process_group() -> tuple[int, int] | None:
-    # Asked through sys.modules: a process that has not imported torch has no process group,
-    # and the ground floor must not be the one to import it.
+    # Through sys.modules: a process that has not imported torch has no process group, and core
+    # must not import it.
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None

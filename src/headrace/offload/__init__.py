@@ -1,1 +1,1 @@
-"""Batches of a loader made on auxiliary hosts, over an authenticated connection. No Ray."""
+"""Batches of a loader made on auxiliary hosts, over an authenticated connection, without Ray."""

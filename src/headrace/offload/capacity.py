@@ -9,37 +9,37 @@ from threading import Lock
 from headrace.data.loader.memory_budget import LargestBatch
 from headrace.data.loader.workers.shared_memory import SlotPool
 
-_QUEUED_ONE_IN = 4  # one order in so many waits at a host, so that no worker does
+_QUEUED_ONE_IN = 4  # of a host's tasks so many wait for a worker, so that no worker idles
 
 
 def fair_shares(cores: int, wanted: Mapping[int, int]) -> dict[int, int]:
-    """Return how many cores each may count on: max-min fair, at least one each.
+    """Return the fair share of cores of each session: max-min fair, at least one each.
 
     Args:
-        cores: How many there are.
-        wanted: How many each would have.
+        cores: The host's cores.
+        wanted: Cores that each session could use now.
 
-    Who wants little gets it, and the others share the rest alike; what nobody wants is shared out
-    as well, for whoever comes to want more. Who wants none just now may begin with what nobody
-    wants, which is kept from nobody.
+    A session gets at most what it wants, and the others share the rest equally. Cores that nobody
+    wants are divided among the sessions that want some, in case they want more. A session that
+    wants none now may begin with an equal part of them; they are not reserved for it.
     """
     wanting = [each for each in wanted if wanted[each]]
     unwanted = max(0, cores - sum(wanted.values()))
-    to_begin = max(1, unwanted // max(1, len(wanted) - len(wanting)))
-    shares = {each: 1 if wanted[each] else to_begin for each in wanted}
+    initial_share = max(1, unwanted // max(1, len(wanted) - len(wanting)))
+    shares = {each: 1 if wanted[each] else initial_share for each in wanted}
     for _ in range(cores - len(wanting) if wanting else 0):
-        # Whoever has least of those who want more; where none does, whoever has least.
+        # The smallest share of those that want more; if none does, the smallest share.
         short = [each for each in wanting if shares[each] < wanted[each]] or wanting
         shares[min(short, key=lambda each: shares[each])] += 1
     return shares
 
 
 class SharedCores:
-    """The cores of an auxiliary host, given out one batch at a time, and its memory.
+    """The cores of an auxiliary host, which sessions take for one batch at a time, and its memory.
 
     Args:
-        count: How many cores.
-        memory_bytes: What batches may take.
+        count: Number of cores.
+        memory_bytes: Memory for batches, in bytes.
     """
 
     def __init__(self, count: int, memory_bytes: int) -> None:
@@ -47,104 +47,104 @@ class SharedCores:
         self._memory_bytes = memory_bytes
         self._lock = Lock()
         self._wanted: dict[int, int] = {}
-        self._at_work: dict[int, int] = {}
-        self._wake: dict[int, Callable[[], None]] = {}
+        self._cores_in_use: dict[int, int] = {}
+        self._callbacks: dict[int, Callable[[], None]] = {}
 
-    def join(self, who: int, wake: Callable[[], None]) -> None:
-        """Take part; `wake` is called when there may be a core, or another share."""
+    def join(self, session: int, wake: Callable[[], None]) -> None:
+        """Add a session; `wake` is called when a core may be free or its share may have changed."""
         with self._lock:
-            self._wanted[who] = self._at_work[who] = 0
-            self._wake[who] = wake
-        self._wake_others(who)
+            self._wanted[session] = self._cores_in_use[session] = 0
+            self._callbacks[session] = wake
+        self._wake_others(session)
 
-    def leave(self, who: int) -> None:
-        """Take part no more; its cores are free."""
+    def leave(self, session: int) -> None:
+        """Remove a session; its cores are free."""
         with self._lock:
-            for known in (self._wanted, self._at_work, self._wake):
-                known.pop(who, None)
-        self._wake_others(who)
+            for table in (self._wanted, self._cores_in_use, self._callbacks):
+                table.pop(session, None)
+        self._wake_others(session)
 
-    def want(self, who: int, batches: int) -> None:
-        """Note how many batches somebody would have."""
+    def want(self, session: int, batches: int) -> None:
+        """Note how many batches a session could make now."""
         with self._lock:
-            changed = self._wanted.get(who) != batches
-            self._wanted[who] = batches
+            changed = self._wanted.get(session) != batches
+            self._wanted[session] = batches
         if changed:
-            self._wake_others(who)
+            self._wake_others(session)
 
-    def share_of(self, who: int) -> tuple[int, int]:
-        """Return its share of the cores, and how many of its orders may be here: some wait."""
+    def share_of(self, session: int) -> tuple[int, int]:
+        """Return a session's share of the cores, and how many tasks it may have, some waiting."""
         with self._lock:
-            share = fair_shares(self.count, self._wanted)[who]
+            share = fair_shares(self.count, self._wanted)[session]
         return share, share + max(1, share // _QUEUED_ONE_IN)
 
-    def memory_of(self, who: int) -> tuple[int, int]:
-        """Return how many bytes its batches may take, and how many it may keep for later ones.
+    def memory_of(self, session: int) -> tuple[int, int]:
+        """Return the limits of a session's memory, in bytes: for slots in use, and for free ones.
 
-        All who want batches may take as much, and so may one who comes to want some. Who wants none
-        just now keeps no more than all could at once.
+        Sessions that want batches have equal limits, and one that begins to want some gets the
+        same. The free slots of a session that wants none are limited to an equal part of all.
         """
         with self._lock:
-            others = sum(self._wanted[each] > 0 for each in self._wanted if each != who)
-            takes = self._memory_bytes // (others + 1)
-            keeps = takes if self._wanted[who] else self._memory_bytes // len(self._wanted)
-        return takes, keeps
+            others = sum(self._wanted[each] > 0 for each in self._wanted if each != session)
+            limit = self._memory_bytes // (others + 1)
+            idle_limit = limit if self._wanted[session] else self._memory_bytes // len(self._wanted)
+        return limit, idle_limit
 
-    def take(self, who: int, *, waiting: int) -> bool:
-        """Take a core, where one is free and nobody with fewer at work waits for it.
+    def take(self, session: int, *, waiting: int) -> bool:
+        """Take a core if one is free and no session below its fair share waits for it.
 
         Args:
-            who: Asks.
-            waiting: How many orders it has waiting, this one among them.
+            session: The session that asks.
+            waiting: Number of its waiting tasks, this one included.
         """
         with self._lock:
-            own = self._at_work[who]
-            others = sum(self._at_work.values()) - own
-            # Alone, some wait for workers who are all at work. With others there are more workers
-            # than cores, and what waits would be begun.
-            most = self.count if others else self.count + max(1, self.count // _QUEUED_ONE_IN)
-            if own + others >= most:
+            own = self._cores_in_use[session]
+            others = sum(self._cores_in_use.values()) - own
+            # A session alone may queue some tasks at busy workers. With others there are more
+            # workers than cores, and queued tasks would be started at once.
+            limit = self.count if others else self.count + max(1, self.count // _QUEUED_ONE_IN)
+            if own + others >= limit:
                 return False
             shares = fair_shares(self.count, self._wanted)
-            if own >= shares[who] and self._is_short(shares, without=who):
+            if own >= shares[session] and self._is_short(shares, except_session=session):
                 return False
-            self._at_work[who] = own + 1
-            self._wanted[who] = max(self._wanted[who], own + waiting)
+            self._cores_in_use[session] = own + 1
+            self._wanted[session] = max(self._wanted[session], own + waiting)
             return True
 
-    def _is_short(self, shares: Mapping[int, int], *, without: int) -> bool:
-        """Whether somebody else has less at work than its share, and wants more."""
+    def _is_short(self, shares: Mapping[int, int], *, except_session: int) -> bool:
+        """Whether another session uses fewer cores than its share, and wants more."""
         return any(
-            self._at_work[each] < min(shares[each], self._wanted[each])
+            self._cores_in_use[each] < min(shares[each], self._wanted[each])
             for each in shares
-            if each != without
+            if each != except_session
         )
 
-    def give(self, who: int) -> None:
+    def give(self, session: int) -> None:
         """Give a core back."""
         with self._lock:
-            if who in self._at_work:
-                self._at_work[who] -= 1
-        self._wake_others(who)
+            if session in self._cores_in_use:
+                self._cores_in_use[session] -= 1
+        self._wake_others(session)
 
-    def _wake_others(self, who: int) -> None:
+    def _wake_others(self, session: int) -> None:
         with self._lock:
-            wakes = [wake for each, wake in self._wake.items() if each != who]
+            wakes = [wake for each, wake in self._callbacks.items() if each != session]
         for wake in wakes:
             wake()
 
 
 class SessionSlots:
-    """Slots that batches are made in, and lie in until the rank has them.
+    """A session's shared-memory slots, each with a batch until the rank has received it.
 
-    One may be in use however little memory there is, so that a session always goes on.
+    One may be in use however little memory there is, so that a session always makes progress.
 
     Args:
-        count: How many there are.
-        memory: Returns how many bytes they may take now, and how many they may keep when free.
+        count: Number of slots.
+        memory: Returns the limits in bytes: for slots in use, and for free ones.
 
     Attributes:
-        descriptors: Their files.
+        descriptors: The slots' files.
     """
 
     def __init__(self, count: int, memory: Callable[[], tuple[int, int]]) -> None:
@@ -152,50 +152,52 @@ class SessionSlots:
         self._memory = memory
         self._largest = LargestBatch()
         self._in_use: set[int] = set()
-        self._filled: dict[int, None] = {}  # slots whose files have pages, last used last
+        self._filled: dict[
+            int, None
+        ] = {}  # ordered set of slots whose files have pages, last used last
         self.descriptors = self._pool.descriptors
 
     @property
-    def _most(self) -> int:
+    def _limit(self) -> int:
         return max(1, self._largest.fitting(self._memory()[0]))
 
-    def task_limit_within(self, orders: int) -> int:
-        """Return how many of so many orders are of use here: of large batches fewer."""
-        return min(orders, self._most) if self._largest.is_known else orders
+    def task_limit_within(self, tasks: int) -> int:
+        """Return how many of some tasks fit into memory at once: fewer if batches are large."""
+        return min(tasks, self._limit) if self._largest.is_known else tasks
 
     @property
     def has_room(self) -> bool:
         """Whether another slot may be taken."""
-        return self._pool.free_count() > 0 and len(self._in_use) < self._most
+        return self._pool.free_count() > 0 and len(self._in_use) < self._limit
 
     def take(self) -> int:
-        """Return a slot; only when there is room."""
+        """Return a free slot; only if `has_room`."""
         slot = self._pool.take()
-        assert slot is not None  # whoever takes one has asked
+        assert slot is not None  # the caller has checked `has_room`
         self._in_use.add(slot)
         return slot
 
     def give(self, slot: int) -> None:
-        """Have a slot back. It keeps its memory for the next batch, until `trim`."""
+        """Free a slot. It keeps its memory for the next batch, until `trim`."""
         self._in_use.discard(slot)
         self._pool.give(slot)
 
     def leave(self, slot: int) -> None:
-        """Never give a slot out again, as somebody may yet write to it."""
+        """Retire a slot that a worker may still write to."""
         self._in_use.discard(slot)
 
     def write(self, slot: int, payload: bytes) -> None:
-        """Put the bytes of an order at the start of a slot."""
+        """Write a pickled batch spec at the start of a slot."""
         self._filled.pop(slot, None)
         self._filled[slot] = None
         self._pool.write(slot, payload)
 
     def note(self, size_bytes: int) -> None:
-        """Note how large a batch is."""
+        """Note the size of a batch."""
         self._largest.note(size_bytes)
 
     def trim(self) -> None:
-        """Let the memory go of free slots that is more than they may keep."""
+        """Free the memory of free slots beyond their limit, least recently used first."""
         excess = len(self._filled) - max(1, self._largest.fitting(self._memory()[1]))
         if excess > 0:
             free = [slot for slot in self._filled if slot not in self._in_use]

@@ -1,4 +1,4 @@
-"""The offload client in a rank: its executor's auxiliary hosts, through a proxy process."""
+"""The offload client in a rank: it has a loader's batches made on auxiliary hosts by a proxy."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ from headrace.offload.protocol import LoaderSpecMessage
 _ANSWER_S = 10.0
 _TIMEOUT_HINT = "It was stopped, or this host has no processor time to spare."
 _MIN_CORES = 8  # room for hosts that come later
-_MAX_TASKS = 96  # each slot is a descriptor, in this process and in each worker
-_MAX_PARTITIONS = 48  # ... and of each two batches are made ahead
+_MAX_TASKS = 96  # each slot is a descriptor in this process and in each worker
+_MAX_PARTITIONS = 48  # of each, two batches are made ahead
 
 
-def partitions_of_rank(found: HostsFile, world_size: int) -> int:
-    """Return among how many workers of auxiliary hosts a rank's iterable dataset is shared.
+def partitions_of_rank(hosts_file: HostsFile, world_size: int) -> int:
+    """Return how many partitions of a rank's iterable dataset go to auxiliary hosts.
 
-    It is the same on every rank: scripts count on all to have as many workers.
+    It is the same on every rank, as scripts expect the same number of workers everywhere.
     """
-    if not found.strands:
+    if not hosts_file.strands:
         return 0
-    return min(_MAX_PARTITIONS, max(1, found.strands // world_size))
+    return min(_MAX_PARTITIONS, max(1, hosts_file.strands // world_size))
 
 
 class OffloadClient:
-    """Makes batches of one loader on auxiliary hosts.
+    """The auxiliary hosts of one loader's executor; see `RemoteWorkers`.
 
     Args:
-        hosts_file: Tells of them, as they come and go.
+        hosts_file: Path of the hosts file.
         world: This rank's.
 
     Attributes:
-        max_open_tasks: The most tickets that it will ever have room for.
-        most_bytes: The most memory that batches made ahead may take, in bytes.
-        strands: For how many workers it stands where a dataset is iterated.
+        max_open_tasks: The most tasks that it ever has room for.
+        most_bytes: Memory limit of batches made ahead, in bytes.
+        strands: Number of partitions of an iterable dataset that it takes.
 
     Raises:
-        LaunchError: There is no such file.
+        LaunchError: The hosts file cannot be read.
     """
 
     def __init__(self, hosts_file: Path, world: World) -> None:
-        found = HostsFile.read(hosts_file)
+        hosts = HostsFile.read(hosts_file)
         self._file = hosts_file
-        root = Path(found.folder)
-        self._roots = root, root.resolve()  # the system tells of the working folder without links
+        root = Path(hosts.folder)
+        self._roots = root, root.resolve()  # working folders have no links
         self._world = world
-        cores = max(found.cores, _MIN_CORES)
+        cores = max(hosts.cores, _MIN_CORES)
         self.max_open_tasks = min(3 * cores, _MAX_TASKS)
         self.most_bytes = memory_for_batches() // world.local_size
-        self.strands = partitions_of_rank(found, world.size)
+        self.strands = partitions_of_rank(hosts, world.size)
         self._process: ChildProcess | None = None
         self._ends: tuple[list[int], int] | None = None
-        self._recipes = 0
+        self._spec_count = 0
         self._loader: int | None = None
-        self._sent = b""  # the digest of the recipe that was sent last
+        self._sent_digest = b""  # of the loader spec that was sent last
 
     def connect(self, slots: Sequence[int], answers: int) -> None:
-        """Start the receiver; see `RemoteWorkers`."""
+        """Start the proxy; see `RemoteWorkers`."""
         self._ends = list(slots), answers
-        self._sent = b""
+        self._sent_digest = b""
         self._loader = _recorded_loader_number()
         self._process = ChildProcess(
             f"rank {self._world.rank}: the receiver of batches from auxiliary hosts",
@@ -89,11 +89,11 @@ class OffloadClient:
 
     @property
     def lives(self) -> bool:
-        """Whether its receiver does."""
+        """Whether its proxy lives."""
         return self._process is not None and self._process.lives
 
     def start(self, recipe: PickledLoaderSpec, strands: range) -> None:
-        """Make batches of a recipe from now on; see `RemoteWorkers`."""
+        """Make batches of a loader spec from now on; see `RemoteWorkers`."""
         if not self.lives and self._ends is not None:
             _print_status(
                 "the receiver of batches from auxiliary hosts has ended, and is started anew"
@@ -108,27 +108,27 @@ class OffloadClient:
             strands=strands.stop,
             content=recipe.content,
         )
-        whole = message.to_bytes()
-        digest = hashlib.blake2b(whole).digest()
-        with suppress(LoaderError):  # it has ended: the workers here go on
-            if digest == self._sent and not strands:  # an iterable dataset is begun anew
+        content = message.to_bytes()
+        digest = hashlib.blake2b(content).digest()
+        with suppress(LoaderError):  # it has ended: the local workers go on
+            if digest == self._sent_digest and not strands:  # an iterable dataset starts over
                 self._request("again")
                 return
-            self._recipes += 1
-            self._request("recipe", self._recipes, whole, list(strands))
-            self._sent = digest
+            self._spec_count += 1
+            self._request("recipe", self._spec_count, content, list(strands))
+            self._sent_digest = digest
 
-    def send(self, ticket: TaskMessage, partition: int) -> None:
-        """Take a ticket; raises LoaderError where the receiver has ended."""
-        self._request("ticket", ticket.number, ticket.slot, ticket.payload_bytes, partition)
+    def send(self, task: TaskMessage, partition: int) -> None:
+        """Hand a task to the proxy; raises LoaderError where that has ended."""
+        self._request("ticket", task.number, task.slot, task.payload_bytes, partition)
 
     def reclaim_partition(self, partition: int) -> None:
-        """Return all tickets of a strand, now and later."""
-        with suppress(LoaderError):  # it has ended, and its tickets come home with it
+        """Have all tasks of a partition given back, now and later."""
+        with suppress(LoaderError):  # it has ended, and the executor takes all tasks back
             self._request("take home", partition)
 
     def forget(self) -> bool:
-        """Forget all tickets; when this returns, nobody writes to a slot or answers for one."""
+        """Drop all tasks; afterwards the proxy writes to no slot and sends no answer for one."""
         if self._process is None or not self._process.lives:
             return False
         try:
@@ -143,12 +143,12 @@ class OffloadClient:
         return True
 
     def report_failure(self, failure: BatchFailure, worker: int) -> None:
-        """Note that a batch failed over there which could be made here."""
+        """Report that a batch failed on a host and was made locally."""
         with suppress(LoaderError):
             self._request("failed", worker, failure.summary)
 
     def close(self) -> None:
-        """End the receiver."""
+        """End the proxy."""
         if self._process is not None and self._process.is_own:
             self._process.close()
 
@@ -157,7 +157,7 @@ class OffloadClient:
             self._process.request(*request)
 
     def _below_root(self, path: Path) -> str | None:
-        """Return a path from the job's folder on, None for one elsewhere."""
+        """Return a path relative to the job's folder; None for one elsewhere."""
         for root in self._roots:
             with suppress(ValueError):
                 return str(path.absolute().relative_to(root))
@@ -165,7 +165,7 @@ class OffloadClient:
 
 
 def _recorded_loader_number() -> int | None:
-    """Return the number by which the probe knows the loader at work; None: nothing is recorded."""
+    """Return the probe's number of the current loader; None without records."""
     if env.RECORDS_DIR.get() is None:
         return None
     return int(env.child_environment().get(env.LOADER.name, -1))

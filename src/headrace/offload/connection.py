@@ -24,30 +24,30 @@ from headrace.offload.protocol import (
 
 _CONNECT_S = 5.0
 _RECONNECT_S = 2.0  # between attempts to connect
-SILENT_S = 3.0  # it beats twice a second
+SILENT_S = 3.0  # a server sends two heartbeats a second
 _MAX_SILENT_S = 60.0
-_MAX_READ_BYTES = 32 << 20  # at a time, so that others have their turn
+_MAX_READ_BYTES = 32 << 20  # at a time, so that other connections are served
 
 
 def silence_limit_s(again_s: float) -> float:
-    """Return how long a host may be silent before others do what it had.
+    """Return how long a host may be silent before its tasks go to others, in seconds.
 
     Args:
-        again_s: How long they will be at what it has done already: who waits as long before that
-            waits twice as long as one who knew that the host would not come back, at most.
+        again_s: Time that others need to repeat what it has done. Waiting that long first costs at
+            most twice the time of knowing that the host will not return.
     """
     return min(max(SILENT_S, again_s), _MAX_SILENT_S)
 
 
 @dataclass(slots=True)
 class IncomingFrame:
-    """A frame on its way.
+    """A frame that is being received.
 
     Attributes:
-        head: Its head.
-        body: Where its body goes.
-        filled: How much of that is here.
-        began_s: When its head was here.
+        head: Its header.
+        body: Memory for its body.
+        filled: Bytes of the body received.
+        began_s: When its header was received.
     """
 
     head: FrameHeader
@@ -58,22 +58,22 @@ class IncomingFrame:
 
 @dataclass(slots=True)
 class ServerConnection:
-    """A connection to a station, made anew whenever it is lost.
+    """A connection to an offload server, and what is known of it; reconnects when lost.
 
     Attributes:
-        host: Where it is.
-        connection: None while there is none.
-        heard_s: When it was heard last.
-        recipe: The number of the recipe that it is ready to make, 0 for none.
-        refused: The number of the recipe that it is not asked for any more.
-        proven: The number of the recipe of which it made a batch last, 0 for none.
-        orders: How many orders it takes.
-        cores: How many cores make them.
-        wanted: How many it was told would be given.
-        failures: Batches of the recipe that failed there, and could be made by others.
-        was_lost: It was told to be lost.
-        records: It was told to record, which it does unless told otherwise.
-        was_missed: It was not there in time for an iteration, or could not be reached.
+        host: The server's host and address.
+        connection: None while not connected.
+        heard_s: When something was received last.
+        recipe: Number of the loader spec that the server has loaded, 0 for none.
+        refused: Number of the loader spec for which the server is excluded.
+        proven: Number of the loader spec of its last batch, 0 for none.
+        orders: How many tasks the server accepts.
+        cores: How many cores work on them.
+        wanted: The number of wanted batches sent last.
+        failures: Batches of the loader spec that failed there and were made locally.
+        was_lost: A status line said that it is lost.
+        records: Whether its workers record: they do until a frame says otherwise.
+        was_missed: It was late for an iteration, or could not be reached.
     """
 
     host: AuxiliaryHost
@@ -98,7 +98,7 @@ class ServerConnection:
     def connect(
         self, key: bytes, then: Callable[[ServerConnection, socket.socket | None], None]
     ) -> None:
-        """Begin to connect, where it is time to; `then` is called in another thread."""
+        """Start to connect, if it is time to; `then` gets the result in another thread."""
         now_s = time.monotonic()
         if self.connection is not None or self._is_trying or now_s < self._next_try_s:
             return
@@ -106,15 +106,15 @@ class ServerConnection:
         self._next_try_s = now_s + _RECONNECT_S
 
         def attempt() -> None:
-            found = None
-            with contextlib.suppress(Exception):  # it is tried again, with whatever is there then
-                found = _open_connection(self.host, key)
-            then(self, found)
+            connection = None
+            with contextlib.suppress(Exception):  # the next attempt follows in any case
+                connection = _open_connection(self.host, key)
+            then(self, connection)
 
         threading.Thread(target=attempt, name="connect", daemon=True).start()
 
     def connected(self, connection: socket.socket | None) -> None:
-        """Note what came of an attempt."""
+        """Take the result of an attempt to connect."""
         self._is_trying = False
         self.was_missed = self.was_missed or connection is None
         self.connection = connection
@@ -130,17 +130,17 @@ class ServerConnection:
         """Whether there is a connection."""
         return self.connection is not None
 
-    def is_coming(self, recipe: int) -> bool:
-        """Whether it is likely about to say that it can make a recipe, or that it cannot."""
-        is_ready = self.recipe == recipe and self.orders > 0
-        return not (self.was_missed or is_ready or self.refused == recipe)
+    def is_coming(self, number: int) -> bool:
+        """Whether the server is likely still loading a loader spec."""
+        is_ready = self.recipe == number and self.orders > 0
+        return not (self.was_missed or is_ready or self.refused == number)
 
     def current_task_limit(self, *, is_tried: bool) -> int:
-        """Return how many orders it may have now.
+        """Return how many tasks the server may have now.
 
         Args:
-            is_tried: It has one at a time until it has made a batch: should it be unable to, little
-                is lost. An iterable dataset's strands have to be given out at once.
+            is_tried: One at a time until it has made a batch, so that little is lost if it cannot.
+                The partitions of an iterable dataset have to be assigned at once.
         """
         return min(self.orders, 1) if is_tried and not self.proven else self.orders
 
@@ -152,12 +152,12 @@ class ServerConnection:
             self.was_missed = True
 
     def send(self, content: bytes) -> None:
-        """Send as much as goes at once; the rest as `pump` is called. OSError: it is gone."""
+        """Send without blocking, the rest by `pump`; raises OSError where the server is gone."""
         self._unsent.append(memoryview(content))
         self.pump()
 
     def set_user_timeout(self) -> None:
-        """Let `silence_limit_s` alone decide for how long the other side may take nothing."""
+        """Raise the kernel's send timeout, so that `silence_limit_s` alone decides."""
         assert self.connection is not None
         set_user_timeout(self.connection, _MAX_SILENT_S)
 
@@ -167,7 +167,7 @@ class ServerConnection:
         return bool(self._unsent)
 
     def pump(self) -> None:
-        """Send what waits, as far as the connection takes it; OSError where it is gone."""
+        """Send unsent data without blocking; raises OSError where the server is gone."""
         assert self.connection is not None
         with contextlib.suppress(BlockingIOError):
             while self._unsent:
@@ -179,61 +179,61 @@ class ServerConnection:
 
     @property
     def incoming_assignment(self) -> int | None:
-        """The order whose batch is arriving, None: none is."""
+        """The number of the assignment whose batch is being received; None if none is."""
         is_batch = self._incoming is not None and self._incoming.head.kind is FrameKind.BATCH
         return self._incoming.head.ask if self._incoming is not None and is_batch else None
 
     def divert(self) -> None:
-        """Let a batch that is arriving go nowhere: its place is needed for something else."""
+        """Discard the batch that is being received: its slot is needed for another."""
         if self._incoming is not None and self.incoming_assignment is not None:
             self._incoming.body = memoryview(bytearray(len(self._incoming.body)))
 
     def frames(self, place: Callable[[FrameHeader], memoryview]) -> Iterator[IncomingFrame]:
-        """Give the frames that have come whole.
+        """Yield the frames that have been received completely.
 
         Args:
-            place: Told a frame's head, returns where its body goes.
+            place: Returns the memory for the body of a frame, by its header.
 
         Raises:
             OSError: The connection has ended.
             ValueError: What came is no frame.
         """
         assert self.connection is not None
-        left = _MAX_READ_BYTES
+        remaining = _MAX_READ_BYTES
         with contextlib.suppress(BlockingIOError):
-            while left > 0:
+            while remaining > 0:
                 if self._incoming is None:
                     self._read_head(place)
-                arriving = self._incoming
-                if arriving is None:
+                frame = self._incoming
+                if frame is None:
                     continue
-                if arriving.filled < len(arriving.body):
-                    count = self.connection.recv_into(arriving.body[arriving.filled :])
-                    self._heard(count)
-                    arriving.filled += count
-                    left -= count
-                if arriving.filled == len(arriving.body):
+                if frame.filled < len(frame.body):
+                    count = self.connection.recv_into(frame.body[frame.filled :])
+                    self._note_received(count)
+                    frame.filled += count
+                    remaining -= count
+                if frame.filled == len(frame.body):
                     self._incoming = None
-                    yield arriving
+                    yield frame
 
     def _read_head(self, place: Callable[[FrameHeader], memoryview]) -> None:
         assert self.connection is not None
         piece = self.connection.recv(HEADER_BYTES - len(self._head))
-        self._heard(len(piece))
+        self._note_received(len(piece))
         self._head += piece
         if len(self._head) == HEADER_BYTES:
             head = FrameHeader.unpack(self._head)
             self._head.clear()
             self._incoming = IncomingFrame(head, place(head))
 
-    def _heard(self, count: int) -> None:
+    def _note_received(self, count: int) -> None:
         if not count:
             raise ConnectionResetError(f"{self.host.name} has hung up")
         self.heard_s = time.monotonic()
 
 
 class ConnectionAttempts:
-    """Attempts to connect that have ended, in threads of their own."""
+    """A queue of finished attempts to connect, which run in threads."""
 
     def __init__(self) -> None:
         self._ended: queue.SimpleQueue[tuple[ServerConnection, socket.socket | None]] = (
@@ -242,16 +242,16 @@ class ConnectionAttempts:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """Return what can be read once one has ended."""
+        """Return a descriptor that is readable once an attempt has ended."""
         return self._wakeup
 
-    def note(self, peer: ServerConnection, connection: socket.socket | None) -> None:
-        """Note what came of one; any thread may."""
-        self._ended.put((peer, connection))
+    def note(self, server: ServerConnection, connection: socket.socket | None) -> None:
+        """Add the result of an attempt, from any thread."""
+        self._ended.put((server, connection))
         os.eventfd_write(self._wakeup, 1)
 
     def ended(self) -> Iterator[tuple[ServerConnection, socket.socket | None]]:
-        """Give what came of each that has ended since."""
+        """Yield the results since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
         with contextlib.suppress(queue.Empty):

@@ -17,17 +17,17 @@ _MAX_CHARACTERS = 300  # characters of an exception's text
 
 
 class HostStatusPrinter:
-    """Tells lines in the terminal of the job.
+    """Printer of status lines to stderr.
 
     Args:
-        on: Whether it does: one of a host's ranks tells.
+        on: Whether it prints: one rank of a host does.
     """
 
     def __init__(self, *, on: bool) -> None:
         self._on = on
 
     def __call__(self, line: str) -> None:
-        """Tell a line."""
+        """Print a line."""
         if self._on:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"headrace: {line}\n")
@@ -40,29 +40,29 @@ def lost_line(host: str) -> str:
 
 
 def silent_line(host: str, seconds: float) -> str:
-    """Return the line about a host that says nothing."""
+    """Return the line about a host that sends nothing."""
     return f"auxiliary host {host} has been silent for {seconds:.0f} s; others make what it had"
 
 
 def repeated_batches_clause(batches: int) -> str:
-    """Return what a line about a lost host ends with, where an iterable dataset was shared."""
+    """Return the end of a line about a lost host that had partitions of an iterable dataset."""
     if not batches:
         return ""
     return f"; of an iterable dataset they first go through {batches} batches again"
 
 
 def returned_line(host: str) -> str:
-    """Return the line about a host that was lost and is there again."""
+    """Return the line about a lost host that is connected again."""
     return f"auxiliary host {host} is back"
 
 
 def late_line(host: str) -> str:
-    """Return the line about a host whose part of an iterable dataset is waited for too long."""
+    """Return the line about a host that is too slow with its partitions."""
     return f"auxiliary host {host} is late with an iterable dataset; its part is made here"
 
 
 def no_host_line(strands: int) -> str:
-    """Return the line about an iterable dataset that no host takes a part of."""
+    """Return the line about an iterable dataset whose partitions got no host."""
     return (
         f"no auxiliary host is there for an iterable dataset: what {strands} workers there would "
         "make of it in this iteration is made here"
@@ -78,12 +78,12 @@ def refused_line(host: str, failure: BatchFailure) -> str:
 
 
 def failed_line(host: str, summary: str, *, is_last: bool) -> str:
-    """Return the line about a batch that failed on a host and could be made here.
+    """Return the line about a batch that failed on a host and was made locally.
 
     Args:
-        host: The host.
+        host: The host's name.
         summary: The exception's type and text.
-        is_last: The host is not asked for batches of this loader any more.
+        is_last: The host is excluded from this loader's batches.
     """
     then = "It is asked no more." if is_last else "It was made here."
     return f"a batch failed on auxiliary host {host}: {_shorten(summary)}. {then}{_remedy(summary)}"
@@ -109,48 +109,48 @@ def _remedy(summary: str) -> str:
 _MAX_FAILURES = 3
 _MISSING_PATH = re.compile(
     r"(?:No such file or directory|Not a directory): (['\"])(?P<path>.+?)\1"
-    r"|name = '(?P<named>.+?)', errno = 2\b"  # as HDF5 says it
+    r"|name = '(?P<named>.+?)', errno = 2\b"  # HDF5's wording
 )
 
 
 def is_excluded_at_first_batch(
-    peer: ServerConnection, arrived: IncomingFrame, tell: HostStatusPrinter
+    server: ServerConnection, frame: IncomingFrame, tell: HostStatusPrinter
 ) -> bool:
-    """Whether a host is asked no more, as it has made no batch and misses a path that is here.
+    """Whether a host is excluded because its first batch failed for a path that exists here.
 
-    That says enough by itself; of other failures nobody knows before the batch was made here.
+    Other failures may be the sample's: they count once the batch was made locally.
     """
-    head = arrived.head
-    if head.a != Answer.FAILED or peer.recipe in {peer.proven, peer.refused}:
+    head = frame.head
+    if head.a != Answer.FAILED or server.recipe in {server.proven, server.refused}:
         return False
-    missed = missing_path(BatchFailure.from_bytes(bytes(arrived.body[head.c :])))
-    if missed is None:
+    summary = missing_path(BatchFailure.from_bytes(bytes(frame.body[head.c :])))
+    if summary is None:
         return False
-    tell(failed_line(peer.host.name, missed, is_last=True))
+    tell(failed_line(server.host.name, summary, is_last=True))
     return True
 
 
 def is_excluded_after_failure(
-    peer: ServerConnection, recipe: int, summary: str, tell: HostStatusPrinter
+    server: ServerConnection, number: int, summary: str, tell: HostStatusPrinter
 ) -> bool:
-    """Note a batch that failed on a host and was made here; whether that host is asked no more."""
-    if peer.refused == recipe:  # it is not, already
+    """Note a batch that failed on a host and was made locally; whether the host is excluded."""
+    if server.refused == number:  # excluded already
         return False
-    peer.failures += 1
-    is_last = peer.failures >= _MAX_FAILURES
-    if peer.failures == 1 or is_last:
-        tell(failed_line(peer.host.name, summary, is_last=is_last))
+    server.failures += 1
+    is_last = server.failures >= _MAX_FAILURES
+    if server.failures == 1 or is_last:
+        tell(failed_line(server.host.name, summary, is_last=is_last))
     return is_last
 
 
 def missing_path(failure: BatchFailure) -> str | None:
-    """Return what a failure says of a path that was not there and is here, None: of no such path.
+    """Return the line of a failure about a path that is missing there and exists here, or None.
 
-    The path may stand in the exception, or in one that this was raised from.
+    The path may be in the exception, or in one from which it was raised.
     """
     for line in (failure.summary, *failure.traceback.splitlines()):
-        for found in _MISSING_PATH.finditer(line):
-            if os.path.exists(found["path"] or found["named"]):  # noqa: PTH110 - never raises
+        for match in _MISSING_PATH.finditer(line):
+            if os.path.exists(match["path"] or match["named"]):  # noqa: PTH110 - never raises
                 is_first = line is failure.summary
                 return line if is_first else f"{failure.summary} ({line.strip()})"
     return None

@@ -1,4 +1,4 @@
-"""The file that names the auxiliary hosts to a rank; it is written anew as they come and go."""
+"""The file that names the auxiliary hosts to a rank, rewritten as they come and go."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryHost:
-    """Where a station listens.
+    """The address of an offload server.
 
     Attributes:
-        name: The host's, for messages.
-        address: As ranks reach it.
-        port: The station's.
+        name: The host's name in messages.
+        address: By which ranks reach it.
+        port: The server's port.
     """
 
     name: str
@@ -29,43 +29,39 @@ class AuxiliaryHost:
 
 
 class HostsFileWatcher:
-    """Looks at a hosts file now and then.
-
-    Args:
-        path: The file.
-    """
+    """A hosts file that is read again when it has changed, checked once a second."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed_ns = 0
-        self._look_s = 0.0
+        self._next_poll_s = 0.0
 
     def news(self, now_s: float) -> HostsFile | None:
-        """Return what the file says, where it is time to look and it says something new."""
-        if now_s < self._look_s:
+        """Return the file's content if it has changed, else None."""
+        if now_s < self._next_poll_s:
             return None
-        self._look_s = now_s + _POLL_S
+        self._next_poll_s = now_s + _POLL_S
         with suppress(OSError, LaunchError):
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns != self._changed_ns:
-                found = HostsFile.read(self._path)
+                content = HostsFile.read(self._path)
                 self._changed_ns = changed_ns
-                return found
+                return content
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostsFile:
-    """What is in the file.
+    """The content of a hosts file.
 
     Attributes:
-        key: The job's, by which stations know its ranks; in hexadecimal digits.
-        folder: The job's folder on this host; stations stand in theirs.
-        cores: How many cores the hosts have together, those that are not there yet among them.
-        strands: Among how many workers on these hosts an iterable dataset is shared, all ranks
-            together: the same as long as the job lasts, whoever comes and goes.
-        coming: How many more hosts are about to be there.
-        hosts: Those that are there.
+        key: The job's key, by which servers and ranks authenticate, in hexadecimal digits.
+        folder: The job's folder on the rank's host; servers work in their copies of it.
+        cores: Cores of all hosts, including those whose server is not up yet.
+        strands: Partitions of an iterable dataset for these hosts, over all ranks: the same as long
+            as the job lasts, whichever hosts come and go.
+        coming: Number of servers that are starting up.
+        hosts: Servers that are up.
     """
 
     key: str
@@ -81,7 +77,7 @@ class HostsFile:
 
     @classmethod
     def read(cls, path: Path) -> HostsFile:
-        """Return what is in a file; raises LaunchError where it cannot be read."""
+        """Return the content of a file; raises LaunchError where it cannot be read."""
         try:
             fields = json.loads(path.read_bytes())
             hosts = tuple(AuxiliaryHost(**each) for each in fields.pop("hosts"))

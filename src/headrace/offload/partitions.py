@@ -1,9 +1,9 @@
-"""Partitions of an iterable dataset, and their scheduler over auxiliary hosts. No sockets.
+"""The partitions of an iterable dataset, and their scheduler over auxiliary hosts, without I/O.
 
-A partition is what the dataset gives to one worker's number. It stays with one host, which makes
-its batches in their order. A host that is lost loses its partitions to others, each of which passes
-over what was made before; where nobody is left, or a batch failed, a partition returns to the rank:
-its tasks are given back, now and later.
+A partition is what the dataset yields for one worker id. It stays with one host, which makes its
+batches in order. If the host is lost, others take its partitions over, and first skip the batches
+that were made. If no host is left, or a batch failed, a partition returns to the rank: its tasks
+are given back, now and later.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from headrace.offload.scheduler import Assignment
 
 
 def assign_partitions(
-    strands: Sequence[int], orders: Mapping[str, int], has: Mapping[str, int]
+    partitions: Sequence[int], limits: Mapping[str, int], has: Mapping[str, int]
 ) -> dict[int, str]:
-    """Return a host for each strand: each has as many as it takes orders, in proportion.
+    """Return a host for each partition, in proportion to the hosts' task limits.
 
     Args:
-        strands: What is given out, in this order.
-        orders: How many orders each host takes; nothing is given out where there is none.
-        has: How many strands each has already.
+        partitions: Partitions to assign, in this order.
+        limits: How many tasks each host takes; the result is empty if there is no host.
+        has: How many partitions each host has already.
     """
-    given = {host: has.get(host, 0) for host in orders}
-    places: dict[int, str] = {}
-    for partition in strands if orders else ():
-        host = min(given, key=lambda name: ((given[name] + 1) / orders[name], name))
-        given[host] += 1
-        places[partition] = host
-    return places
+    counts = {host: has.get(host, 0) for host in limits}
+    hosts: dict[int, str] = {}
+    for partition in partitions if limits else ():
+        host = min(counts, key=lambda name: ((counts[name] + 1) / limits[name], name))
+        counts[host] += 1
+        hosts[partition] = host
+    return hosts
 
 
 @dataclass(slots=True)
 class _Partition:
-    host: str | None = None  # None: it is at home, or has no place yet
+    host: str | None = None  # None: at the rank, or not assigned yet
     is_at_rank: bool = False
-    waiting: deque[int] = field(default_factory=deque)  # tickets
-    out: deque[int] = field(default_factory=deque)  # asks
-    heard_s: float = 0.0  # when its newest batch came
-    left: set[str] = field(default_factory=set)  # hosts that had it
-    made: int = 0  # batches of it that have come
-    cost_s: float = 0.0  # what going through these takes
-    is_begun_anew: bool = False  # its host has first to pass over these
+    waiting: deque[int] = field(default_factory=deque)  # numbers of tasks without a host
+    out: deque[int] = field(default_factory=deque)  # numbers of assignments under way
+    heard_s: float = 0.0  # when its last batch arrived
+    left: set[str] = field(default_factory=set)  # hosts that lost it
+    made: int = 0  # batches that have arrived
+    cost_s: float = 0.0  # what repeating these takes
+    is_begun_anew: bool = False  # its host has to skip these first
 
 
 class PartitionScheduler:
-    """The tickets of one loader whose dataset is iterated, and the hosts that may be asked."""
+    """The scheduler of a loader's tasks where its dataset is iterable; see `BatchScheduler`."""
 
     def __init__(self) -> None:
         self._next_assignment = 0
         self._assignments: dict[int, Assignment] = {}
         self._task_limits: dict[str, int] = {}
         self._partitions: dict[int, _Partition] = {}
-        self._back: list[int] = []
+        self._returned_tasks: list[int] = []
         self.is_assigned = True
 
-    def begin(self, strands: Sequence[int]) -> None:
-        """Begin an iteration with these strands; they are spread over hosts by `assign_all`."""
+    def begin(self, partitions: Sequence[int]) -> None:
+        """Start an iteration over these partitions, which `assign_all` assigns to hosts."""
         self.forget()
-        self._partitions = {number: _Partition() for number in strands}
+        self._partitions = {number: _Partition() for number in partitions}
         self.is_assigned = False
 
     @property
     def room(self) -> int:
-        """How many tickets it can have, about."""
+        """How many tasks it has room for, approximately."""
         return 2 * sum(not partition.is_at_rank for partition in self._partitions.values())
 
     def wanted_batches(self, host: str) -> int:
-        """Return how many batches it would have a host make at a time."""
+        """Return how many batches a host could work on at a time."""
         return sum(
             partition.host == host and bool(partition.out or partition.waiting)
             for partition in self._partitions.values()
         )
 
-    def add(self, ticket: int, number: int) -> None:
-        """Take a ticket for the next batch of a strand."""
+    def add(self, task: int, number: int) -> None:
+        """Add a task for the next batch of a partition."""
         partition = self._partitions.get(number)
         if partition is None or partition.is_at_rank:
-            self._back.append(ticket)
+            self._returned_tasks.append(task)
         else:
-            partition.waiting.append(ticket)
+            partition.waiting.append(task)
 
-    def set_task_limit(self, host: str, orders: int) -> None:
-        """Note how many orders a host may have; it may be new."""
-        self._task_limits[host] = orders
+    def set_task_limit(self, host: str, limit: int) -> None:
+        """Set how many tasks a host, maybe a new one, may have."""
+        self._task_limits[host] = limit
 
     def lose(self, host: str) -> None:
-        """Ask a host no more; others go on with its strands."""
+        """Remove a host; others take over its partitions."""
         self._task_limits.pop(host, None)
         for number, partition in self._partitions.items():
             if partition.host == host:
                 self._move(number, partition)
 
     def assign_all(self) -> int:
-        """Give each strand a host; return how many find none and are made at home."""
+        """Assign each partition to a host; return how many got none and return to the rank."""
         self.is_assigned = True
-        places = assign_partitions(list(self._partitions), self._task_limits, {})
+        hosts = assign_partitions(list(self._partitions), self._task_limits, {})
         for number, partition in self._partitions.items():
-            self._place(partition, places.get(number))
-        return len(self._partitions) - len(places)
+            self._place(partition, hosts.get(number))
+        return len(self._partitions) - len(hosts)
 
     def assign(self, now_s: float) -> list[Assignment]:
-        """Return what to ask now, and of whom."""
-        asks: list[Assignment] = []
+        """Return the new assignments."""
+        assignments: list[Assignment] = []
         for number, partition in self._partitions.items():
             while partition.host is not None and partition.waiting:
-                ask = Assignment(
+                assignment = Assignment(
                     number=self._next_assignment,
                     ticket=partition.waiting.popleft(),
                     host=partition.host,
@@ -116,84 +116,87 @@ class PartitionScheduler:
                     partition=number,
                 )
                 self._next_assignment += 1
-                self._assignments[ask.number] = ask
-                partition.out.append(ask.number)
-                asks.append(ask)
-        return asks
+                self._assignments[assignment.number] = assignment
+                partition.out.append(assignment.number)
+                assignments.append(assignment)
+        return assignments
 
     def needs(self, number: int | None, host: str) -> bool:
-        """Whether an ask's batch is needed, or there is no such ask."""
+        """Whether an assignment's batch is still needed; True if `number` is None."""
         return number is None or self._known(number, host) is not None
 
     def begins(self, number: int, host: str) -> int | None:
-        """Note that an ask's batch begins to arrive; return its ticket, None: nobody needs it."""
-        ask = self._known(number, host)
-        return None if ask is None else ask.ticket
+        """Note that a batch begins to arrive; return its task, None if it is not needed."""
+        assignment = self._known(number, host)
+        return None if assignment is None else assignment.ticket
 
     def requested_s(self, number: int, host: str) -> float | None:
-        """Return when a host was asked, None where it was not, or the ask was let go."""
-        ask = self._known(number, host)
-        return ask.since_s if ask is not None else None
+        """Return when an assignment was made; None if it is not known any more."""
+        assignment = self._known(number, host)
+        return assignment.since_s if assignment is not None else None
 
     def arrived(self, number: int, host: str, now_s: float) -> int | None:
-        """Note that an ask's batch has arrived; return its ticket, where it is needed."""
-        ask = self._known(number, host)
-        if ask is None:
+        """Note that a batch has arrived; return its task, None if it is not needed."""
+        assignment = self._known(number, host)
+        if assignment is None:
             return None
         del self._assignments[number]
-        partition = self._partitions[ask.partition]
+        partition = self._partitions[assignment.partition]
         partition.out.remove(number)
         partition.heard_s = now_s
-        return ask.ticket
+        return assignment.ticket
 
     def took(self, number: int, host: str, making_s: float) -> None:
-        """Note how long a host was making an ask's batch."""
-        ask = self._known(number, host)
-        if ask is None:
+        """Note how long a host took to make a batch."""
+        assignment = self._known(number, host)
+        if assignment is None:
             return
-        partition = self._partitions[ask.partition]
+        partition = self._partitions[assignment.partition]
         partition.made += 1
         if partition.is_begun_anew:
             partition.is_begun_anew = False
-            partition.cost_s = max(partition.cost_s, making_s)  # it has gone through all of it
+            partition.cost_s = max(partition.cost_s, making_s)  # it includes the skipped batches
         else:
             partition.cost_s += making_s
 
     def again(self, host: str) -> tuple[int, float]:
-        """Return what another would have to go through again for a host: batches, and seconds.
+        """Return what other hosts would have to repeat if a host were lost: batches, seconds.
 
-        Of the seconds those of its longest strand: hosts go through several side by side.
+        The seconds are those of its longest partition, as partitions are repeated in parallel.
         """
-        its_own = [partition for partition in self._partitions.values() if partition.host == host]
-        costs_s = (partition.cost_s for partition in its_own)
-        return sum(partition.made for partition in its_own), max(costs_s, default=0.0)
+        own = [partition for partition in self._partitions.values() if partition.host == host]
+        costs_s = (partition.cost_s for partition in own)
+        return sum(partition.made for partition in own), max(costs_s, default=0.0)
 
     def returned(self, number: int, host: str) -> None:
-        """Note that a host will not make an ask's batch: it has lost its place in the strand."""
-        ask = self._known(number, host)
-        if ask is not None:
-            self._move(ask.partition, self._partitions[ask.partition])
+        """Note that a host will not make a batch: it has lost its position in the partition."""
+        assignment = self._known(number, host)
+        if assignment is not None:
+            self._move(assignment.partition, self._partitions[assignment.partition])
 
     def failed(self, number: int, host: str) -> None:
-        """Note that an ask's batch arrives as an error: home is where its strand is tried anew."""
-        ask = self._known(number, host)
-        if ask is not None:
-            self._return_to_rank(self._partitions[ask.partition], without=number)
+        """Note that a batch arrives as an error: its partition is retried at the rank."""
+        assignment = self._known(number, host)
+        if assignment is not None:
+            self._return_to_rank(self._partitions[assignment.partition], without=number)
 
     def reclaim_partition(self, number: int) -> str | None:
-        """Have a strand that is late go home, with those of its host that are no better.
+        """Return a late partition to the rank, with those of its host that are as late.
 
         Returns:
-            The host, None where it had none.
+            The host; None if it had none.
         """
         late = self._partitions.get(number)
         if late is None or late.is_at_rank:
             return None
         host = late.host
-        since_s = min((self._assignments[ask].since_s for ask in late.out), default=float("inf"))
+        since_s = min(
+            (self._assignments[assignment].since_s for assignment in late.out), default=float("inf")
+        )
         for partition in self._partitions.values():
             began_s = min(
-                (self._assignments[ask].since_s for ask in partition.out), default=float("inf")
+                (self._assignments[assignment].since_s for assignment in partition.out),
+                default=float("inf"),
             )
             if partition.host == host and began_s <= since_s and partition.heard_s <= since_s:
                 self._return_to_rank(partition)
@@ -201,25 +204,25 @@ class PartitionScheduler:
         return host
 
     def give_back(self) -> list[int]:
-        """Return the tickets that nobody can be asked for, and take them no longer."""
-        back, self._back = self._back, []
-        return back
+        """Return the tasks that no host can take, and drop them."""
+        tasks, self._returned_tasks = self._returned_tasks, []
+        return tasks
 
     def forget(self) -> None:
-        """Take no tickets any longer; what is asked for is received, and thrown away."""
+        """Drop all tasks; batches that still arrive are discarded."""
         self._assignments.clear()
         self._partitions.clear()
-        self._back.clear()
+        self._returned_tasks.clear()
         self.is_assigned = True
 
     def _move(self, number: int, partition: _Partition) -> None:
-        """Have another host go on with a strand that its host has lost."""
+        """Move a partition that its host has lost to another host."""
         if partition.host is not None:
             partition.left.add(partition.host)
         partition.is_begun_anew = partition.made > 0
-        self._take_back(partition)
+        self._cancel(partition)
         others = {
-            name: most for name, most in self._task_limits.items() if name not in partition.left
+            name: limit for name, limit in self._task_limits.items() if name not in partition.left
         }
         has = {name: sum(one.host == name for one in self._partitions.values()) for name in others}
         self._place(partition, assign_partitions([number], others, has).get(number))
@@ -232,20 +235,20 @@ class PartitionScheduler:
 
     def _return_to_rank(self, partition: _Partition, without: int | None = None) -> None:
         partition.is_at_rank = True
-        self._take_back(partition, without)
-        self._back += partition.waiting
+        self._cancel(partition, without)
+        self._returned_tasks += partition.waiting
         partition.waiting.clear()
 
-    def _take_back(self, partition: _Partition, without: int | None = None) -> None:
-        """Let go of the asks of a strand, but for one; their tickets wait as they did."""
-        kept = [number for number in partition.out if number == without]
-        let_go = [
+    def _cancel(self, partition: _Partition, without: int | None = None) -> None:
+        """Cancel the assignments of a partition, except one; their tasks wait again, in order."""
+        remaining = [number for number in partition.out if number == without]
+        cancelled = [
             self._assignments.pop(number).ticket for number in partition.out if number != without
         ]
-        partition.out = deque(kept)
-        partition.waiting.extendleft(reversed(let_go))
+        partition.out = deque(remaining)
+        partition.waiting.extendleft(reversed(cancelled))
         partition.host = None
 
     def _known(self, number: int, host: str) -> Assignment | None:
-        ask = self._assignments.get(number)
-        return ask if ask is not None and ask.host == host else None
+        assignment = self._assignments.get(number)
+        return assignment if assignment is not None and assignment.host == host else None

@@ -1,7 +1,7 @@
 """The protocol between offload proxy and offload server: authentication, frames, messages.
 
-Both know the job's key. Each proves it to the other by a keyed hash (HMAC-SHA-256) of two random
-numbers, one from either side; then frames go both ways, a header and a body each.
+Both know the job's key. Each proves it to the other by an HMAC-SHA-256 of two nonces, one from
+either side; then frames go both ways, a header and a body each.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from headrace.core.errors import LaunchError, LoaderError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpecMessage:
-    """What goes with a recipe.
+    """A loader spec with what a server needs to load it.
 
     Attributes:
-        rank: Whose it is.
-        loader: The number of its loader, where workers are to record what they do.
-        folder: The rank's working folder, from the job's folder on; its whole path elsewhere.
-        path: Where the rank looks for modules, as far as that is below the job's folder.
-        variables: The rank's own, as `env.own_variables` returns them.
-        strands: Among how many workers an iterable dataset is shared, wherever they are; 0: the
-            dataset is indexed, and any worker makes any batch.
-        content: The recipe, pickled.
+        rank: The rank it belongs to.
+        loader: The probe's number of the loader; None if workers are not to record.
+        folder: The rank's working folder, relative to the job's folder if it is below that.
+        path: Entries of the rank's sys.path below the job's folder, relative to it.
+        variables: The rank's own environment variables, by `env.own_variables`.
+        strands: Number of partitions of an iterable dataset, local ones included; 0 for an indexed
+            dataset, of which any worker makes any batch.
+        content: The pickled `LoaderSpec`.
     """
 
     rank: int
@@ -45,25 +45,25 @@ class LoaderSpecMessage:
     content: bytes
 
     def to_bytes(self) -> bytes:
-        """Return bytes that `from_bytes` reads."""
+        """Return the message as a line of JSON and the content."""
         names = ("rank", "loader", "folder", "path", "variables", "strands")
-        told = {name: getattr(self, name) for name in names}
-        return json.dumps(told).encode() + b"\n" + self.content
+        fields = {name: getattr(self, name) for name in names}
+        return json.dumps(fields).encode() + b"\n" + self.content
 
     @classmethod
     def from_bytes(cls, body: bytes) -> LoaderSpecMessage:
-        """Return the message that `to_bytes` told."""
-        told, _, content = body.partition(b"\n")
-        return cls(**json.loads(told), content=content)
+        """Return the message of which `to_bytes` made `body`."""
+        fields, _, content = body.partition(b"\n")
+        return cls(**json.loads(fields), content=content)
 
     def folder_below(self, root: Path) -> Path:
-        """Return the rank's working folder as this host has it: relative paths begin there.
+        """Return the rank's working folder on this host, the start of relative paths.
 
         Args:
-            root: The job's folder here.
+            root: The job's folder on this host.
 
         Raises:
-            LoaderError: This host has none.
+            LoaderError: This host does not have it.
         """
         folder = root / self.folder
         if not folder.is_dir():
@@ -77,38 +77,38 @@ class LoaderSpecMessage:
 _MAGIC = b"headrace batches 2"
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-_USER_TIMEOUT_MS = 10_000  # what is sent is not taken for so long
+_USER_TIMEOUT_MS = 10_000  # the kernel ends a connection whose data is not acknowledged for so long
 _HEADER = struct.Struct("<qqqqqqqq")
 HEADER_BYTES = _HEADER.size
 
 
 class FrameKind(IntEnum):
-    """What a frame says. The receiver says the first six."""
+    """The kinds of frames. The proxy sends the first six, the server the others."""
 
     LOADER_SPEC = 1  # a: its number; body: `LoaderSpecMessage`
-    BATCH_SPEC = 2  # make batch `ask`; a: the strand of an iterable dataset; body: the order
-    RECEIVED = 3  # batch `ask` is here, its memory is free
-    WANTED_BATCHES = 4  # a: how many batches the rank would have of this host
-    FORGET = 5  # what was asked for so far is needed no more
-    RECORD = 6  # a: 1, workers are to record what they do; 0, no more
-    # Of `ask`; a: the answer, b: the worker, c: where the structure is, d: nanoseconds until it
-    # had a worker, e: ... and with that; body: all of it.
+    BATCH_SPEC = 2  # assignment `ask`; a: partition of an iterable dataset; body: the batch spec
+    RECEIVED = 3  # batch `ask` was received, its slot is free
+    WANTED_BATCHES = 4  # a: how many batches the rank wants from this host
+    FORGET = 5  # the batches requested so far are not needed any more
+    RECORD = 6  # a: whether workers record, 1 or 0
+    # Of assignment `ask`; a: the `Answer`, b: the worker, c: offset of the structure, d: ns until
+    # a worker took it, e: ns that this one worked on it; body: the slot's content.
     BATCH = 7
-    SHARE = 8  # a: how many orders may be here, b: how many cores make them
-    READY = 9  # a: the number of the recipe that can be made
-    REFUSED = 10  # a: the number of the recipe that cannot; body: the failure
-    HEARTBEAT = 11  # this host lives
-    ROWS = 12  # body: what workers have recorded, see `WorkerRecords`
+    SHARE = 8  # a: how many tasks the rank may have here, b: how many cores work on them
+    READY = 9  # a: the number of the loader spec that is loaded
+    REFUSED = 10  # a: the number of the loader spec that cannot be loaded; body: the failure
+    HEARTBEAT = 11
+    ROWS = 12  # body: rows that workers recorded, see `WorkerRecords`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameHeader:
-    """What comes before a frame's body.
+    """The header of a frame.
 
     Attributes:
-        kind: What it says.
-        ask: The order that it is about.
-        a, b, c, d, e: As `kind` explains.
+        kind: The frame's kind.
+        ask: Number of the assignment that it is about.
+        a, b, c, d, e: Numbers whose meaning depends on `kind`.
         body_bytes: Length of the body that follows.
     """
 
@@ -122,13 +122,13 @@ class FrameHeader:
     body_bytes: int = 0
 
     def pack(self) -> bytes:
-        """Return its bytes."""
+        """Return the header's bytes."""
         numbers = self.a, self.b, self.c, self.d, self.e
         return _HEADER.pack(self.kind, self.ask, *numbers, self.body_bytes)
 
     @classmethod
     def unpack(cls, content: bytes | bytearray | memoryview) -> FrameHeader:
-        """Return the head that `pack` made; ValueError where it is none."""
+        """Return the header in bytes of `pack`; raises ValueError for other bytes."""
         kind, ask, a, b, c, d, e, body_bytes = _HEADER.unpack(content)
         return cls(kind=FrameKind(kind), ask=ask, a=a, b=b, c=c, d=d, e=e, body_bytes=body_bytes)
 
@@ -136,56 +136,56 @@ class FrameHeader:
 def encode_frame(
     kind: FrameKind, body: bytes = b"", *, ask: int = 0, a: int = 0, b: int = 0
 ) -> bytes:
-    """Return a whole frame."""
+    """Return the bytes of a frame."""
     return FrameHeader(kind=kind, ask=ask, a=a, b=b, body_bytes=len(body)).pack() + body
 
 
 def configure_socket(connection: socket.socket) -> None:
-    """Have small frames sent at once, and a side that is gone without a word noticed."""
+    """Have small frames sent at once, and a vanished other side noticed."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
 
 
 def set_user_timeout(connection: socket.socket, longest_s: float) -> None:
-    """Have a side that takes nothing noticed only after so long."""
+    """Set for how long the other side may acknowledge nothing before the connection ends."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(longest_s * 1000))
 
 
 class AuthenticationError(LaunchError):
-    """The other side does not know the job's key, or speaks something else."""
+    """The other side does not know the job's key, or uses another protocol."""
 
 
 def authenticate_to_server(connection: socket.socket, key: bytes, longest_s: float) -> None:
-    """Prove the key to a station, and have it prove it; raises NoEntryError, OSError."""
+    """Authenticate to a server, and check its proof; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
-    own = secrets.token_bytes(_NONCE_BYTES)
-    connection.sendall(_MAGIC + own)
-    told = _receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline_s)
-    others, proof = told[:_NONCE_BYTES], told[_NONCE_BYTES:]
-    _check_proof(proof, _proof(key, b"station", own, others))
-    connection.sendall(_proof(key, b"receiver", others, own))
+    own_nonce = secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(_MAGIC + own_nonce)
+    reply = _receive_exactly(connection, _NONCE_BYTES + _PROOF_BYTES, deadline_s)
+    their_nonce, proof = reply[:_NONCE_BYTES], reply[_NONCE_BYTES:]
+    _check_proof(proof, _proof(key, b"station", own_nonce, their_nonce))
+    connection.sendall(_proof(key, b"receiver", their_nonce, own_nonce))
 
 
 def authenticate_client(connection: socket.socket, key: bytes, longest_s: float) -> None:
-    """Let a receiver in that proves the key; raises NoEntryError, OSError."""
+    """Authenticate a proxy, and prove the key to it; raises AuthenticationError, OSError."""
     deadline_s = time.monotonic() + longest_s
-    told = _receive_exactly(connection, len(_MAGIC) + _NONCE_BYTES, deadline_s)
-    if not told.startswith(_MAGIC):
+    hello = _receive_exactly(connection, len(_MAGIC) + _NONCE_BYTES, deadline_s)
+    if not hello.startswith(_MAGIC):
         raise AuthenticationError("This is another program, or another version of Headrace.")
-    others, own = told[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
-    connection.sendall(own + _proof(key, b"station", others, own))
+    their_nonce, own_nonce = hello[len(_MAGIC) :], secrets.token_bytes(_NONCE_BYTES)
+    connection.sendall(own_nonce + _proof(key, b"station", their_nonce, own_nonce))
     _check_proof(
         _receive_exactly(connection, _PROOF_BYTES, deadline_s),
-        _proof(key, b"receiver", own, others),
+        _proof(key, b"receiver", own_nonce, their_nonce),
     )
 
 
-def _proof(key: bytes, side: bytes, theirs: bytes, own: bytes) -> bytes:
-    return hmac.digest(key, side + theirs + own, "sha256")
+def _proof(key: bytes, side: bytes, their_nonce: bytes, own_nonce: bytes) -> bytes:
+    return hmac.digest(key, side + their_nonce + own_nonce, "sha256")
 
 
-def _check_proof(proof: bytes, right: bytes) -> None:
-    if not hmac.compare_digest(proof, right):
+def _check_proof(proof: bytes, expected: bytes) -> None:
+    if not hmac.compare_digest(proof, expected):
         raise AuthenticationError("The other side does not know this job's key.")
 
 
@@ -203,14 +203,14 @@ def _receive_exactly(connection: socket.socket, size: int, deadline_s: float) ->
 
 
 def send_file(connection: socket.socket, descriptor: int, size: int) -> None:
-    """Send the first `size` bytes of a file; OSError where the other side is gone or takes nothing.
+    """Send the first `size` bytes of a file; raises OSError where the other side is gone.
 
-    The kernel sends the file's own pages, so they must stay as they are until the other side has
+    The kernel sends the file's own pages, so they must not change until the other side has received
     them.
     """
     sent = 0
     while sent < size:
-        now = os.sendfile(connection.fileno(), descriptor, sent, size - sent)
-        if not now:
+        count = os.sendfile(connection.fileno(), descriptor, sent, size - sent)
+        if not count:
             raise OSError("the batch ends early")
-        sent += now
+        sent += count

@@ -1,10 +1,10 @@
 """The offload proxy of a rank: the process that gets batches from auxiliary hosts.
 
-It puts them into shared-memory slots. It is controlled through a connection, by tuples: ("recipe",
-number, bytes, partitions of an iterable dataset), ("again",) for the same one, ("ticket", number,
-slot, payload bytes, partition), ("take home", partition), ("forget",), ("failed", worker, summary).
-It reports ("forgotten",), and answers tasks on the socket where workers do. It ends with the
-connection.
+It writes them into the executor's shared-memory slots. The rank controls it through a connection,
+by tuples: ("recipe", number, loader spec, partitions of an iterable dataset), ("again",) for the
+same loader spec, ("ticket", task, slot, payload bytes, partition), ("take home", partition) to give
+a partition back, ("forget",), ("failed", worker, summary). It sends ("forgotten",), and answers
+tasks on the socket on which workers do. It ends when the connection does.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from headrace.offload.worker_records import OffloadRecorder
 
 
 class AnswerQueue:
-    """What a receiver has to say.
+    """The queue of answers to the executor, sent without blocking.
 
     Args:
-        taking: Takes it.
+        answers: The socket for answers.
     """
 
-    def __init__(self, taking: socket.socket) -> None:
-        self._taking = taking
+    def __init__(self, answers: socket.socket) -> None:
+        self._socket = answers
         self._unsent: deque[bytes] = deque()
         self._announced_room = -1
 
@@ -66,34 +66,34 @@ class AnswerQueue:
         return bool(self._unsent)
 
     def add(self, answer: AnswerMessage) -> None:
-        """Have an answer sent after all others."""
+        """Queue an answer."""
         self._unsent.append(answer.pack())
 
     def announce_room(self, room: int) -> None:
-        """Have it told how many tickets there is room for, where that has changed."""
+        """Queue the number of tasks there is room for, if it has changed."""
         if self._announced_room != room:
             self._announced_room = room
             self.add(AnswerMessage(Answer.ROOM, 0, room, 0, 0, 0))
 
     def repeat_room(self) -> None:
-        """Have that told next time, changed or not."""
+        """Have the room announced next time in any case."""
         self._announced_room = -1
 
     def send(self) -> None:
-        """Send what there is room for: a blocking send could wait for who waits for us."""
+        """Send what the socket takes; blocking could deadlock with the executor."""
         with contextlib.suppress(BlockingIOError):
             while self._unsent:
-                self._taking.send(self._unsent[0], socket.MSG_DONTWAIT)
+                self._socket.send(self._unsent[0], socket.MSG_DONTWAIT)
                 self._unsent.popleft()
 
     def clear(self) -> None:
-        """Forget what waits, and what was told."""
+        """Drop the queued answers, and have the room announced again."""
         self._unsent.clear()
         self.repeat_room()
 
 
 class TaskSlots:
-    """The tickets under way, with their slots and their orders.
+    """The open tasks with their slots and batch specs.
 
     Args:
         slots: Descriptors of the slots' files.
@@ -102,33 +102,33 @@ class TaskSlots:
     def __init__(self, slots: list[int]) -> None:
         self._slots = slots
         self._maps: dict[int, mmap.mmap] = {}
-        # Ticket -> its slot and its order, which the batch overwrites there.
-        self._placed: dict[int, tuple[int, bytes]] = {}
-        self._trash = bytearray()
+        # Task -> slot, and a copy of its batch spec, which the batch overwrites in the slot.
+        self._tasks: dict[int, tuple[int, bytes]] = {}
+        self._discard_buffer = bytearray()
 
-    def add(self, ticket: int, slot: int, payload_bytes: int) -> None:
-        """Take a ticket, whose order lies in its slot."""
-        self._placed[ticket] = slot, read_at(self._slots[slot], 0, payload_bytes)
+    def add(self, task: int, slot: int, payload_bytes: int) -> None:
+        """Add a task, whose batch spec is in its slot."""
+        self._tasks[task] = slot, read_at(self._slots[slot], 0, payload_bytes)
 
-    def batch_spec_of(self, ticket: int) -> bytes:
-        """Return a ticket's order."""
-        return self._placed[ticket][1]
+    def batch_spec_of(self, task: int) -> bytes:
+        """Return a task's batch spec."""
+        return self._tasks[task][1]
 
-    def pop(self, ticket: int) -> int:
-        """Let go of a ticket; return its slot."""
-        return self._placed.pop(ticket)[0]
+    def pop(self, task: int) -> int:
+        """Remove a task; return its slot."""
+        return self._tasks.pop(task)[0]
 
     def clear(self) -> None:
-        """Let go of all tickets."""
-        self._placed.clear()
+        """Remove all tasks."""
+        self._tasks.clear()
 
-    def memory(self, ticket: int | None, size_bytes: int) -> memoryview:
-        """Return where a ticket's batch goes; that of no ticket goes where nobody looks."""
-        if ticket is None:
-            if len(self._trash) < size_bytes:
-                self._trash = bytearray(size_bytes)
-            return memoryview(self._trash)[:size_bytes]
-        slot = self._placed[ticket][0]
+    def memory(self, task: int | None, size_bytes: int) -> memoryview:
+        """Return the memory for a task's batch; without a task, a buffer that is never read."""
+        if task is None:
+            if len(self._discard_buffer) < size_bytes:
+                self._discard_buffer = bytearray(size_bytes)
+            return memoryview(self._discard_buffer)[:size_bytes]
+        slot = self._tasks[task][0]
         mapped = self._maps.get(slot)
         if mapped is None or len(mapped) < size_bytes:
             if os.fstat(self._slots[slot]).st_size < size_bytes:
@@ -140,53 +140,53 @@ class TaskSlots:
 
 
 _POLL_S, _UNSENT_POLL_S = 0.1, 0.005
-# An iterable dataset is begun without hosts that are not there, or have not loaded it, by then.
+# An iteration over an iterable dataset waits so long for hosts to connect, and to load it.
 _CONNECT_WAIT_S, _LOAD_WAIT_S = 20.0, 60.0
-_STALLED_S = 1.0  # this process itself was stopped meanwhile: nobody else is to blame
-_WORKERS_PER_HOST = 1 << 20  # a host's workers are counted from a multiple of it
+_STALLED_S = 1.0  # a poll that took longer: this process was stopped, hosts were not silent
+_WORKERS_PER_HOST = 1 << 20  # worker numbers of a host start at a multiple of it
 
 
 class OffloadProxy:
-    """Serves one loader.
+    """The proxy of one loader.
 
     Args:
-        control: The training process is at the other end.
-        answers: Takes answers.
+        control: Connection to the training process.
+        answers: Socket for answers.
         slots: Descriptors of the slots' files.
-        hosts_file: Tells of the auxiliary hosts.
-        accounts: Where it notes what they do.
-        tells: Tells of hosts that are lost: one of a host's ranks does.
+        hosts_file: Path of the hosts file.
+        recorder: Records what the hosts do.
+        tells: Whether it prints status lines: one rank of a host does.
     """
 
     def __init__(
         self, control: Connection, answers: socket.socket, slots: list[int], hosts_file: Path,
-        accounts: OffloadRecorder, *, tells: bool,
+        recorder: OffloadRecorder, *, tells: bool,
     ) -> None:  # fmt: skip
         self._control = control
         self._answers = AnswerQueue(answers)
-        self._landing = TaskSlots(slots)
+        self._task_slots = TaskSlots(slots)
         self._hosts = HostsFileWatcher(hosts_file)
-        self._accounts = accounts
+        self._recorder = recorder
         self._key = b""
         self._dealer: BatchScheduler | PartitionScheduler = BatchScheduler()
-        self._coming = 0  # hosts that are not there yet
-        self._began_s = 0.0  # the iteration over an iterable dataset
+        self._expected_hosts = 0  # whose servers are starting up
+        self._began_s = 0.0  # when the iteration over an iterable dataset began
         self._has_reported_no_host = False
         self._server_connections: dict[str, ServerConnection] = {}
-        self._names: list[str] = []  # in the order they were first seen
+        self._names: list[str] = []  # of hosts, as first seen: a worker's number refers to an index
         self._attempts = ConnectionAttempts()
         self._loader_spec = (0, b"")
-        self._tell = HostStatusPrinter(on=tells)
-        self._looked_s = time.monotonic()
+        self._print_status = HostStatusPrinter(on=tells)
+        self._last_poll_s = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
         self._selector.register(self._attempts, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
-        """Serve until the training process is gone (EOFError)."""
+        """Run until the training process is gone, then raise EOFError."""
         while True:
             ready = self._selector.select(_UNSENT_POLL_S if self._answers.has_unsent else _POLL_S)
-            self._excuse_own_stall()
+            self._excuse_own_pause()
             for key, events in ready:
                 if isinstance(key.data, ServerConnection):
                     self._attend(key.data, events)
@@ -195,28 +195,28 @@ class OffloadProxy:
                 self._handle_message(self._control.recv())
             self._assign_tasks()
 
-    def _excuse_own_stall(self) -> None:
-        before_s, self._looked_s = self._looked_s, time.monotonic()
-        if self._looked_s - before_s > _POLL_S + _STALLED_S:
-            for peer in self._server_connections.values():
-                peer.heard_s = self._looked_s
+    def _excuse_own_pause(self) -> None:
+        before_s, self._last_poll_s = self._last_poll_s, time.monotonic()
+        if self._last_poll_s - before_s > _POLL_S + _STALLED_S:
+            for server in self._server_connections.values():
+                server.heard_s = self._last_poll_s
 
-    # --- what the training process says
+    # --- messages of the training process
 
     def _handle_message(self, request: tuple[object, ...]) -> None:
         match request:
-            case ("recipe", int(number), bytes(content), list(strands)):
+            case ("recipe", int(number), bytes(content), list(partitions)):
                 self._loader_spec = number, content
-                self._accounts.begun()
-                self._begin(strands)
-                for peer in self._server_connections.values():
-                    peer.failures = 0
-                    self._send_loader_spec(peer)
+                self._recorder.begun()
+                self._begin_iteration(partitions)
+                for server in self._server_connections.values():
+                    server.failures = 0
+                    self._send_loader_spec(server)
                 self._answers.repeat_room()
             case ("again",):
                 self._answers.repeat_room()
             case ("ticket", int(number), int(slot), int(payload_bytes), int(partition)):
-                self._landing.add(number, slot, payload_bytes)
+                self._task_slots.add(number, slot, payload_bytes)
                 self._dealer.add(number, partition)
             case ("take home", int(partition)):
                 self._reclaim_partition(partition)
@@ -225,269 +225,277 @@ class OffloadProxy:
             case _:
                 self._forget()
 
-    def _begin(self, strands: list[int]) -> None:
-        """Begin an iteration over an iterable dataset, of which hosts have strands."""
-        if strands:
+    def _begin_iteration(self, partitions: list[int]) -> None:
+        """Begin an iteration over an iterable dataset, some partitions of which go to hosts."""
+        if partitions:
             if not isinstance(self._dealer, PartitionScheduler):
                 self._dealer = PartitionScheduler()
-            self._dealer.begin(strands)
+            self._dealer.begin(partitions)
             self._began_s = time.monotonic()
 
     def _reclaim_partition(self, partition: int) -> None:
         if isinstance(self._dealer, PartitionScheduler):
             host = self._dealer.reclaim_partition(partition)
-            for peer in self._open_connections():
-                # What is arriving may be of no use any more, and its place be another's.
-                if not self._dealer.needs(peer.incoming_assignment, peer.host.name):
-                    peer.divert()
+            for server in self._open_connections():
+                # The batch being received may not be needed, and its slot be another task's.
+                if not self._dealer.needs(server.incoming_assignment, server.host.name):
+                    server.divert()
             if host is not None:
-                self._tell(late_line(host))
+                self._print_status(late_line(host))
 
     def _forget(self) -> None:
         self._dealer.forget()
-        self._landing.clear()
+        self._task_slots.clear()
         self._answers.clear()
-        for peer in self._open_connections():
-            peer.divert()
-            self._send(peer, encode_frame(FrameKind.FORGET))
+        for server in self._open_connections():
+            server.divert()
+            self._send(server, encode_frame(FrameKind.FORGET))
         self._control.send(("forgotten",))
 
-    def _send_loader_spec(self, peer: ServerConnection) -> None:
+    def _send_loader_spec(self, server: ServerConnection) -> None:
         number, content = self._loader_spec
-        if not peer.is_open or not number or number in {peer.recipe, peer.refused}:
+        if not server.is_open or not number or number in {server.recipe, server.refused}:
             return
-        self._dealer.lose(peer.host.name)
-        peer.recipe = 0
+        self._dealer.lose(server.host.name)
+        server.recipe = 0
         if isinstance(self._dealer, PartitionScheduler):
-            peer.set_user_timeout()
-        self._send_recording_state(peer)
-        self._send(peer, encode_frame(FrameKind.LOADER_SPEC, content, a=number))
+            server.set_user_timeout()
+        self._send_recording_state(server)
+        self._send(server, encode_frame(FrameKind.LOADER_SPEC, content, a=number))
 
-    def _send_recording_state(self, peer: ServerConnection) -> None:
-        if self._accounts.loader is not None and peer.records != self._accounts.on:
-            peer.records = self._accounts.on
-            self._send(peer, encode_frame(FrameKind.RECORD, a=int(self._accounts.on)))
+    def _send_recording_state(self, server: ServerConnection) -> None:
+        if self._recorder.loader is not None and server.records != self._recorder.on:
+            server.records = self._recorder.on
+            self._send(server, encode_frame(FrameKind.RECORD, a=int(self._recorder.on)))
 
-    # --- hosts come and go
+    # --- hosts and connections
 
     def _update_hosts(self) -> None:
         now_s = time.monotonic()
-        self._accounts.catch_up()
+        self._recorder.catch_up()
         if (news := self._hosts.news(now_s)) is not None:
-            self._hear(news)
+            self._update_host_list(news)
         for ended in self._attempts.ended():
             self._joined(*ended)
-        for peer in list(self._server_connections.values()):
-            longest_s = silence_limit_s(self._dealer.again(peer.host.name)[1])
-            if peer.connection is None:
-                peer.connect(self._key, self._attempts.note)
-            elif now_s - peer.heard_s > longest_s:
-                self._lose(peer, silent_line(peer.host.name, longest_s))
+        for server in list(self._server_connections.values()):
+            longest_s = silence_limit_s(self._dealer.again(server.host.name)[1])
+            if server.connection is None:
+                server.connect(self._key, self._attempts.note)
+            elif now_s - server.heard_s > longest_s:
+                self._lose(server, silent_line(server.host.name, longest_s))
             else:
-                self._send_recording_state(peer)
+                self._send_recording_state(server)
 
-    def _hear(self, news: HostsFile) -> None:
-        self._key = bytes.fromhex(news.key)
-        self._coming = news.coming
-        hosts = {host.name: host for host in news.hosts}
-        for name, peer in list(self._server_connections.items()):
-            if hosts.get(name) != peer.host:
-                self._lose(peer, "" if peer.connection is None else lost_line(name))
+    def _update_host_list(self, content: HostsFile) -> None:
+        self._key = bytes.fromhex(content.key)
+        self._expected_hosts = content.coming
+        hosts = {host.name: host for host in content.hosts}
+        for name, server in list(self._server_connections.items()):
+            if hosts.get(name) != server.host:
+                self._lose(server, "" if server.connection is None else lost_line(name))
                 del self._server_connections[name]
         for name, host in hosts.items():
             self._server_connections.setdefault(name, ServerConnection(host))
         self._names += [name for name in hosts if name not in self._names]
 
-    def _joined(self, peer: ServerConnection, connection: socket.socket | None) -> None:
-        if self._server_connections.get(peer.host.name) is not peer:
+    def _joined(self, server: ServerConnection, connection: socket.socket | None) -> None:
+        if self._server_connections.get(server.host.name) is not server:
             if connection is not None:
                 connection.close()
             return
-        peer.connected(connection)
+        server.connected(connection)
         if connection is not None:
-            self._selector.register(connection, selectors.EVENT_READ, peer)
-            self._send_loader_spec(peer)
+            self._selector.register(connection, selectors.EVENT_READ, server)
+            self._send_loader_spec(server)
 
-    def _lose(self, peer: ServerConnection, told: str = "") -> None:
-        batches, _ = self._dealer.again(peer.host.name)
-        if peer.connection is not None:
-            self._selector.unregister(peer.connection)
-            peer.lost()
-            self._accounts.note_cores(peer.host.name, 0)
-        self._dealer.lose(peer.host.name)
-        if told and not peer.was_lost:
-            peer.was_lost = True
-            self._tell(told + repeated_batches_clause(batches))
+    def _lose(self, server: ServerConnection, line: str = "") -> None:
+        batches, _ = self._dealer.again(server.host.name)
+        if server.connection is not None:
+            self._selector.unregister(server.connection)
+            server.lost()
+            self._recorder.note_cores(server.host.name, 0)
+        self._dealer.lose(server.host.name)
+        if line and not server.was_lost:
+            server.was_lost = True
+            self._print_status(line + repeated_batches_clause(batches))
 
     def _open_connections(self) -> list[ServerConnection]:
-        return [peer for peer in self._server_connections.values() if peer.is_open]
+        return [server for server in self._server_connections.values() if server.is_open]
 
-    def _send(self, peer: ServerConnection, content: bytes) -> None:
-        if peer.connection is None:
+    def _send(self, server: ServerConnection, content: bytes) -> None:
+        if server.connection is None:
             return
         try:
-            peer.send(content)
+            server.send(content)
         except OSError:
-            self._lose(peer, lost_line(peer.host.name))
-        self._watch(peer)
+            self._lose(server, lost_line(server.host.name))
+        self._watch(server)
 
-    def _watch(self, peer: ServerConnection) -> None:
-        if peer.connection is not None:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.has_unsent else 0)
-            self._selector.modify(peer.connection, events, peer)
+    def _watch(self, server: ServerConnection) -> None:
+        if server.connection is not None:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if server.has_unsent else 0)
+            self._selector.modify(server.connection, events, server)
 
-    # --- what hosts say
+    # --- frames of the servers
 
-    def _attend(self, peer: ServerConnection, events: int) -> None:
-        if not peer.is_open:  # lost a moment ago
+    def _attend(self, server: ServerConnection, events: int) -> None:
+        if not server.is_open:  # lost a moment ago
             return
         try:
             if events & selectors.EVENT_WRITE:
-                peer.pump()
-                self._watch(peer)
+                server.pump()
+                self._watch(server)
             if events & selectors.EVENT_READ:
-                for arrived in peer.frames(lambda head: self._place(peer, head)):
-                    self._take_in(peer, arrived)
-                    if peer.connection is None:
+                for frame in server.frames(lambda head: self._frame_memory(server, head)):
+                    self._handle_frame(server, frame)
+                    if server.connection is None:
                         return
         except (OSError, ValueError):
-            self._lose(peer, lost_line(peer.host.name))
+            self._lose(server, lost_line(server.host.name))
 
-    def _place(self, peer: ServerConnection, head: FrameHeader) -> memoryview:
-        """Return where a frame's body goes: into the slot of its ticket, if that is needed."""
+    def _frame_memory(self, server: ServerConnection, head: FrameHeader) -> memoryview:
+        """Return the memory for a frame's body: for a batch that is needed, its task's slot."""
         if head.kind is FrameKind.BATCH and head.a != Answer.RETURNED:
-            return self._landing.memory(
-                self._dealer.begins(head.ask, peer.host.name), head.body_bytes
+            return self._task_slots.memory(
+                self._dealer.begins(head.ask, server.host.name), head.body_bytes
             )
         return memoryview(bytearray(head.body_bytes))
 
-    def _take_in(self, peer: ServerConnection, arrived: IncomingFrame) -> None:
-        head = arrived.head
+    def _handle_frame(self, server: ServerConnection, frame: IncomingFrame) -> None:
+        head = frame.head
         match head.kind:
             case FrameKind.BATCH if head.a == Answer.RETURNED:
-                self._dealer.returned(head.ask, peer.host.name)
+                self._dealer.returned(head.ask, server.host.name)
             case FrameKind.BATCH:
-                self._take_batch(peer, arrived)
+                self._take_batch(server, frame)
             case FrameKind.SHARE:
-                peer.orders, peer.cores = head.a, head.b
-                self._use(peer)
+                server.orders, server.cores = head.a, head.b
+                self._update_task_limit(server)
             case FrameKind.READY:
-                peer.recipe = head.a
-                peer.was_missed = False
-                self._use(peer)
+                server.recipe = head.a
+                server.was_missed = False
+                self._update_task_limit(server)
             case FrameKind.REFUSED:
-                self._exclude_host(peer, head.a)
+                self._exclude_host(server, head.a)
                 if head.a == self._loader_spec[0]:
-                    failure = BatchFailure.from_bytes(bytes(arrived.body))
-                    self._tell(refused_line(peer.host.name, failure))
+                    failure = BatchFailure.from_bytes(bytes(frame.body))
+                    self._print_status(refused_line(server.host.name, failure))
             case FrameKind.HEARTBEAT:
                 pass
             case FrameKind.ROWS:
-                self._accounts.add(peer.host.name, bytes(arrived.body))
+                self._recorder.add(server.host.name, bytes(frame.body))
             case _:
                 raise ValueError(f"a station does not say {head.kind.name}")
 
-    def _use(self, peer: ServerConnection) -> None:
-        if peer.recipe == self._loader_spec[0] and peer.recipe != peer.refused and peer.orders:
-            orders = peer.current_task_limit(is_tried=isinstance(self._dealer, BatchScheduler))
-            self._dealer.set_task_limit(peer.host.name, orders)
-            self._accounts.note_cores(peer.host.name, peer.cores)
-            if peer.was_lost:
-                peer.was_lost = False
-                self._tell(returned_line(peer.host.name))
+    def _update_task_limit(self, server: ServerConnection) -> None:
+        if (
+            server.recipe == self._loader_spec[0]
+            and server.recipe != server.refused
+            and server.orders
+        ):
+            limit = server.current_task_limit(is_tried=isinstance(self._dealer, BatchScheduler))
+            self._dealer.set_task_limit(server.host.name, limit)
+            self._recorder.note_cores(server.host.name, server.cores)
+            if server.was_lost:
+                server.was_lost = False
+                self._print_status(returned_line(server.host.name))
 
-    def _take_batch(self, peer: ServerConnection, arrived: IncomingFrame) -> None:
-        head = arrived.head
-        self._send(peer, encode_frame(FrameKind.RECEIVED, ask=head.ask))
-        requested_s = self._dealer.requested_s(head.ask, peer.host.name)
+    def _take_batch(self, server: ServerConnection, frame: IncomingFrame) -> None:
+        head = frame.head
+        self._send(server, encode_frame(FrameKind.RECEIVED, ask=head.ask))
+        requested_s = self._dealer.requested_s(head.ask, server.host.name)
         if isinstance(self._dealer, PartitionScheduler):
             if head.a == Answer.FAILED:
-                self._dealer.failed(head.ask, peer.host.name)
+                self._dealer.failed(head.ask, server.host.name)
             elif head.a == Answer.MADE:
-                self._dealer.took(head.ask, peer.host.name, head.e / 1e9)
-        ticket = self._dealer.arrived(head.ask, peer.host.name, time.monotonic())
+                self._dealer.took(head.ask, server.host.name, head.e / 1e9)
+        task = self._dealer.arrived(head.ask, server.host.name, time.monotonic())
         if requested_s is not None and head.a == Answer.MADE:
-            self._accounts.arrived(
-                peer.host.name,
+            self._recorder.arrived(
+                server.host.name,
                 head.b,
                 requested_s=requested_s,
-                began_s=arrived.began_s,
+                began_s=frame.began_s,
                 queued_ns=head.d,
                 making_ns=head.e,
                 size_bytes=head.body_bytes,
-                counted=ticket is not None,
+                counted=task is not None,
             )
-        if isinstance(self._dealer, BatchScheduler) and peer.recipe == self._loader_spec[0]:
-            self._judge(peer, arrived, is_whole=ticket is not None)
-        if ticket is None:
+        if isinstance(self._dealer, BatchScheduler) and server.recipe == self._loader_spec[0]:
+            self._judge_first_batch(server, frame, is_whole=task is not None)
+        if task is None:
             return
-        slot = self._landing.pop(ticket)
-        worker = self._names.index(peer.host.name) * _WORKERS_PER_HOST + head.b
-        answer = AnswerMessage(
-            Answer(head.a), worker, ticket, slot, head.c, head.body_bytes - head.c
-        )
+        slot = self._task_slots.pop(task)
+        worker = self._names.index(server.host.name) * _WORKERS_PER_HOST + head.b
+        answer = AnswerMessage(Answer(head.a), worker, task, slot, head.c, head.body_bytes - head.c)
         self._answers.add(answer)
 
-    def _judge(self, peer: ServerConnection, arrived: IncomingFrame, *, is_whole: bool) -> None:
-        """Ask a host that has made its first batch for more, and one that cannot for no more."""
-        if arrived.head.a == Answer.MADE and peer.proven != peer.recipe:
-            peer.proven = peer.recipe
-            self._use(peer)
-        elif is_whole and is_excluded_at_first_batch(peer, arrived, self._tell):
-            self._exclude_host(peer, peer.recipe)
+    def _judge_first_batch(
+        self, server: ServerConnection, frame: IncomingFrame, *, is_whole: bool
+    ) -> None:
+        """Raise the task limit of a host after its first batch; exclude it where that failed."""
+        if frame.head.a == Answer.MADE and server.proven != server.recipe:
+            server.proven = server.recipe
+            self._update_task_limit(server)
+        elif is_whole and is_excluded_at_first_batch(server, frame, self._print_status):
+            self._exclude_host(server, server.recipe)
 
-    def _exclude_host(self, peer: ServerConnection, number: int) -> None:
-        peer.refused = number
-        self._dealer.lose(peer.host.name)
-        peer.divert()
+    def _exclude_host(self, server: ServerConnection, number: int) -> None:
+        server.refused = number
+        self._dealer.lose(server.host.name)
+        server.divert()
 
     def _note_failure(self, worker: int, summary: str) -> None:
-        peer = self._server_connections.get(self._names[worker // _WORKERS_PER_HOST])
-        if peer is not None and is_excluded_after_failure(
-            peer, self._loader_spec[0], summary, self._tell
+        server = self._server_connections.get(self._names[worker // _WORKERS_PER_HOST])
+        if server is not None and is_excluded_after_failure(
+            server, self._loader_spec[0], summary, self._print_status
         ):
-            self._exclude_host(peer, self._loader_spec[0])
+            self._exclude_host(server, self._loader_spec[0])
 
-    # --- what is asked of them
+    # --- assignments
 
     def _assign_tasks(self) -> None:
         now_s = time.monotonic()
-        self._spread(now_s)
-        for ask in self._dealer.assign(now_s):
-            order = self._landing.batch_spec_of(ask.ticket)
-            told = encode_frame(FrameKind.BATCH_SPEC, order, ask=ask.number, a=ask.partition)
-            self._send(self._server_connections[ask.host], told)
-        for peer in self._open_connections():
-            may_ask = peer.refused != self._loader_spec[0]  # else cores would be kept from others
-            wanted = self._dealer.wanted_batches(peer.host.name) if may_ask else 0
-            if wanted != peer.wanted:
-                peer.wanted = wanted
-                self._send(peer, encode_frame(FrameKind.WANTED_BATCHES, a=wanted))
-        for ticket in self._dealer.give_back():
-            slot = self._landing.pop(ticket)
-            self._answers.add(AnswerMessage(Answer.RETURNED, 0, ticket, slot, 0, 0))
+        self._assign_partitions(now_s)
+        for assignment in self._dealer.assign(now_s):
+            batch_spec = self._task_slots.batch_spec_of(assignment.ticket)
+            frame = encode_frame(
+                FrameKind.BATCH_SPEC, batch_spec, ask=assignment.number, a=assignment.partition
+            )
+            self._send(self._server_connections[assignment.host], frame)
+        for server in self._open_connections():
+            is_used = server.refused != self._loader_spec[0]  # else it would reserve cores
+            wanted = self._dealer.wanted_batches(server.host.name) if is_used else 0
+            if wanted != server.wanted:
+                server.wanted = wanted
+                self._send(server, encode_frame(FrameKind.WANTED_BATCHES, a=wanted))
+        for task in self._dealer.give_back():
+            slot = self._task_slots.pop(task)
+            self._answers.add(AnswerMessage(Answer.RETURNED, 0, task, slot, 0, 0))
         self._answers.announce_room(self._dealer.room)
         self._answers.send()
 
-    def _spread(self, now_s: float) -> None:
-        """Spread an iterable dataset's strands, once all hosts are there or it is time to."""
+    def _assign_partitions(self, now_s: float) -> None:
+        """Assign an iterable dataset's partitions, once hosts have loaded it or are too late."""
         if not isinstance(self._dealer, PartitionScheduler) or self._dealer.is_assigned:
             return
         late = [
-            peer
-            for peer in self._server_connections.values()
-            if peer.is_coming(self._loader_spec[0])
+            server
+            for server in self._server_connections.values()
+            if server.is_coming(self._loader_spec[0])
         ]
-        loading = any(peer.is_open for peer in late)
-        wait_s = _LOAD_WAIT_S if loading else _CONNECT_WAIT_S if late or self._coming else 0.0
+        loading = any(server.is_open for server in late)
+        wait_s = (
+            _LOAD_WAIT_S if loading else _CONNECT_WAIT_S if late or self._expected_hosts else 0.0
+        )
         if now_s < self._began_s + wait_s:
             return
-        for peer in late:  # it has a part in another iteration, once it is there
-            peer.was_missed = True
-        at_home = self._dealer.assign_all()
-        if at_home and not self._has_reported_no_host:
+        for server in late:  # it takes part from the next iteration on
+            server.was_missed = True
+        at_rank = self._dealer.assign_all()
+        if at_rank and not self._has_reported_no_host:
             self._has_reported_no_host = True
-            self._tell(no_host_line(at_home))
+            self._print_status(no_host_line(at_rank))
 
 
 def main(
@@ -496,22 +504,22 @@ def main(
     """Serve the executor at the other end of `control`, then exit.
 
     Args:
-        control: The control connection's descriptor.
-        answers: That of the socket for answers.
-        slots: Those of the slots' files.
-        hosts_file: Where the auxiliary hosts are told of.
+        control: Descriptor of the control connection.
+        answers: Descriptor of the socket for answers.
+        slots: Descriptors of the slots' files.
+        hosts_file: Path of the hosts file.
         rank: The rank that it serves.
-        tells: Whether it tells of hosts that are lost.
+        tells: Whether it prints status lines.
     """
     ignore_group_signals()
-    taking = socket.socket(fileno=answers)
-    receiver = OffloadProxy(
+    answers_socket = socket.socket(fileno=answers)
+    proxy = OffloadProxy(
         Connection(control),
-        taking,
+        answers_socket,
         slots,
         Path(hosts_file),
         OffloadRecorder(rank),
         tells=bool(tells),
     )
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        receiver.serve()
+        proxy.serve()

@@ -1,8 +1,8 @@
 """The offload server: the process on an auxiliary host that makes batches for ranks elsewhere.
 
-`python -m headrace.offload.server` starts in the job's folder, reports its port as a line of JSON,
-and ends with its parent. Its arguments: --parent PID, --announce FD for that line, --key FILE with
-the job's key, --address to listen at, --cores that it may use.
+`python -m headrace.offload.server --parent PID --announce FD --key FILE --address HOST --cores N`
+starts in the job's folder, writes its port as a line of JSON to FD, and ends with its parent. FILE
+holds the job's key.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ _PAUSE_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve receivers until the parent ends."""
-    told = dict(zip(arguments[::2], arguments[1::2], strict=True))
-    die_with_parent(int(told["--parent"]))
+    """Serve proxies until the parent ends."""
+    options = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    die_with_parent(int(options["--parent"]))
     raise_open_file_limit()
-    key_file = Path(told["--key"])
+    key_file = Path(options["--key"])
     key = key_file.read_bytes()
-    cores = SharedCores(int(told["--cores"]), memory_for_batches())
-    with socket.create_server((told["--address"], 0), backlog=_MAX_UNAUTHENTICATED) as listening:
+    cores = SharedCores(int(options["--cores"]), memory_for_batches())
+    with socket.create_server((options["--address"], 0), backlog=_MAX_UNAUTHENTICATED) as listening:
         port = listening.getsockname()[1]
-        os.write(int(told["--announce"]), json.dumps({"port": port}).encode() + b"\n")
-        strangers = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
+        os.write(int(options["--announce"]), json.dumps({"port": port}).encode() + b"\n")
+        unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
         while True:
-            strangers.acquire()
+            unauthenticated.acquire()
             try:
                 connection, _ = listening.accept()
                 threading.Thread(
                     target=_serve,
-                    args=[connection, key, cores, key_file.parent, strangers],
+                    args=[connection, key, cores, key_file.parent, unauthenticated],
                     daemon=True,
                 ).start()
             except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is left
-                strangers.release()
+                unauthenticated.release()
                 sys.stderr.write(f"headrace: a rank could not be let in: {error}\n")
                 time.sleep(_PAUSE_S)
 
 
 def _serve(
     connection: socket.socket, key: bytes, cores: SharedCores, folder: Path,
-    strangers: threading.BoundedSemaphore,
+    unauthenticated: threading.BoundedSemaphore,
 ) -> None:  # fmt: skip
     try:
         configure_socket(connection)
         authenticate_client(connection, key, _AUTHENTICATION_S)
     except (AuthenticationError, OSError):
-        connection.close()  # nothing is told to whoever is not of this job
+        connection.close()  # a stranger to the job gets no reply
         return
     finally:
-        strangers.release()
+        unauthenticated.release()
     try:
         ServerSession(connection, cores, folder).run()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One loader of one rank in an offload server: batch specs in, batches out, by a worker pool."""
+"""One loader of one rank in an offload server: a worker pool that makes batches of batch specs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from headrace.offload.worker_records import WorkerRecords
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SessionTask:
-    """What a rank asked for.
+    """A task that a rank's proxy has assigned to this host.
 
     Attributes:
-        ask: Its number.
+        ask: The assignment's number.
         payload: The pickled `BatchSpec`.
-        partition: Of an iterable dataset: which worker's it is.
-        slot: Where its batch is made; -1 until a worker is to make it.
-        deaths: How many workers ended at it.
-        came_ns: When it came, by this host's monotonic clock.
+        partition: Its partition of an iterable dataset.
+        slot: The slot for its batch; -1 until a worker gets the task.
+        deaths: How many workers died at it.
+        came_ns: When it was received, by this host's monotonic clock.
         begun_ns: When a worker took it.
     """
 
@@ -57,98 +57,94 @@ class SessionTask:
 
 
 HEARTBEAT_S = 0.5
-_SEND_TIMEOUT_S = 60  # a rank that takes nothing for so long is gone, or stopped; it comes again
+_SEND_TIMEOUT_S = 60  # a rank that reads nothing for so long is gone or stopped; it reconnects
 _POLL_S = 0.5
-_MAX_DEATHS = 3  # of workers, one after another, at the same order
+_MAX_DEATHS = 3  # of workers in a row at the same task
 _RECEIVE_BYTES = 1 << 20
 
 
 class ServerSession:
-    """The host's side of one connection; runs in a thread of its own until that ends.
+    """The server's side of one connection; `run` in a thread of its own until that ends.
 
     Args:
-        connection: To a receiver that was let in.
-        cores: The host's.
-        folder: Where files of its own may lie meanwhile.
+        connection: To an authenticated proxy.
+        cores: The host's cores.
+        folder: For temporary files.
     """
 
     def __init__(self, connection: socket.socket, cores: SharedCores, folder: Path) -> None:
         self._connection = connection
         self._cores = cores
-        self._me = id(self)
-        most = 2 * (cores.count + cores.count // 2 + 2)
-        self._slots = SessionSlots(most, lambda: cores.memory_of(self._me))
+        self._session_id = id(self)
+        slots = 2 * (cores.count + cores.count // 2 + 2)
+        self._slots = SessionSlots(slots, lambda: cores.memory_of(self._session_id))
         self._worker_pool: WorkerPool | None = None
         self._folder = folder
-        self._recorded: WorkerRecords | None = None
-        self._records = True  # as the receiver said last
-        self._pool_arguments: object = (
-            None  # the path, variables and strands that the workforce has
-        )
+        self._worker_records: WorkerRecords | None = None
+        self._is_recording = True  # by the proxy's last message
+        self._pool_arguments: object = None  # the pool's path, variables and partitions
         self._partitions = 0
-        self._arrived = bytearray()
+        self._received = bytearray()
         self._waiting: deque[SessionTask] = deque()
-        self._at_work: dict[int, SessionTask] = {}  # by ticket
-        self._queued_at_workers: deque[SessionTask] = (
-            deque()
-        )  # of these, those that no worker has yet
-        self._sent: dict[int, int] = {}  # ask -> slot, until it is received
-        self._next_ticket = 0
+        self._in_progress: dict[int, SessionTask] = {}  # by the number that workers know
+        self._queued_at_workers: deque[SessionTask] = deque()  # of these, not begun yet
+        self._sent: dict[int, int] = {}  # assignment -> slot, until the rank has received it
+        self._next_task = 0
         self._is_first = True
         self._loader_spec = 0
         self._sent_share = 0, 0
-        self._sending = threading.Lock()
-        self._waking = threading.Lock()
+        self._send_lock = threading.Lock()
+        self._wake_lock = threading.Lock()
         self._deaths_in_a_row = 0
-        self._missing: set[int] = set()  # tickets that no worker had at the last look
-        self._looked_s = time.monotonic()
+        self._unseen: set[int] = set()  # tasks that no worker had at the last check
+        self._last_check_s = time.monotonic()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Serve until the receiver is gone."""
+        """Serve until the proxy is gone."""
         self._connection.settimeout(None)
         longest = struct.pack("ll", _SEND_TIMEOUT_S, 0)
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, longest)
-        self._cores.join(self._me, self._wake_up)
-        beating = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
-        beating.start()
+        self._cores.join(self._session_id, self._wake_up)
+        heartbeats = threading.Thread(target=self._send_heartbeats, name="beat", daemon=True)
+        heartbeats.start()
         try:
-            with suppress(OSError, ValueError, HeadraceError):  # the receiver comes again
+            with suppress(OSError, ValueError, HeadraceError):  # the proxy reconnects
                 while self._step():
                     pass
         finally:
             self._is_over.set()
-            self._cores.leave(self._me)
-            beating.join()
+            self._cores.leave(self._session_id)
+            heartbeats.join()
             self._connection.close()
             self._end_worker_pool()
-            if self._recorded is not None:
-                self._recorded.close()
+            if self._worker_records is not None:
+                self._worker_records.close()
             self._slots.close()
-            with self._waking:
+            with self._wake_lock:
                 os.close(self._wake)
                 self._wake = -1
 
     def _wake_up(self) -> None:
-        with self._waking, suppress(BlockingIOError):
+        with self._wake_lock, suppress(BlockingIOError):
             if self._wake != -1:
                 os.eventfd_write(self._wake, 1)
 
     def _send_heartbeats(self) -> None:
-        """Tell that this host lives, also while the session imports or sends."""
+        """Send heartbeats, also while the session's thread imports or sends."""
         while not self._is_over.wait(HEARTBEAT_S):
-            if self._sending.acquire(blocking=False):  # else it is telling just now
+            if self._send_lock.acquire(blocking=False):  # else it is sending something just now
                 try:
                     self._connection.sendall(encode_frame(FrameKind.HEARTBEAT))
                 except OSError:
-                    with suppress(OSError):  # half a frame may be out: the connection is no use
+                    with suppress(OSError):  # half a frame may be sent: the connection is useless
                         self._connection.shutdown(socket.SHUT_RDWR)
                 finally:
-                    self._sending.release()
+                    self._send_lock.release()
 
     def _step(self) -> bool:
-        """Wait for something to do, and do it; return whether the receiver is still there."""
+        """Wait for something to do, and do it; return whether the proxy is still connected."""
         also = [self._connection.fileno(), self._wake]
         if self._worker_pool is not None:
             answers, deaths = self._worker_pool.wait(_POLL_S, also)
@@ -160,30 +156,32 @@ class ServerSession:
             wait_readable(also, _POLL_S)
         with suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        is_there = self._receive()
+        is_connected = self._receive()
         self._send_share()
         self._send_rows()
-        self._give_out()
-        return is_there
+        self._start_tasks()
+        return is_connected
 
     def _send_share(self) -> None:
         self._slots.trim()
-        cores, orders = self._cores.share_of(self._me)
-        share = cores, self._slots.task_limit_within(orders)
+        cores, limit = self._cores.share_of(self._session_id)
+        share = cores, self._slots.task_limit_within(limit)
         if share != self._sent_share:
             self._sent_share = share
             self._send(encode_frame(FrameKind.SHARE, a=share[1], b=cores))
 
     def _send_rows(self, *, at_once: bool = False) -> None:
-        rows = self._recorded.due(at_once=at_once) if self._recorded is not None else None
+        rows = (
+            self._worker_records.due(at_once=at_once) if self._worker_records is not None else None
+        )
         if rows is not None:
             self._send(encode_frame(FrameKind.ROWS, rows))
 
     def _send(self, content: bytes) -> None:
-        with self._sending:
+        with self._send_lock:
             self._connection.sendall(content)
 
-    # --- what the receiver says
+    # --- frames of the proxy
 
     def _receive(self) -> bool:
         while True:
@@ -193,20 +191,20 @@ class ServerSession:
                 break
             if not piece:
                 return False
-            self._arrived += piece
-        while (found := self._next_frame()) is not None:
-            self._handle_message(*found)
+            self._received += piece
+        while (frame := self._next_frame()) is not None:
+            self._handle_message(*frame)
         return True
 
     def _next_frame(self) -> tuple[FrameHeader, bytes] | None:
-        if len(self._arrived) < HEADER_BYTES:
+        if len(self._received) < HEADER_BYTES:
             return None
-        head = FrameHeader.unpack(self._arrived[:HEADER_BYTES])
+        head = FrameHeader.unpack(self._received[:HEADER_BYTES])
         end = HEADER_BYTES + head.body_bytes
-        if len(self._arrived) < end:
+        if len(self._received) < end:
             return None
-        body = bytes(self._arrived[HEADER_BYTES:end])
-        del self._arrived[:end]
+        body = bytes(self._received[HEADER_BYTES:end])
+        del self._received[:end]
         return head, body
 
     def _handle_message(self, head: FrameHeader, body: bytes) -> None:
@@ -218,24 +216,24 @@ class ServerSession:
             case FrameKind.RECEIVED:
                 self._slots.give(self._sent.pop(head.ask))
             case FrameKind.WANTED_BATCHES:
-                self._cores.want(self._me, head.a)
+                self._cores.want(self._session_id, head.a)
             case FrameKind.FORGET:
                 self._return_waiting_tasks()
             case FrameKind.RECORD:
-                self._records = bool(head.a)
-                if self._recorded is not None:
-                    self._recorded.turn(on=self._records)
+                self._is_recording = bool(head.a)
+                if self._worker_records is not None:
+                    self._worker_records.turn(on=self._is_recording)
             case _:
                 raise ValueError(f"a receiver does not say {head.kind.name}")
 
-    def _load(self, number: int, recipe: LoaderSpecMessage) -> None:
-        """Have the workers make batches of another recipe."""
+    def _load(self, number: int, spec: LoaderSpecMessage) -> None:
+        """Have the workers make batches of another loader spec."""
         self._return_all_tasks()
         self._loader_spec = number
         self._is_first = True
         self._deaths_in_a_row = 0
         try:
-            self._start(recipe)
+            self._start(spec)
         except Exception as error:  # noqa: BLE001 - loading user code may raise anything
             failure = BatchFailure.of(error, traceback.format_exc(), None, None)
             self._end_worker_pool()
@@ -249,169 +247,169 @@ class ServerSession:
             self._worker_pool = None
 
     def _return_waiting_tasks(self) -> None:
-        for order in self._waiting:
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
+        for task in self._waiting:
+            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
         self._waiting.clear()
 
     def _return_all_tasks(self) -> None:
-        for order in self._at_work.values():
-            self._slots.give(order.slot)
-            self._cores.give(self._me)
-        self._waiting.extend(self._at_work.values())
-        self._at_work.clear()
+        for task in self._in_progress.values():
+            self._slots.give(task.slot)
+            self._cores.give(self._session_id)
+        self._waiting.extend(self._in_progress.values())
+        self._in_progress.clear()
         self._queued_at_workers.clear()
         self._return_waiting_tasks()
 
-    def _start(self, recipe: LoaderSpecMessage) -> None:
+    def _start(self, spec: LoaderSpecMessage) -> None:
         root = Path.cwd()
-        folder = recipe.folder_below(root)
-        variables = {**recipe.variables, **self._recording(recipe.loader)}
-        begins_with = recipe.path, variables, recipe.strands
+        folder = spec.folder_below(root)
+        variables = {**spec.variables, **self._recording(spec.loader)}
+        pool_arguments = spec.path, variables, spec.strands
         if self._worker_pool is not None and not (
-            begins_with == self._pool_arguments and self._worker_pool.usable
+            pool_arguments == self._pool_arguments and self._worker_pool.usable
         ):
             self._end_worker_pool()
         if self._worker_pool is None:
-            self._pool_arguments, self._partitions = begins_with, recipe.strands
-            if recipe.strands:  # its rank bears a host's silence for longer, too
+            self._pool_arguments, self._partitions = pool_arguments, spec.strands
+            if spec.strands:  # its rank tolerates a longer silence, too
                 set_user_timeout(self._connection, _SEND_TIMEOUT_S)
-            # Of an iterable dataset each strand has a worker, which begins with its first order.
+            # Each partition of an iterable dataset has a worker, started with its first task.
             self._worker_pool = WorkerPool(
-                recipe.strands or self._cores.count,
+                spec.strands or self._cores.count,
                 self._slots.descriptors,
-                rank=recipe.rank,
-                queues=recipe.strands or 1,
-                beginning=0 if recipe.strands else None,
-                path=[*(str(root / entry) for entry in recipe.path), *sys.path],
+                rank=spec.rank,
+                queues=spec.strands or 1,
+                beginning=0 if spec.strands else None,
+                path=[*(str(root / entry) for entry in spec.path), *sys.path],
                 variables=variables,
             )
-        self._worker_pool.end_workers()  # nobody writes to the slots of what was given up
+        self._worker_pool.end_workers()  # so that none writes to the slots of returned tasks
         self._worker_pool.start(
-            PickledLoaderSpec(content=recipe.content, folder=str(folder), variables=variables)
+            PickledLoaderSpec(content=spec.content, folder=str(folder), variables=variables)
         )
 
     def _recording(self, loader: int | None) -> dict[str, str]:
-        """Return the variables by which workers record, where they are to."""
+        """Return the variables with which workers record; empty if they are not to."""
         if loader is None:
             return {}
-        if self._recorded is None:
+        if self._worker_records is None:
             try:
-                self._recorded = WorkerRecords(loader, self._folder)
+                self._worker_records = WorkerRecords(loader, self._folder)
             except OSError:  # no room: batches matter more
                 return {}
-            self._recorded.turn(on=self._records)
-        return self._recorded.variables
+            self._worker_records.turn(on=self._is_recording)
+        return self._worker_records.variables
 
-    # --- what the workers do
+    # --- tasks and workers
 
-    def _give_out(self) -> None:
-        """Hand waiting orders to workers, as far as cores and memory go."""
-        while self._worker_pool is not None and (may_begin := self._startable_tasks()):
+    def _start_tasks(self) -> None:
+        """Send waiting tasks to workers, within the limits of cores and memory."""
+        while self._worker_pool is not None and (startable := self._startable_tasks()):
             if not self._slots.has_room:
                 return
-            if not self._cores.take(self._me, waiting=len(may_begin)):
+            if not self._cores.take(self._session_id, waiting=len(startable)):
                 return
-            order = may_begin[0]
-            self._waiting.remove(order)
-            order.slot = self._slots.take()
-            self._hand_over(order)
+            task = startable[0]
+            self._waiting.remove(task)
+            task.slot = self._slots.take()
+            self._send_to_worker(task)
 
     def _startable_tasks(self) -> Sequence[SessionTask]:
-        """Return waiting orders that a worker could see to: one of a strand at a time."""
+        """Return the waiting tasks that may be started: one of a partition at a time."""
         if not self._partitions:
             return self._waiting
         first: dict[int, SessionTask] = {}
-        for order in self._waiting:
-            first.setdefault(order.partition, order)
-        for order in self._at_work.values():
-            first.pop(order.partition, None)
+        for task in self._waiting:
+            first.setdefault(task.partition, task)
+        for task in self._in_progress.values():
+            first.pop(task.partition, None)
         return list(first.values())
 
-    def _hand_over(self, order: SessionTask) -> None:
+    def _send_to_worker(self, task: SessionTask) -> None:
         assert self._worker_pool is not None
-        self._slots.write(order.slot, order.payload)
-        number = self._next_ticket
-        self._next_ticket += 1
-        self._at_work[number] = order
-        order.begun_ns = time.monotonic_ns()
-        # A strand has a worker of its own, which begins at once.
-        if not self._partitions and len(self._at_work) > self._cores.count:
-            self._queued_at_workers.append(order)
-        message = TaskMessage(number, order.slot, len(order.payload), self._is_first)
+        self._slots.write(task.slot, task.payload)
+        number = self._next_task
+        self._next_task += 1
+        self._in_progress[number] = task
+        task.begun_ns = time.monotonic_ns()
+        # A partition has a worker of its own, which begins at once.
+        if not self._partitions and len(self._in_progress) > self._cores.count:
+            self._queued_at_workers.append(task)
+        message = TaskMessage(number, task.slot, len(task.payload), self._is_first)
         self._is_first = False
         if self._partitions:
-            self._worker_pool.need(order.partition)
-        self._worker_pool.send(message, order.partition)
+            self._worker_pool.need(task.partition)
+        self._worker_pool.send(message, task.partition)
 
     def _deliver(self, answer: AnswerMessage) -> None:
         self._deaths_in_a_row = 0
         if self._queued_at_workers:
             self._queued_at_workers.popleft().begun_ns = time.monotonic_ns()
-        order = self._at_work.pop(answer.number, None)
-        if order is None:
-            return  # of a recipe that is gone
-        self._cores.give(self._me)
-        if not self._at_work and not self._waiting:
-            self._send_rows(at_once=True)  # as soon as it has this batch, the rank may be gone
-        self._send_batch(order, answer)
+        task = self._in_progress.pop(answer.number, None)
+        if task is None:
+            return  # of an earlier loader spec
+        self._cores.give(self._session_id)
+        if not self._in_progress and not self._waiting:
+            self._send_rows(at_once=True)  # the rank may end once it has this batch
+        self._send_batch(task, answer)
 
-    def _send_batch(self, order: SessionTask, answer: AnswerMessage) -> None:
+    def _send_batch(self, task: SessionTask, answer: AnswerMessage) -> None:
         size = answer.offset + answer.size_bytes
         if answer.answer is Answer.MADE:
             self._slots.note(size)
         head = FrameHeader(
-            kind=FrameKind.BATCH, ask=order.ask, a=answer.answer, b=answer.worker, c=answer.offset,
-            d=order.begun_ns - order.came_ns, e=time.monotonic_ns() - order.begun_ns,
+            kind=FrameKind.BATCH, ask=task.ask, a=answer.answer, b=answer.worker, c=answer.offset,
+            d=task.begun_ns - task.came_ns, e=time.monotonic_ns() - task.begun_ns,
             body_bytes=size,
         )  # fmt: skip
-        self._sent[order.ask] = order.slot
-        with self._sending:
+        self._sent[task.ask] = task.slot
+        with self._send_lock:
             self._connection.sendall(head.pack())
-            send_file(self._connection, self._slots.descriptors[order.slot], size)
+            send_file(self._connection, self._slots.descriptors[task.slot], size)
 
     def _replace(self, deaths: list[tuple[int, int]]) -> None:
-        """Fork dead workers anew, and have their orders made by others."""
+        """Replace dead workers, and send their tasks to workers again."""
         if not deaths or self._worker_pool is None:
             return
-        held = self._worker_pool.assigned_tasks()
+        assigned = self._worker_pool.assigned_tasks()
         self._deaths_in_a_row += len(deaths)
         if self._deaths_in_a_row > _MAX_DEATHS * self._cores.count:
             self._give_up_all(deaths[-1][1])
             return
         for worker, status in deaths:
             self._worker_pool.fork(worker)
-            for number in sorted(held[worker] & self._at_work.keys()):
-                order = self._at_work.pop(number)
-                order.deaths += 1
-                if order.deaths < _MAX_DEATHS:
-                    self._hand_over(order)
+            for number in sorted(assigned[worker] & self._in_progress.keys()):
+                task = self._in_progress.pop(number)
+                task.deaths += 1
+                if task.deaths < _MAX_DEATHS:
+                    self._send_to_worker(task)
                 else:
-                    self._give_up(order, worker, status)
+                    self._give_up(task, worker, status)
 
     def _find_unseen(self) -> None:
-        """Return orders that vanished with a worker before it could say that it had them."""
+        """Return tasks to the rank that a worker took and died before it could report that."""
         now_s = time.monotonic()
-        if self._worker_pool is None or now_s - self._looked_s < _POLL_S:
+        if self._worker_pool is None or now_s - self._last_check_s < _POLL_S:
             return
-        self._looked_s = now_s
+        self._last_check_s = now_s
         unseen: set[int] = set()
         if self._worker_pool.none_waiting():
-            held = set().union(*self._worker_pool.assigned_tasks().values())
+            assigned = set().union(*self._worker_pool.assigned_tasks().values())
             answers, deaths = self._worker_pool.wait(0)
             for answer in answers:
                 self._deliver(answer)
             self._replace(deaths)
-            unseen = self._at_work.keys() - held
-        for number in unseen & self._missing:
-            # Its slot stays taken: should a worker have it after all, it may yet write there.
-            order = self._at_work.pop(number)
-            self._slots.leave(order.slot)
-            self._cores.give(self._me)
-            self._send(FrameHeader(kind=FrameKind.BATCH, ask=order.ask, a=Answer.RETURNED).pack())
-        self._missing = unseen
+            unseen = self._in_progress.keys() - assigned
+        for number in unseen & self._unseen:
+            # Its slot is retired: if a worker has the task after all, it may still write there.
+            task = self._in_progress.pop(number)
+            self._slots.leave(task.slot)
+            self._cores.give(self._session_id)
+            self._send(FrameHeader(kind=FrameKind.BATCH, ask=task.ask, a=Answer.RETURNED).pack())
+        self._unseen = unseen
 
     def _give_up_all(self, status: int) -> None:
-        """End the workers, who end themselves without making anything; tell of it."""
+        """End the pool, as its workers keep dying, and refuse the loader spec."""
         error = HeadraceError(
             f"{self._deaths_in_a_row} workers in turn ended without making a batch, the last with "
             f"status {status}"
@@ -426,14 +424,12 @@ class ServerSession:
             )
         )
 
-    def _give_up(self, order: SessionTask, worker: int, status: int) -> None:
+    def _give_up(self, task: SessionTask, worker: int, status: int) -> None:
         error = HeadraceError(
-            f"{order.deaths} workers in turn ended at this batch, the last with status {status}; "
+            f"{task.deaths} workers in turn ended at this batch, the last with status {status}; "
             "-9 often means that memory ran out."
         )
         content = BatchFailure.of(error, "", None, None).to_bytes()
-        self._slots.write(order.slot, content)
-        self._cores.give(self._me)
-        self._send_batch(
-            order, AnswerMessage(Answer.FAILED, worker, 0, order.slot, 0, len(content))
-        )
+        self._slots.write(task.slot, content)
+        self._cores.give(self._session_id)
+        self._send_batch(task, AnswerMessage(Answer.FAILED, worker, 0, task.slot, 0, len(content)))

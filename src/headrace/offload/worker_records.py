@@ -1,7 +1,7 @@
-"""Records of workers on auxiliary hosts: from the server's rings to those of the rank.
+"""Records of workers on auxiliary hosts, sent from the server's rings to a ring of the rank.
 
-Workers record there as they do on the rank's host, into rings in a folder of that host's own; the
-server session reads those and sends the rows along with batches.
+Workers on an auxiliary host record as on the rank's host, into rings in a temporary folder of the
+server session. The session reads these and sends the rows to the rank's proxy, which writes them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from headrace.records.schema import (
 )
 
 _SEND_INTERVAL_S = 1.0
-_SYSTEM_INTERVAL_S = 1.0  # of samples of the system, which nobody takes here
+_SYSTEM_INTERVAL_S = 1.0  # of system metrics, which nobody samples here
 _SENT_TABLES = (BATCHES, TRANSFORMS, EVENTS)
 
 
 class WorkerRecords:
-    """The records of a session's workers.
+    """The records of a server session's workers.
 
     Args:
-        loader: The number of the loader that they work for.
-        folder: Where a folder of its own is made, until `close`.
+        loader: The probe's number of their loader.
+        folder: Where a temporary folder is made, which `close` removes.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
 
     def __init__(self, loader: int, folder: Path) -> None:
@@ -53,7 +53,7 @@ class WorkerRecords:
         self._switch: LiveSwitch = create_live_switch(self._folder, interval_s=_SYSTEM_INTERVAL_S)
         self._loader = loader
         self._readers: dict[str, RingReader] = {}
-        self._read_s = time.monotonic()
+        self._last_read_s = time.monotonic()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -65,19 +65,19 @@ class WorkerRecords:
         }
 
     def turn(self, *, on: bool) -> None:
-        """Have workers record from now on, or no more."""
+        """Turn the workers' recording on or off."""
         self._switch.on = on
 
     def due(self, *, at_once: bool = False) -> bytes | None:
-        """Return what is to be sent now: `parse_rows` reads it; None: nothing.
+        """Return new rows for `parse_rows`, once a second; None if there are none.
 
         Args:
-            at_once: What there is, however soon after the last time.
+            at_once: Return new rows even if less than a second has passed.
         """
         now_s = time.monotonic()
-        if now_s - self._read_s < _SEND_INTERVAL_S and not at_once:
+        if now_s - self._last_read_s < _SEND_INTERVAL_S and not at_once:
             return None
-        self._read_s = now_s
+        self._last_read_s = now_s
         self._find_rings()
         rows = [row for name in list(self._readers) for row in self._rows(name)]
         if not rows:
@@ -96,14 +96,14 @@ class WorkerRecords:
             names = [each.name for each in entries if each.name.endswith(SUFFIX)]
         for name in names:
             if name not in self._readers:
-                with suppress(RecordsError, OSError):  # it is being made: the next look finds it
+                with suppress(RecordsError, OSError):  # it is being made: found next time
                     self._readers[name] = RingReader(self._folder / RINGS / name)
 
     def _rows(self, name: str) -> list[tuple[int, list[object]]]:
         reader = self._readers[name]
-        has_ended = reader.ended  # asked first: what it holds is then all
+        has_ended = reader.ended  # before reading: then all its rows are read
         rows: list[tuple[int, list[object]]] = []
-        with suppress(RecordsError):  # it is damaged: what was read until there is sent
+        with suppress(RecordsError):  # damaged: the rows before that are sent
             rows.extend(
                 (table.number, list(values))
                 for table, values in reader.rows()
@@ -119,20 +119,20 @@ class WorkerRecords:
 
 
 def parse_rows(body: bytes) -> tuple[int, list[tuple[int, list[object]]]]:
-    """Return the sender's clock in nanoseconds, and rows by their tables' numbers.
+    """Return the sender's monotonic clock in nanoseconds, and rows with their tables' numbers.
 
     Raises:
-        ValueError: `WorkerRecords` has not written this.
+        ValueError: `body` is not from `WorkerRecords` of this version.
     """
-    told = json.loads(body)
+    message = json.loads(body)
     columns = {table.number: len(table.fields) for table in _SENT_TABLES}
     if (
-        not isinstance(told, dict)
-        or told.keys() != {"now_ns", "rows"}
-        or any(columns.get(number) != len(values) for number, values in told["rows"])
+        not isinstance(message, dict)
+        or message.keys() != {"now_ns", "rows"}
+        or any(columns.get(number) != len(values) for number, values in message["rows"])
     ):
         raise ValueError("its rows are not those of this version of Headrace")
-    return told["now_ns"], told["rows"]
+    return message["now_ns"], message["rows"]
 
 
 _TABLES = {BATCHES.number: AUXILIARY_BATCHES, TRANSFORMS.number: AUXILIARY_TRANSFORMS}
@@ -145,13 +145,13 @@ _EVENT_AT, _EVENT_TEXT = EVENTS.columns.index("at_ns"), EVENTS.columns.index("te
 
 
 class OffloadRecorder:
-    """Writes rows into a ring of the rank's records folder, where this process was told of one.
+    """The proxy's recorder into a ring of the rank's records folder, if the job records.
 
     Args:
-        rank: The rank.
+        rank: The proxy's rank.
 
     Attributes:
-        loader: The loader's number in the rank; None where nothing is recorded.
+        loader: The probe's number of the loader; None if the job does not record.
     """
 
     def __init__(self, rank: int) -> None:
@@ -159,15 +159,15 @@ class OffloadRecorder:
         self._writer: RingWriter | None = None
         self._switch: LiveSwitch | None = None
         self._has_begun = self._is_start_recorded = False
-        self._misunderstood: set[str] = set()
+        self._incompatible_hosts: set[str] = set()
         self._cores: dict[str, int] = {}
-        self._recorded_cores: dict[str, int] = {}  # as the records have them
-        # How far hosts' clocks are behind this one's, by their last messages.
-        self._behind_ns: dict[str, deque[int]] = {}
+        self._recorded_cores: dict[str, int] = {}  # as written to the ring
+        # How far hosts' clocks are behind this one, plus latency, by their last messages.
+        self._clock_offsets_ns: dict[str, deque[int]] = {}
         self.loader: int | None = None
         folder = env.RECORDS_DIR.get()
         if folder:
-            with suppress(RecordsError):  # --profile off, or the attempt is over
+            with suppress(RecordsError):  # with --profile off, or after the attempt
                 self._folder = Path(folder)
                 self._switch = LiveSwitch(self._folder)
                 self.loader = env.LOADER.get_int(-1)
@@ -178,19 +178,19 @@ class OffloadRecorder:
         return self._switch is not None and self._switch.on
 
     def begun(self) -> None:
-        """Note that hosts may make batches of the loader."""
+        """Note that the loader uses auxiliary hosts."""
         self._has_begun = True
         self.catch_up()
 
     def note_cores(self, host: str, cores: int) -> None:
-        """Note how many of a host's cores the loader may count on; 0: the host is lost."""
+        """Note the loader's share of a host's cores; 0 if the host is lost."""
         self._cores[host] = cores
         self.catch_up()
         if not cores:
-            self._behind_ns.pop(host, None)  # it may come back as another machine
+            self._clock_offsets_ns.pop(host, None)  # it may come back as another machine
 
     def catch_up(self) -> None:
-        """Write what came about while nothing was recorded; to be called often."""
+        """Write changes that happened while recording was off; to be called often."""
         if not self.on:
             return
         if self._has_begun and not self._is_start_recorded:
@@ -198,8 +198,8 @@ class OffloadRecorder:
             self._is_start_recorded = self._write_event("auxiliary-loader", "", number)
         for host, cores in self._cores.items():
             if self._recorded_cores.get(host, 0) != cores:
-                told = f"{self.loader}/{host}"
-                if self._write_event("auxiliary-cores", told, float(cores)):
+                text = f"{self.loader}/{host}"
+                if self._write_event("auxiliary-cores", text, float(cores)):
                     self._recorded_cores[host] = cores
 
     def _write_event(self, kind: str, text: str, value: float) -> bool:
@@ -209,7 +209,7 @@ class OffloadRecorder:
         self, host: str, worker: int, *, requested_s: float, began_s: float, queued_ns: int,
         making_ns: int, size_bytes: int, counted: bool,
     ) -> None:  # fmt: skip
-        """Note that a batch has arrived; moments are of `time.monotonic`."""
+        """Record that a batch has arrived; times are of `time.monotonic`."""
         if not self.on:
             return
         now_s = time.monotonic()
@@ -229,29 +229,29 @@ class OffloadRecorder:
         )
 
     def add(self, host: str, body: bytes) -> None:
-        """Add what a host's workers recorded; what another version has sent is left out."""
+        """Record rows of a host's workers; those of another version are dropped."""
         try:
             host_ns, rows = parse_rows(body)
         except ValueError as error:
-            if self.on and host not in self._misunderstood:
-                self._misunderstood.add(host)
+            if self.on and host not in self._incompatible_hosts:
+                self._incompatible_hosts.add(host)
                 self._write_event("probe-fault", f"{host}: {error}", 0.0)
             return
-        known = self._behind_ns.setdefault(host, deque(maxlen=_CLOCK_SAMPLES))
-        known.append(time.monotonic_ns() - host_ns)
-        behind_ns = min(known)  # the quickest message says most: others were longer on their way
+        offsets_ns = self._clock_offsets_ns.setdefault(host, deque(maxlen=_CLOCK_SAMPLES))
+        offsets_ns.append(time.monotonic_ns() - host_ns)
+        offset_ns = min(offsets_ns)  # that of the fastest message is the most exact
         if not self.on:
             return
         for number, values in rows:
             if number == EVENTS.number:
                 values[0] = self._rank
-                values[_EVENT_AT] += behind_ns  # type: ignore[operator]
+                values[_EVENT_AT] += offset_ns  # type: ignore[operator]
                 values[_EVENT_TEXT] = f"{host}: {values[_EVENT_TEXT]}"
                 self._write(EVENTS, *values)
                 continue
-            places = _COLUMN_INDEXES[number]
-            values[places["rank"]], values[places["loader"]] = self._rank, self.loader
-            values[places["start_ns"]] += behind_ns  # type: ignore[operator]
+            columns = _COLUMN_INDEXES[number]
+            values[columns["rank"]], values[columns["loader"]] = self._rank, self.loader
+            values[columns["start_ns"]] += offset_ns  # type: ignore[operator]
             self._write(_TABLES[number], *values, host)
 
     def _write(self, table: Table, *values: object) -> bool:

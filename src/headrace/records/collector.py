@@ -1,4 +1,4 @@
-"""The collector of a host: empties its rings into its store, and closes the records at the end."""
+"""The collector of a host: drains its rings into its store, and closes the records at the end."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ BROKEN_SUFFIX = ".broken"
 _LOCK_WAIT_S = 3.0
 _EXIT_POLL_S = 1.0
 _POLL_S = 0.02
-_CLOSE_S = 10.0  # workers whose rank was killed look for it every 5 s
+_CLOSE_S = 10.0  # workers check every 5 s whether their rank lives
 _MAX_POSTPONED = 1000
 
 
 @dataclass(slots=True)
 class _OpenRing:
-    """A ring being read: `told` of its dropped records are in the store's events."""
+    """A ring being read; `recorded_drops` of its dropped records are in the store's events."""
 
     path: Path
     reader: ring.RingReader
-    told: int
+    recorded_drops: int
     ended: bool = False
     faults: list[str] = field(default_factory=list)
 
 
 class Collector:
-    """Drains the rings of a host; one at a time, and again after it was killed.
+    """The collector of a host's rings; one at a time, and a new one after it was killed.
 
     Args:
-        folder: The attempt's records folder; made where it does not exist.
+        folder: The attempt's records folder, created if it does not exist.
         host: The host's name, which names the store.
 
     Raises:
@@ -59,11 +59,11 @@ class Collector:
         self._lock_path = folder / f"{stem}{LOCK}"
         self._lock = _lock_host(self._lock_path)
         self._rings: dict[str, _OpenRing] = {}
-        self._ended_pids: set[int] = set()  # whose rings were let go lately
-        self._told_of: set[str] = set()  # rings that could not be opened
+        self._ended_pids: set[int] = set()  # whose rings were removed since `take_pids`
+        self._unopened: set[str] = set()  # rings whose open error is recorded
         self._unfinished: list[Path] = []
         self._waiting: list[Callable[[], None]] = []
-        self._looked_s = 0.0
+        self._last_check_s = 0.0
         try:
             self.store = _open_store(folder / f"{stem}{STORE}")
         except BaseException:
@@ -71,26 +71,26 @@ class Collector:
             raise
 
     def take_pids(self) -> set[int]:
-        """Return the processes whose rings are being read, or were since this was called last."""
+        """Return the processes whose rings are being read, or were since the last call."""
         taken, self._ended_pids = self._ended_pids, set()
-        return taken | {one.reader.pid for one in self._rings.values()}
+        return taken | {source.reader.pid for source in self._rings.values()}
 
     def add(self, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Have rows of this process itself written with the next drain."""
+        """Add rows of this process itself, written with the next drain."""
         self._postpone(lambda: self.store.add(table, rows))
 
     def add_system(self, columns: Sequence[str], values: Sequence[float | None]) -> None:
-        """Have a row of `system` written with the next drain; see RecordStore.declare_system."""
+        """Add a row of `system`, written with the next drain; see RecordStore.declare_system."""
         self._postpone(lambda: self.store.add_system(columns, values))
 
     def drain(self, *, last: bool = False) -> int:
         """Move what the rings hold to the store and return how many rows that was.
 
-        A ring goes once it is empty and its writer has ended. Where the store cannot be written,
-        nothing is lost: the rings keep it for the next drain.
+        A ring is removed once it is empty and its writer has ended. If the store cannot be written,
+        the rows stay in the rings for the next drain.
 
         Args:
-            last: Let go of every ring, also those of processes that still write.
+            last: Remove every ring, also those of processes that still write.
 
         Raises:
             sqlite3.Error: The store could not be written.
@@ -100,17 +100,17 @@ class Collector:
         try:
             count = self._move(last=last)
         except sqlite3.Error:
-            # The readers have gone on and the store has not: they begin again from its places.
+            # The readers are ahead of the store: reopened, they start at its positions.
             self._close_readers()
             raise
-        for one in self._rings.values():
-            one.reader.release()
-        with suppress(sqlite3.Error, OSError):  # a full disk, perhaps: the rows stay as they are
+        for source in self._rings.values():
+            source.reader.release()
+        with suppress(sqlite3.Error, OSError):  # such as a full disk: the rows stay as they are
             self.store.roll_up()
             self.store.move_out()
-        for one in list(self._rings.values()):
-            if one.ended or not one.reader.usable or last:
-                self._let_go(one)
+        for source in list(self._rings.values()):
+            if source.ended or not source.reader.usable or last:
+                self._remove(source)
         return count
 
     def close(self, wait_s: float = _CLOSE_S) -> None:
@@ -120,21 +120,20 @@ class Collector:
             wait_s: How long processes that still write may take to end.
 
         Raises:
-            OSError: The disk is full; the records stay readable as they are.
-            sqlite3.Error: Likewise.
+            OSError, sqlite3.Error: The disk is full; the records stay readable as they are.
         """
         deadline = time.monotonic() + wait_s
         self.drain()
         self._check_writers(now=True)
-        while any(not one.ended for one in self._rings.values()) and time.monotonic() < deadline:
+        while any(not each.ended for each in self._rings.values()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             self.drain()
             self._check_writers(now=True)
         self.drain(last=True)
-        for path in self._unfinished:  # nothing will be written to them that is read
+        for path in self._unfinished:  # their writers died at once
             path.unlink(missing_ok=True)
         from headrace.records.parquet_tables import (
-            close_store,  # Arrow takes 40 MB: not while ranks train
+            close_store,  # Arrow takes 40 MB: not loaded while ranks train
         )
 
         close_store(self.store, self.folder)
@@ -142,7 +141,7 @@ class Collector:
         os.close(self._lock)
 
     def _postpone(self, add: Callable[[], None]) -> None:
-        if len(self._waiting) < _MAX_POSTPONED:  # the store has failed for minutes
+        if len(self._waiting) < _MAX_POSTPONED:  # a bound for a store that fails for minutes
             self._waiting.append(add)
 
     def _find_rings(self) -> None:
@@ -155,56 +154,58 @@ class Collector:
         self._unfinished = []
         for path in sorted(new):
             try:
-                one = self._opened(path)
+                source = self._open(path)
             except ring.UnfinishedRing:
                 self._unfinished.append(path)
             except FileNotFoundError:
-                continue  # its writer has found no room for it
+                continue  # its writer found no room on the disk
             except RecordsError as error:
                 self.add(EVENTS, [fault_row(str(error))])
                 _set_aside(path)
-            except OSError as error:  # it may be another time: too many files are open, say
-                if path.name not in self._told_of:
-                    self._told_of.add(path.name)
+            except OSError as error:  # such as too many open files: tried again
+                if path.name not in self._unopened:
+                    self._unopened.add(path.name)
                     self.add(EVENTS, [fault_row(f"{path}: {error}")])
             else:
-                self._rings[path.name] = one
+                self._rings[path.name] = source
 
-    def _opened(self, path: Path) -> _OpenRing:
+    def _open(self, path: Path) -> _OpenRing:
         reader = ring.RingReader(path)
-        place = self.store.place(path.name, reader.made_ns)
-        if place.read is not None:
-            reader.go_on(place.read, place.texts)
-        return _OpenRing(path, reader, place.dropped)
+        position = self.store.place(path.name, reader.made_ns)
+        if position.read is not None:
+            reader.go_on(position.read, position.texts)
+        return _OpenRing(path, reader, position.dropped)
 
     def _check_writers(self, *, now: bool) -> None:
-        # Looked at before a ring is read: what it holds afterwards is then all of it.
-        if now or time.monotonic() - self._looked_s >= _EXIT_POLL_S:
-            self._looked_s = time.monotonic()
-            for one in self._rings.values():
-                one.ended = one.ended or one.reader.ended
+        # Before a ring is read: if its writer has ended, the read gets all its rows.
+        if now or time.monotonic() - self._last_check_s >= _EXIT_POLL_S:
+            self._last_check_s = time.monotonic()
+            for source in self._rings.values():
+                source.ended = source.ended or source.reader.ended
 
     def _move(self, *, last: bool) -> int:
-        moved = {one.path.name: self._rows(one) for one in self._rings.values()}
+        moved = {source.path.name: self._rows(source) for source in self._rings.values()}
         count = sum(len(rows) for tables in moved.values() for _, rows in tables.values())
-        # Looked at once: the writer goes on dropping, and what is told must be what is kept.
-        dropped = {name: one.reader.dropped for name, one in self._rings.items()}
+        # Read once: the count may grow meanwhile, and the event must match the stored number.
+        dropped = {name: source.reader.dropped for name, source in self._rings.items()}
         changed = [
-            one
-            for name, one in self._rings.items()
-            if one.reader.position != one.reader.released or dropped[name] > one.told
+            source
+            for name, source in self._rings.items()
+            if source.reader.position != source.reader.released
+            or dropped[name] > source.recorded_drops
         ]
-        if not (changed or self._waiting or last or any(o.faults for o in self._rings.values())):
+        has_faults = any(source.faults for source in self._rings.values())
+        if not (changed or self._waiting or last or has_faults):
             return 0
         with self.store.transaction():
             for add in self._waiting:
                 add()
-            for one in self._rings.values():
-                for table, rows in moved[one.path.name].values():
+            for source in self._rings.values():
+                for table, rows in moved[source.path.name].values():
                     self.store.add(table, rows)
-                self.store.add(EVENTS, _events_of(one, dropped[one.path.name], last=last))
-            for one in changed:
-                name, reader = one.path.name, one.reader
+                self.store.add(EVENTS, _events_of(source, dropped[source.path.name], last=last))
+            for source in changed:
+                name, reader = source.path.name, source.reader
                 self.store.move(
                     name,
                     reader.made_ns,
@@ -214,52 +215,52 @@ class Collector:
                     reader.forgotten,
                 )
         self._waiting.clear()
-        for one in self._rings.values():
-            one.faults.clear()
-            one.told = dropped[one.path.name]
+        for source in self._rings.values():
+            source.faults.clear()
+            source.recorded_drops = dropped[source.path.name]
         return count
 
     @staticmethod
-    def _rows(one: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
+    def _rows(source: _OpenRing) -> dict[int, tuple[Table, list[tuple[Any, ...]]]]:
         found: dict[int, tuple[Table, list[tuple[Any, ...]]]] = {}
         try:
-            for table, row in one.reader.rows():
+            for table, row in source.reader.rows():
                 found.setdefault(table.number, (table, []))[1].append(row)
         except RecordsError as error:
-            one.faults.append(str(error))
+            source.faults.append(str(error))
         return found
 
-    def _let_go(self, one: _OpenRing) -> None:
-        if one.reader.usable:
-            one.path.unlink(missing_ok=True)
+    def _remove(self, source: _OpenRing) -> None:
+        if source.reader.usable:
+            source.path.unlink(missing_ok=True)
         else:
-            _set_aside(one.path)
-        with suppress(sqlite3.Error), self.store.transaction():  # else they just take room
-            self.store.forget_texts(one.path.name, one.reader.made_ns)
-        self._ended_pids.add(one.reader.pid)
-        one.reader.close()
-        del self._rings[one.path.name]
+            _set_aside(source.path)
+        with suppress(sqlite3.Error), self.store.transaction():  # if it fails, they only take room
+            self.store.forget_texts(source.path.name, source.reader.made_ns)
+        self._ended_pids.add(source.reader.pid)
+        source.reader.close()
+        del self._rings[source.path.name]
 
     def _close_readers(self) -> None:
-        for one in self._rings.values():
-            one.reader.close()
+        for source in self._rings.values():
+            source.reader.close()
         self._rings.clear()
 
 
 def fault_row(text: str, at_ns: int | None = None) -> tuple[Any, ...]:
-    """Return a row of `events` that tells of a fault in recording, now or when told."""
+    """Return a row of `events` about a fault in recording, at `at_ns` or now."""
     return (-1, time.monotonic_ns() if at_ns is None else at_ns, "probe-fault", text, 0.0)
 
 
 def dropped_row(ring_name: str, count: int, at_ns: int | None = None) -> tuple[Any, ...]:
-    """Return a row of `events` that tells how many records found no room in a ring."""
+    """Return a row of `events` about records that were dropped as a ring was full."""
     text = f"{ring_name}: the ring was full; {count} records were dropped"
     at_ns = time.monotonic_ns() if at_ns is None else at_ns
     return (-1, at_ns, "dropped-records", text, float(count))
 
 
 def is_collector_running(lock: Path) -> bool:
-    """Tell whether the process that made a lock file still collects."""
+    """Return whether a collector holds the lock file."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -274,17 +275,18 @@ def is_collector_running(lock: Path) -> bool:
         os.close(descriptor)
 
 
-def _events_of(one: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
-    rows = [fault_row(text) for text in one.faults]
-    if dropped > one.told:
-        rows.append(dropped_row(one.path.name, dropped - one.told))
-    if last and not one.ended:
-        rows.append(fault_row(f"{one.path.name}: process {one.reader.pid} outlived its records"))
+def _events_of(source: _OpenRing, dropped: int, *, last: bool) -> list[tuple[Any, ...]]:
+    rows = [fault_row(text) for text in source.faults]
+    if dropped > source.recorded_drops:
+        rows.append(dropped_row(source.path.name, dropped - source.recorded_drops))
+    if last and not source.ended:
+        name, pid = source.path.name, source.reader.pid
+        rows.append(fault_row(f"{name}: process {pid} outlived its records"))
     return rows
 
 
 def _lock_host(path: Path) -> int:
-    """Take a host's lock; who only looks whether it is taken holds it for an instant."""
+    """Take a host's lock, with retries: `is_collector_running` holds it for an instant."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -308,5 +310,5 @@ def _open_store(path: Path) -> RecordStore:
 
 
 def _set_aside(path: Path) -> None:
-    with suppress(OSError):  # it is gone, which is as good
+    with suppress(OSError):  # it is gone
         path.rename(path.with_name(path.name + BROKEN_SUFFIX))

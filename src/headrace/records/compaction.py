@@ -1,17 +1,17 @@
-"""Compaction of a long run's store: rows added up by period, or moved out to Parquet parts.
+"""Compaction of a long run's store: rows aggregated by period, or moved to Parquet parts.
 
-Roll-up. Some tables have rows for every second or tick: where the code was, what transforms took,
-how busy processes and cores were. Above a number of rows, those of one period that agree in all but
-times and amounts become one; the period is doubled until a third of the rows is gone. So a run of
-minutes is kept as it was written, and one of days as periods of minutes. Of sums nothing is lost,
-and their first rows stay as they are. Moments of the system become means, and all of them: one
-resolution for all of a run's past, or a chart would change its look in the middle.
+Roll-up. Some tables have rows for every second or tick: stacks, transforms, usage of processes and
+cores. Above a number of rows, those of one period that differ only in times and amounts are merged;
+the period is doubled until a third of the rows is gone. So a run of minutes stays as it was
+recorded, and one of days has periods of minutes. Sums lose nothing, and their first rows are never
+merged. Metrics of the system become means, over the whole run: a chart with two resolutions would
+change its look in the middle.
 
-Parts. Steps, waits and batches are each a measurement and are not added up; they grow with a run,
-and a row takes a third of the room in Parquet. So the oldest go to files in a folder next to the
-store, a part at a time; what is left to do at the end of a run of days is soon done. A part counts
-once the store names it, in the transaction that takes its rows out of the store: where the
-collector is killed in between, the part is written anew.
+Parts. Steps, waits and batches are single measurements and are not merged; they grow with a run,
+and a row takes a third of the space in Parquet. So the oldest are moved to files next to the store,
+a part at a time, which also shortens the close after a run of days. A part is valid once the store
+names it, in the transaction that deletes its rows: if the collector is killed before, it is
+rewritten.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from headrace.records.schema import (
 )
 
 UNCHANGED_ROWS = 60_000
-"""So many rows of sums stay as they are: six minutes of a rank with eight workers."""
+"""Rows of sums that are never merged: six minutes of a rank with eight workers."""
 MAX_SUM_ROWS, MAX_MEAN_ROWS = 200_000, 100_000
-"""Rows with which a table of sums, or of means, is added up."""
+"""Rows above which a table of sums, or of means, is merged."""
 _FIRST_PERIOD_NS = 1_000_000_000
-_LONGEST_PERIOD_NS = 2**17 * _FIRST_PERIOD_NS  # a day and a half: there is nothing to gain beyond
+_LONGEST_PERIOD_NS = 2**17 * _FIRST_PERIOD_NS  # a day and a half: longer ones gain nothing
 ROLLUP_STATE = """CREATE TABLE IF NOT EXISTS rolled (
     name TEXT PRIMARY KEY, period_ns INTEGER, most INTEGER
 ) WITHOUT ROWID"""
@@ -67,14 +67,14 @@ class _RollupColumn:
 
 @dataclass(slots=True)
 class _RollupState:
-    """Of one table: how long periods are now, and with how many rows it is added up again."""
+    """A table's present period, and the number of rows above which it is merged again."""
 
     period_ns: int
     most: int
 
 
 class RollUp:
-    """Adds up the rows of one table of a store.
+    """The roll-up of one table of a store.
 
     Args:
         connection: The store.
@@ -93,12 +93,12 @@ class RollUp:
             self._count += rows
 
     def forget(self) -> None:
-        """Count anew: what was added may not have been kept."""
+        """Drop the count: the transaction of added rows was rolled back."""
         self._count = self._state = None
 
     @property
     def due(self) -> bool:
-        """Whether there are so many rows that they should be added up."""
+        """Whether the table has more rows than its limit."""
         if self._count is None:
             self._count = self._value(f"SELECT COUNT(*) FROM {self._name}")  # noqa: S608
         if self._state is None:
@@ -106,7 +106,7 @@ class RollUp:
         return self._count > self._state.most
 
     def run(self) -> None:
-        """Add rows up, within the caller's transaction; `due` was asked before.
+        """Merge rows, within the caller's transaction, if `due`.
 
         Raises:
             sqlite3.Error: The store could not be written.
@@ -114,15 +114,15 @@ class RollUp:
         state = self._state or self._read_state()
         columns = list(_rollup_columns(self._connection, self._name))
         moment = next(column.name for column in columns if column.joining in {"first", "last"})
-        kept, limit = _row_limits(columns)
-        enough = max(limit - kept, 0) * 2 // 3
-        left = self._join(columns, moment, kept, state.period_ns)
-        while left > enough and state.period_ns < _LONGEST_PERIOD_NS:
+        unchanged, limit = _row_limits(columns)
+        enough = max(limit - unchanged, 0) * 2 // 3
+        remaining = self._join(columns, moment, unchanged, state.period_ns)
+        while remaining > enough and state.period_ns < _LONGEST_PERIOD_NS:
             state.period_ns *= 2
-            left = self._join(columns, moment, kept, state.period_ns)
+            remaining = self._join(columns, moment, unchanged, state.period_ns)
         self._count = self._value(f"SELECT COUNT(*) FROM {self._name}")  # noqa: S608
-        # Where not even that helps, as with thousands of processes, it is not tried all the time.
-        state.most = limit if left <= enough else max(limit, self._count + left)
+        # If even that does not suffice, as with thousands of processes, it is not retried at once.
+        state.most = limit if remaining <= enough else max(limit, self._count + remaining)
         self._state = state
         self._connection.execute(
             "INSERT OR REPLACE INTO rolled VALUES (?, ?, ?)",
@@ -130,22 +130,22 @@ class RollUp:
         )
 
     def _join(
-        self, columns: Sequence[_RollupColumn], moment: str, kept: int, period_ns: int
+        self, columns: Sequence[_RollupColumn], moment: str, unchanged: int, period_ns: int
     ) -> int:
-        """Make one row of those that agree within a period; return how many are left."""
+        """Merge the rows that agree within a period; return how many remain."""
         top = self._value(f"SELECT MAX(rowid) FROM {self._name}")  # noqa: S608
         same = [column.name for column in columns if not column.joining]
-        # Rows come back in their order in time, above all others: nothing is read that was joined.
+        # Merged rows are appended in order of time, above `top`: readers of new rows skip them.
         joined = self._connection.execute(
             f"INSERT INTO {self._name} ({', '.join(column.name for column in columns)})"  # noqa: S608
             f" SELECT {', '.join(column.sql for column in columns)} FROM {self._name}"
             f" WHERE rowid > ? AND rowid <= ? GROUP BY {', '.join([*same, f'{moment} / ?'])}"
             " ORDER BY MIN(rowid)",
-            (kept, top, period_ns),
+            (unchanged, top, period_ns),
         ).rowcount
         self._connection.execute(
             f"DELETE FROM {self._name} WHERE rowid > ? AND rowid <= ?",  # noqa: S608
-            (kept, top),
+            (unchanged, top),
         )
         return joined
 
@@ -164,7 +164,7 @@ class RollUp:
 
 
 def rollup_tables() -> tuple[str, ...]:
-    """Return the names of the tables whose rows are added up."""
+    """Return the names of the tables whose rows are merged."""
     names = [table.name for table in TABLES if any(field.joining for field in table.fields)]
     return (*names, system_table.NAME)
 
@@ -172,10 +172,10 @@ def rollup_tables() -> tuple[str, ...]:
 def _rollup_columns(connection: sqlite3.Connection, name: str) -> Iterator[_RollupColumn]:
     if name == system_table.NAME:
         for column in system_table.stored_columns(connection):
-            whole: Aggregation = (
+            mean: Aggregation = (
                 "whole-mean" if system_table.column_description(column).whole else "mean"
             )
-            yield _RollupColumn(column, "last" if column == system_table.TIME_COLUMN else whole)
+            yield _RollupColumn(column, "last" if column == system_table.TIME_COLUMN else mean)
         return
     fields = next(table.fields for table in TABLES if table.name == name)
     for field in fields:
@@ -183,7 +183,7 @@ def _rollup_columns(connection: sqlite3.Connection, name: str) -> Iterator[_Roll
 
 
 def _row_limits(columns: Sequence[_RollupColumn]) -> tuple[int, int]:
-    """Return how many rows stay as they are at the begin, and with how many rows are added up."""
+    """Return how many first rows are never merged, and the limit above which others are."""
     if any(column.joining in {"mean", "whole-mean"} for column in columns):
         return 0, MAX_MEAN_ROWS
     return UNCHANGED_ROWS, MAX_SUM_ROWS
@@ -192,9 +192,9 @@ def _row_limits(columns: Sequence[_RollupColumn]) -> tuple[int, int]:
 TABLES_WITH_PARTS = tuple(
     table.name for table in (STEPS, FETCHES, BATCHES, AUXILIARY_BATCHES, ARRIVALS)
 )
-"""The tables that are moved out."""
+"""The tables whose oldest rows are moved to parts."""
 PART_ROWS = 65_536
-"""Written in some tenths of a second, in which rings must not run full."""
+"""Rows of a part, written in some tenths of a second: rings must not fill up meanwhile."""
 PARTS_FOLDER = ".parts"
 PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
     name TEXT, number INTEGER, PRIMARY KEY (name, number)
@@ -202,7 +202,7 @@ PARTS_STATE = """CREATE TABLE IF NOT EXISTS parts (
 
 
 class ParquetParts:
-    """Moves the oldest rows of a store out.
+    """The Parquet parts of a store, which take its oldest rows.
 
     Args:
         connection: The store.
@@ -220,11 +220,11 @@ class ParquetParts:
             self._counts[name] += rows
 
     def forget(self) -> None:
-        """Count anew: what was added may not have been kept."""
+        """Drop the count: the transaction of added rows was rolled back."""
         self._counts.clear()
 
     def due(self) -> str | None:
-        """Return a table that holds enough rows for a part; None: no one does."""
+        """Return the name of a table with enough rows for a part; None if none has."""
         for name in TABLES_WITH_PARTS:
             if name not in self._counts:
                 found = self._connection.execute(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
@@ -234,14 +234,14 @@ class ParquetParts:
         )
 
     def write(self, name: str) -> tuple[int, int]:
-        """Write the oldest rows to a file; return its number and the last of these rows.
+        """Write the oldest rows of a table to a part; return its number and the last row's.
 
         Raises:
             OSError: The disk is full or gone.
             sqlite3.Error: The store cannot be read.
         """
         from headrace.records.parquet_tables import (
-            write_oldest_rows,  # Arrow takes 40 MB: not in a short run
+            write_oldest_rows,  # Arrow takes 40 MB: not loaded in a short run
         )
 
         (before,) = self._connection.execute(
@@ -253,7 +253,7 @@ class ParquetParts:
         return number, write_oldest_rows(self._connection, name, PART_ROWS, path)
 
     def take_out(self, name: str, number: int, last: int) -> None:
-        """Name a part that was written, and drop its rows, within the caller's transaction."""
+        """Register a written part, and delete its rows, within the caller's transaction."""
         self._connection.execute("INSERT INTO parts VALUES (?, ?)", (name, number))
         dropped = self._connection.execute(
             f"DELETE FROM {name} WHERE rowid <= ?",  # noqa: S608
@@ -263,7 +263,7 @@ class ParquetParts:
 
     @staticmethod
     def remove(path: Path) -> None:
-        """Remove all parts of a store that is gone."""
+        """Remove all parts of a store that was closed."""
         shutil.rmtree(path.with_name(path.name + PARTS_FOLDER), ignore_errors=True)
 
 
@@ -276,7 +276,7 @@ def part_files(connection: sqlite3.Connection, path: Path, name: str) -> Iterato
         name: The table.
     """
     known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'parts'").fetchone()
-    if known is None:  # an older version's
+    if known is None:  # a store of an older version
         return
     rows = connection.execute("SELECT number FROM parts WHERE name = ? ORDER BY number", (name,))
     for (number,) in rows.fetchall():

@@ -1,4 +1,4 @@
-"""A run's records as pandas data frames, with steps matched to those of the device's clock."""
+"""A run's records as pandas data frames, steps matched with their rows by the device's clock."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _KINDS = ("train", "eval", "between")
 def device_row_numbers(
     steps: Mapping[str, NDArray[Any]], device_steps: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.int64]:
-    """Return for each of some steps the place of its row by the device's clock; -1: it has none.
+    """Return for each of some steps the index of its row in `device_steps`, -1 without one.
 
-    A row of `device_steps` may be lost. Where a rank was started again within an attempt, it
-    numbers its steps anew: what cannot be told apart counts as lost.
+    A row of `device_steps` may be lost. A rank that restarts within an attempt counts its steps
+    from 0 again: ambiguous rows count as lost.
 
     Args:
         steps: The columns `rank`, `kind` and `step` of rows of `steps`.
-        device_steps: Likewise of `device_steps`.
+        device_steps: The same columns of `device_steps`.
     """
-    wanted, there = _step_keys(steps), _step_keys(device_steps)
-    order = np.argsort(there, kind="stable")
-    there = there[order]
-    first = np.searchsorted(there, wanted, "left")
-    count = np.searchsorted(there, wanted, "right") - first
+    wanted, keys = _step_keys(steps), _step_keys(device_steps)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.searchsorted(keys, wanted, "left")
+    count = np.searchsorted(keys, wanted, "right") - first
     _, numbers, times = np.unique(wanted, return_inverse=True, return_counts=True)
-    sure = (count == 1) & (times[numbers] == 1)
-    places = np.full(len(wanted), -1, dtype=np.int64)
-    places[sure] = order[first[sure]]
-    return places
+    is_unique = (count == 1) & (times[numbers] == 1)
+    row_numbers = np.full(len(wanted), -1, dtype=np.int64)
+    row_numbers[is_unique] = order[first[is_unique]]
+    return row_numbers
 
 
 def _step_keys(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """Return a number for rank, kind and step together."""
+    """Return rank, kind and step packed into one integer."""
     kind = np.zeros(len(rows["rank"]), dtype=np.int64)
     for number, name in enumerate(_KINDS):
         kind[np.asarray(rows["kind"] == name)] = number
@@ -57,10 +57,10 @@ def _step_keys(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
 
 
 class RunFrames:
-    """What was recorded of a run, each table loaded when it is first asked for.
+    """The records of a run as data frames, each table loaded at its first use.
 
     docs/records.md describes every column. Times are nanoseconds of the host's monotonic clock;
-    `hosts.unix_offset_ns` takes them to 1970. A live run is opened anew to see more of it.
+    plus `hosts.unix_offset_ns` they are Unix time. To see more of a live run, open it again.
 
     Attributes:
         path: The run's folder.
@@ -106,7 +106,7 @@ class RunFrames:
         if len(self.device_steps):
             rows = self._device_steps_of(steps)
             wall_ns = np.tile(rows["device_wall_ns"].where(lambda ns: ns > 0), len(PHASES))
-            # `melt` puts one phase of all steps below the other.
+            # `melt` stacks the phases: all steps of one phase, then of the next.
             long["device_phase_ns"] = np.concatenate([rows[f"device_{each}_ns"] for each in PHASES])
             long["device_share"] = long["device_phase_ns"] / wall_ns
         return long
@@ -128,7 +128,7 @@ class RunFrames:
 
     @cached_property
     def stacks(self) -> pd.DataFrame:
-        """One row a place in the code where a process was seen, over some seconds."""
+        """One row a stack in which a process was sampled, over some seconds."""
         return self._frame("stacks")
 
     @cached_property
@@ -143,7 +143,7 @@ class RunFrames:
 
     @cached_property
     def arrivals(self) -> pd.DataFrame:
-        """One row a batch that came from an auxiliary host: what its way took."""
+        """One row a batch received from an auxiliary host, with its durations on the way."""
         return self._frame("arrivals")
 
     @cached_property
@@ -158,12 +158,12 @@ class RunFrames:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """One row for everything that happened once."""
+        """One row an event."""
         return self._frame("events")
 
     @cached_property
     def loaders(self) -> pd.DataFrame:
-        """One row for each time that a data loader was constructed."""
+        """One row a construction of a data loader."""
         return self._frame("loaders")
 
     @cached_property
@@ -178,7 +178,7 @@ class RunFrames:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row a number that ranks printed and `--metric` found: see `METRIC_COLUMNS`."""
+        """One row a value that `--metric` found in the ranks' output: see `METRIC_COLUMNS`."""
         import pandas as pd
 
         rows = [row for row in read_metrics(self.path) if row["attempt"] == self.attempt]
@@ -191,16 +191,16 @@ class RunFrames:
 
     def _device_steps_of(self, steps: pd.DataFrame) -> pd.DataFrame:
         """Return the row of `device_steps` of each row of `steps`, NaN where it was lost."""
-        there = self.device_steps
+        device_steps = self.device_steps
         names = ("rank", "kind", "step")
-        places = device_row_numbers(
+        row_numbers = device_row_numbers(
             {name: steps[name].to_numpy() for name in names},
-            {name: there[name].to_numpy() for name in names},
+            {name: device_steps[name].to_numpy() for name in names},
         )
-        return there.reindex(places)  # no row has the number -1
+        return device_steps.reindex(row_numbers)  # no row has the number -1
 
     def arrow(self, table: str) -> pa.Table:
-        """Return a table of docs/records.md as Arrow has it, such as "steps"; RecordsError."""
+        """Return a table of docs/records.md, such as "steps", for Arrow; raises RecordsError."""
         return self._records.table(table)
 
     def _frame(self, name: str) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The text of docs/records.md, from the registry: python -m headrace.records.documentation."""
+"""The text of docs/records.md, generated from the registry of tables and fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {"int": "64-bit integer", "float": "64-bit float", "text": "text"}
 
 
 def documentation() -> str:
-    """Return docs/records.md."""
+    """Return the content of docs/records.md."""
     parts = [_HEAD]
     for table in TABLES:
         rows = [(field.name, _KINDS[field.kind], field.meaning) for field in table.fields]

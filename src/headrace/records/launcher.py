@@ -1,7 +1,7 @@
 """The launcher of an attempt: its identity, its job request, and its lock on the run folder.
 
-The kernel lifts the lock with the process that has it. It holds where a pid says nothing: across
-containers, and across hosts whose shared disk locks.
+The kernel releases the lock when its process ends. Unlike a pid it also works across containers,
+and across hosts if their shared file system has locks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import psutil
 from headrace.core import env
 from headrace.records.redaction import HIDDEN, is_secret, redact
 
-_START_TOLERANCE_S = 1.0  # two reads of when a process began, after the clock was set a little
+_START_TOLERANCE_S = 1.0  # of a start time read twice, if the clock was adjusted in between
 
 
 def process_identity(pid: int) -> dict[str, Any]:
-    """Return what tells a process of this host from any other one."""
+    """Return host, pid and start time, which identify a process of this host."""
     try:
         began_s = psutil.Process(pid).create_time()
     except psutil.Error:  # it has ended
@@ -34,36 +34,36 @@ def process_identity(pid: int) -> dict[str, Any]:
 
 
 def running_pid(launcher: Mapping[str, Any]) -> int | None:
-    """Return the pid of a process that `process_identity` told, while it runs on this host."""
+    """Return the pid of the process of an identity if it runs on this host, else None."""
     if not launcher or launcher["host"] != platform.node():
         return None
     try:
         process = psutil.Process(launcher["pid"])
-        is_it = abs(process.create_time() - launcher["began_s"]) < _START_TOLERANCE_S
-        lives = process.status() != psutil.STATUS_ZOMBIE
+        is_same = abs(process.create_time() - launcher["began_s"]) < _START_TOLERANCE_S
+        is_alive = process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return None
-    return process.pid if is_it and lives else None
+    return process.pid if is_same and is_alive else None
 
 
 def has_ended_on_this_host(launcher: Mapping[str, Any]) -> bool:
-    """Whether a process that `process_identity` told was one of this host, and has ended."""
+    """Whether the process of an identity ran on this host and has ended."""
     is_here = bool(launcher) and launcher["host"] == platform.node()
     return is_here and running_pid(launcher) is None
 
 
 def take_job_request() -> dict[str, Any]:
-    """Return what this process was asked for, secrets hidden; those it starts are not told."""
+    """Return the job request from the environment, secrets hidden, and remove it from there."""
     text = env.JOB_REQUEST.get()
     env.change({env.JOB_REQUEST.name: None})
     if text is None:
         return {}
-    asked: dict[str, Any] = hide_secrets(json.loads(text))
-    return asked
+    request: dict[str, Any] = hide_secrets(json.loads(text))
+    return request
 
 
 def hide_secrets(value: Any, name: str = "") -> Any:
-    """Return what JSON holds without what looks like a secret by its name, or within a URL."""
+    """Return a JSON value with secrets hidden, by the names of fields and within URLs."""
     if isinstance(value, dict):
         return {key: hide_secrets(each, key) for key, each in value.items()}
     if isinstance(value, list):
@@ -74,9 +74,7 @@ def hide_secrets(value: Any, name: str = "") -> Any:
 
 
 _LOCK_FILE = "run.json.held"
-_EXIT_TIMEOUT_S = (
-    10.0  # what a killed launcher has started ends with it, at once but for the kernel
-)
+_EXIT_TIMEOUT_S = 10.0  # for the kernel to end the processes of a killed launcher
 _POLL_S = 0.02
 _ATTEMPTS = 5
 
@@ -85,9 +83,9 @@ _MUTEX = threading.Lock()
 
 
 def lock_run(folder: Path) -> bool:
-    """Hold a run's folder until this process ends; return False where another one does.
+    """Lock a run's folder until this process ends; return False if another one has it.
 
-    A disk without locks is held by all who ask.
+    On a file system without locks every process succeeds.
     """
     with _MUTEX:
         if folder in _LOCKS:
@@ -96,12 +94,10 @@ def lock_run(folder: Path) -> bool:
         for _ in range(_ATTEMPTS):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (
-                BlockingIOError
-            ):  # or one who looks, as `is_run_locked` does, has it for a moment
+            except BlockingIOError:  # maybe by `is_run_locked`, for an instant
                 time.sleep(_POLL_S)
                 continue
-            except OSError:  # a disk without locks
+            except OSError:  # a file system without locks
                 os.close(descriptor)
                 return True
             _LOCKS[folder] = descriptor
@@ -111,12 +107,12 @@ def lock_run(folder: Path) -> bool:
 
 
 def is_run_locked(folder: Path) -> bool:
-    """Whether another process holds a run's folder."""
+    """Whether another process has locked a run's folder."""
     if folder in _LOCKS:
         return False
     try:
         descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # nobody ever did
+    except OSError:  # it was never locked
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -130,11 +126,11 @@ def is_run_locked(folder: Path) -> bool:
 
 
 def wait_for_killed_launcher(folder: Path, launcher: Mapping[str, Any]) -> None:
-    """Wait a little while processes hold a folder whose launcher was killed on this host.
+    """Wait up to ten seconds for the processes of a launcher that was killed on this host.
 
     Args:
-        folder: The run's.
-        launcher: As `process_identity` told it.
+        folder: The run's folder, which they have locked.
+        launcher: The launcher's `process_identity`.
     """
     deadline = time.monotonic() + _EXIT_TIMEOUT_S
     while is_run_locked(folder) and time.monotonic() < deadline:

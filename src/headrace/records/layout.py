@@ -1,4 +1,4 @@
-"""File names in a run folder: those of its records, and the file of metrics that ranks printed."""
+"""Names of the files in a run folder: its records, and the metrics found in the ranks' output."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def attempts_with_records(run: Path) -> list[int]:
 
 
 def is_closed(folder: Path) -> bool:
-    """Tell whether a folder of records has been closed; it may still have the store, too."""
+    """Return whether a records folder has been closed; its store may still be there, too."""
     return (folder / LAST_WRITTEN_FILE).exists()
 
 
 METRICS_FILE = "metrics.jsonl"
 STEP_GROUP = "step"
-"""The group of a metric's expression that is the step's number."""
+"""The group of a metric's regular expression that matches the step's number."""
 METRIC_COLUMNS = ("attempt", "source", "name", "value", "step", "time_s")
 """Attempt; the log it was printed to, such as rank-0; the metric; its value; the step's number, as
 printed or else counted from 0; and when it was read, in seconds since 1970 (UTC)."""
@@ -48,5 +48,5 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         text = (run / METRICS_FILE).read_text(encoding="utf-8")
     except FileNotFoundError:
         return []
-    whole = text[: text.rfind("\n") + 1]  # the last line may be half-written
-    return [json.loads(line) for line in whole.splitlines()]
+    complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
+    return [json.loads(line) for line in complete.splitlines()]

@@ -1,4 +1,4 @@
-"""Incremental reads of a running job's records: last rows of a table, totals of training steps."""
+"""Incremental reads of a running job's records: latest rows, and totals of training steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.records.schema import STEPS
 from headrace.records.store import TABLE_NAMES
 
 MAX_ROWS = 20_000
-"""What one read takes at most; some 50 ms."""
+"""Most rows of one read, some 50 ms."""
 _END_COLUMNS = {
     "processes": ("started_ns",),
     "loaders": ("created_ns",),
@@ -39,10 +39,10 @@ _END_COLUMNS = {
     "auxiliary_transforms": ("start_ns",),
     "arrivals": ("start_ns", "wall_ns"),
 }
-"""When a row's matter was over: these columns, added up."""
+"""Columns of each table whose sum is the time at which what a row records had ended."""
 # Rows are written up to 0.3 s late; rings are drained twice a second, in turn.
 _DRAIN_NS = 1_000_000_000
-_LATE_NS = 2_000_000_000  # what is added up over a second is told after it
+_LATE_NS = 2_000_000_000  # rows of a second are written after it
 _FIRST_READ_ROWS, _SAMPLED_ROWS = 256, 64
 _TRIES, _PAUSE_S = 3, 0.01
 
@@ -50,20 +50,19 @@ _TRIES, _PAUSE_S = 3, 0.01
 def recent_rows(
     records: Records, name: str, since_ns: int, *, fewest: int = 0, most: int = MAX_ROWS
 ) -> pa.Table:
-    """Return the rows of a table that ended at a moment or later, in the order they came in.
+    """Return the rows of a table that ended at a time or later, in the order they were stored.
 
-    While the run is recorded only the end of the table is read; what came in since the last drain,
-    up to half a second ago, still lies in rings and is left out. A table that is closed is read
-    whole.
+    Of a live run only the end of the table is read, without what is in rings since the last drain,
+    up to half a second ago. A closed table is read completely.
 
     Args:
         records: The attempt's records.
-        name: The table's name; of those without times, `hosts` and `device_steps`, the last `most`
-            rows come.
-        since_ns: The moment, by the host's monotonic clock.
-        fewest: So many of the last rows come in any case.
-        most: More rows than this are not read: the moment is then a later one, the same for all
-            processes that wrote the rows.
+        name: The table's name; of `hosts` and `device_steps`, which have no times, the last `most`
+            rows are returned.
+        since_ns: The time, by the host's monotonic clock.
+        fewest: How many of the last rows are returned in any case.
+        most: Limit of rows; if exceeded, a later time is used, the same for all processes that
+            wrote the rows.
 
     Raises:
         RecordsError: There is no such table, or its file is broken or of a newer version.
@@ -71,7 +70,7 @@ def recent_rows(
     for _ in range(_TRIES if name in TABLE_NAMES else 0):
         try:
             found = _read_stores(records, name, since_ns, fewest, most)
-        except sqlite3.Error:  # it is closed at this moment, or else broken: `table` tells
+        except sqlite3.Error:  # being closed, or broken: `table` finds out
             time.sleep(_PAUSE_S)
             continue
         if found:
@@ -81,16 +80,16 @@ def recent_rows(
 
 
 def rows_since(table: pa.Table, name: str, since_ns: int, *, fewest: int = 0) -> pa.Table:
-    """Return the rows of a whole table that ended at a moment or later: see `recent`."""
+    """Return the rows of a whole table that ended at a time or later: see `recent_rows`."""
     if name not in _END_COLUMNS:
         return table
-    kept = row_ends_ns(table, name) >= since_ns
-    kept[max(len(kept) - fewest, 0) :] = True
-    return table.take(numbers(np.flatnonzero(kept).astype(np.int64), pa.int64()))
+    is_recent = row_ends_ns(table, name) >= since_ns
+    is_recent[max(len(is_recent) - fewest, 0) :] = True
+    return table.take(numbers(np.flatnonzero(is_recent).astype(np.int64), pa.int64()))
 
 
 def row_ends_ns(table: pa.Table, name: str) -> NDArray[np.int64]:
-    """Return when each row's matter was over, by the host's monotonic clock.
+    """Return when what each row records had ended, in ns of the host's monotonic clock.
 
     Raises:
         KeyError: The table has no times, or there is none of that name.
@@ -107,7 +106,7 @@ def _read_stores(
     found = []
     for path in sorted(records.folder.glob(f"*{STORE}")):
         with closing(store.open_read_only(path)) as connection:
-            connection.execute("BEGIN")  # one moment for all that is asked of it
+            connection.execute("BEGIN")  # one snapshot for all queries
             if store.has_tables(connection):
                 condition = _row_condition(connection, name, since_ns, fewest, most)
                 batches = list(stored_batches(connection, name, condition))
@@ -118,7 +117,7 @@ def _read_stores(
 def _row_condition(
     connection: sqlite3.Connection, name: str, since_ns: int, fewest: int, most: int
 ) -> str:
-    """Return which rows are wanted, by their number first, so that no other row is touched."""
+    """Return the SQL condition for rows, with rowid first, so that SQLite reads no others."""
     (rows,) = connection.execute(f"SELECT COALESCE(MAX(rowid), 0) FROM {name}").fetchone()  # noqa: S608
     if name not in _END_COLUMNS:
         return f"t.rowid > {rows - most}"
@@ -128,14 +127,14 @@ def _row_condition(
         count = min(2 * count, most)
     before = max(rows - count, 0)
     if before and count == most:
-        # Processes' rows come in by turns: some of the time at which the rest begins is missing.
+        # Rows of processes are interleaved: those of the first moments are incomplete.
         since_ns = max(since_ns, _latest_end_ns(connection, name, before) - _LATE_NS + _DRAIN_NS)
-    wanted = f"{ended} >= {int(since_ns)} OR t.rowid > {rows - fewest}"
-    return f"t.rowid > {before} AND ({wanted})"
+    is_recent = f"{ended} >= {int(since_ns)} OR t.rowid > {rows - fewest}"
+    return f"t.rowid > {before} AND ({is_recent})"
 
 
 def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> int:
-    """Return about when a row came in: what came in before it had ended by then."""
+    """Return about when a row was stored: what rows before it record had ended by then."""
     ended = " + ".join(f"t.{column}" for column in _END_COLUMNS[name])
     (latest,) = connection.execute(
         f"SELECT MAX(ended) FROM (SELECT {ended} AS ended FROM {name} AS t "  # noqa: S608
@@ -145,8 +144,10 @@ def _latest_end_ns(connection: sqlite3.Connection, name: str, before: int) -> in
     return int(latest or 0) + _LATE_NS
 
 
-_ROWS_PER_READ = 200_000  # rows; meanwhile the collector's log of changes cannot be written back
-# CROSS JOIN keeps SQLite from looking through all texts for each step.
+_ROWS_PER_READ = (
+    200_000  # in one read, during which the collector's write-ahead log cannot be checkpointed
+)
+# CROSS JOIN keeps SQLite from scanning all texts for each step.
 _SUMS = """
 SELECT COUNT(*), TOTAL(t.wall_ns), TOTAL(t.data_wait_ns)
 FROM steps AS t CROSS JOIN texts ON texts.id = t.kind
@@ -156,13 +157,13 @@ WHERE t.rowid > ? AND t.rowid <= ? AND t.step >= ? AND texts.text = 'train'
 
 @dataclass(slots=True)
 class StepTotals:
-    """The training steps of all ranks so far.
+    """Totals of the training steps of all ranks so far.
 
     Attributes:
-        skipped: Steps at the begin of each rank that are left out, as its warm-up.
-        steps: How many steps were added up.
-        wall_ns: How long they took.
-        data_wait_ns: How long of it the ranks waited for data.
+        skipped: First steps of each rank that are left out as warm-up.
+        steps: Number of steps in the totals.
+        wall_ns: Their duration.
+        data_wait_ns: Their data wait.
     """
 
     skipped: int = 0
@@ -173,11 +174,11 @@ class StepTotals:
 
     @property
     def data_wait_share(self) -> float | None:
-        """Data wait over step time, 0 to 1; None where there is no step yet."""
+        """The data-wait share, 0 to 1; None without a step."""
         return self.data_wait_ns / self.wall_ns if self.wall_ns > 0 else None
 
     def add_new(self, records: Records) -> None:
-        """Add the steps that were stored since the last call; of closed records nothing is read.
+        """Add the steps that were stored since the last call; closed records are not read.
 
         Raises:
             RecordsError: A newer version wrote them.
@@ -188,7 +189,7 @@ class StepTotals:
                 if not store.has_tables(connection):
                     continue
                 if path.name not in self._read:
-                    # What is moved out later was read before: it is the oldest of many rows.
+                    # Parts are read once: rows moved to later parts were read in the store.
                     self._read[path.name] = 0
                     for part in part_files(connection, path, STEPS.name):
                         self._add_part(part)
@@ -196,11 +197,11 @@ class StepTotals:
 
     def _add_part(self, path: Path) -> None:
         table = ParquetTable(path, STEPS.name)
-        kinds: Any = table["kind"].chunk(0)  # closed tables' columns are in one piece
-        words: list[str] = kinds.dictionary.to_pylist()
-        if "train" not in words:
+        kinds: Any = table["kind"].chunk(0)  # columns of closed tables are one chunk
+        texts: list[str] = kinds.dictionary.to_pylist()
+        if "train" not in texts:
             return
-        training = column_values(pa.chunked_array([kinds.indices])) == words.index("train")
+        training = column_values(pa.chunked_array([kinds.indices])) == texts.index("train")
         counts = training & (column_values(table["step"]) >= self.skipped)
         self.steps += int(counts.sum())
         self.wall_ns += float(column_values(table["wall_ns"])[counts].sum())

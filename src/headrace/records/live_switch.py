@@ -22,13 +22,13 @@ _INTERVAL_AT, _DEEP_UNTIL_AT, _DEEP_COUNT_AT = 8, 16, 24
 
 
 class LiveSwitch:
-    """The switch of one attempt, open.
+    """The open switch of one attempt.
 
     Args:
         folder: The attempt's records folder.
 
     Raises:
-        RecordsError: There is none.
+        RecordsError: The attempt has no switch.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,27 +61,27 @@ class LiveSwitch:
 
     @property
     def deep(self) -> bool:
-        """Whether processes look closer now."""
+        """Whether processes record deeply now."""
         until_ns = self._get(_DEEP_UNTIL_AT)
         return until_ns > 0 and time.monotonic_ns() < until_ns
 
     @property
     def deep_count(self) -> int:
-        """How often deep recording was asked for."""
+        """How often deep recording was requested."""
         return self._get(_DEEP_COUNT_AT)
 
     def go_deep(self, seconds: float) -> None:
-        """Have processes look closer for so many seconds from now."""
+        """Have processes record deeply for some seconds from now."""
         until_ns = time.monotonic_ns() + round(seconds * 1e9)
         _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, until_ns)
         _NUMBER.pack_into(self._map, _DEEP_COUNT_AT, self.deep_count + 1)
 
     def end_deep(self) -> None:
-        """Have processes look no closer than usual from now on."""
+        """End deep recording."""
         _NUMBER.pack_into(self._map, _DEEP_UNTIL_AT, 0)
 
     def remove(self) -> None:
-        """Remove the file: the attempt is over, and what starts now is not recorded."""
+        """Remove the file at the attempt's end: processes that start later do not record."""
         self._path.unlink(missing_ok=True)
 
     def _get(self, at: int) -> int:
@@ -90,7 +90,7 @@ class LiveSwitch:
 
 
 def create_live_switch(folder: Path, *, interval_s: float) -> LiveSwitch:
-    """Make the switch of an attempt, on."""
+    """Create the switch of an attempt, turned on."""
     path = folder / SWITCH_FILE
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,8 +1,8 @@
 """Recorded tables as Arrow and Parquet: schemas, batches from a store, files.
 
-Text is dictionary-encoded: a table holds each text once, and a number for it in every row. A closed
-table is a file that is read column by column; a store is written to files in parts of a long run,
-and at its end as a whole.
+Text is dictionary-encoded: a table holds each text once, and its number in every row. A closed
+table is a file that is read by column. A store is written to files part by part in a long run, and
+completely at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPES: dict[Kind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "te
 
 
 def arrow_schema(name: str, columns: Sequence[str] = ()) -> pa.Schema:
-    """Return a table's schema; for `system`, of the columns that the host has.
+    """Return a table's schema; `columns` are the host's columns of `system`.
 
     Raises:
         KeyError: There is no such table.
@@ -60,17 +60,14 @@ def record_batch(schema: pa.Schema, rows: Sequence[Sequence[Any]]) -> pa.RecordB
 
 
 def combined_table(table: pa.Table) -> pa.Table:
-    """Return a table whose columns are in one piece, each text in it once.
-
-    What is in one piece already is not copied.
-    """
+    """Return a table with one chunk a column, copied only where it has several."""
     return table.unify_dictionaries().combine_chunks()
 
 
 def _arrow_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
     if kind == TEXT:
         return dictionary_strings(values)
-    if None in values:  # a metric that was not there at that moment
+    if None in values:  # a metric without a value
         return pa.array(values, type=kind)
     return numbers(np.asarray(values, dtype=kind.to_pandas_dtype()), kind)
 
@@ -88,7 +85,7 @@ def stored_batches(
     Args:
         connection: The store, open.
         name: The table's name.
-        condition: Which rows, in SQL, the table being `t`; all by default.
+        condition: SQL condition on rows of the table `t`; by default all.
     """
     schema = stored_schema(connection, name)
     texts = _StoredTexts(connection)
@@ -96,7 +93,7 @@ def stored_batches(
     present = {row[1] for row in connection.execute(f"PRAGMA table_info({name})")}
     if not present and name in OPTIONAL_TABLES:
         return
-    # An older version's store lacks what was added since.
+    # A store of an older version lacks newer columns.
     chosen = ", ".join(f"t.{column}" if column in present else "NULL" for column in schema.names)
     cursor = connection.execute(
         f"SELECT {chosen} FROM {name} AS t WHERE {condition} ORDER BY t.rowid"  # noqa: S608
@@ -112,14 +109,14 @@ def stored_batches(
 
 
 class _StoredTexts:
-    """The texts of a store by their numbers, each read when it is first met."""
+    """The texts of a store by their numbers, each read at its first use."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._known: dict[int, str | None] = {}
 
     def of(self, ids: Sequence[int]) -> list[str | None]:
-        """Return texts; None where the store has none of that number."""
+        """Return the texts of numbers; None for a number that the store lacks."""
         for each in set(ids) - self._known.keys():
             found = self._connection.execute("SELECT text FROM texts WHERE id = ?", (each,))
             self._known[each] = next((text for (text,) in found), None)
@@ -127,11 +124,10 @@ class _StoredTexts:
 
 
 class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
-    """The columns of a closed table, each read when it is asked for.
+    """The columns of a closed table, read on access, as a long run's table may not fit into memory.
 
-    A long run's table need not fit into memory: who wants three columns of it reads three. Text is
-    dictionary-encoded, and every column in one piece. Fields that the file does not have, as it is
-    of an older version, are null.
+    Text is dictionary-encoded, and every column is one chunk. Fields that a file of an older
+    version lacks are null.
 
     Args:
         path: Its file.
@@ -139,7 +135,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
 
     Attributes:
         schema: Its fields.
-        count: How many rows it has.
+        count: Number of rows.
 
     Raises:
         RecordsError: A newer version wrote it, or it is broken or lost.
@@ -151,10 +147,10 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
             self._file = pq.ParquetFile(path, memory_map=True)
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._unreadable(error) from error
-        kept = self._file.schema_arrow
-        check_version(int((kept.metadata or {}).get(FORMAT_KEY, 0)), path)
-        self._present = frozenset(kept.names)
-        self.schema = kept if name == system_table.NAME else arrow_schema(name)
+        stored = self._file.schema_arrow
+        check_version(int((stored.metadata or {}).get(FORMAT_KEY, 0)), path)
+        self._present = frozenset(stored.names)
+        self.schema = stored if name == system_table.NAME else arrow_schema(name)
         self.count: int = self._file.metadata.num_rows
 
     def __getitem__(self, name: str) -> pa.ChunkedArray[Any]:
@@ -165,7 +161,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
             read = self._file.read(columns=[name])
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._unreadable(error) from error
-        if pa.types.is_string(read.column(0).type):  # an older version's
+        if pa.types.is_string(read.column(0).type):  # a file of an older version
             read = pa.table([read.column(0).dictionary_encode().cast(TEXT)], names=[name])
         column = combined_table(read).column(0)
         return column if column.type == kind else column.cast(kind)
@@ -180,7 +176,7 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
         return name in self.schema.names
 
     def table(self) -> pa.Table:
-        """Return all of it."""
+        """Return the whole table."""
         return pa.Table.from_arrays([self[name] for name in self], schema=self.schema)
 
     def _unreadable(self, error: Exception) -> RecordsError:
@@ -192,14 +188,14 @@ class ParquetTable(Mapping[str, "pa.ChunkedArray[Any]"]):
 
 _GROUP_ROWS = 1 << 18
 _MAX_TEXT_BYTES = 1 << 30
-"""Above this a row group's texts would be written out row by row; what is usual is 1 MiB, and the
-stacks of a long run are more."""
+"""Above this size a row group's texts are written row by row; the default of 1 MiB is less than the
+stacks of a long run."""
 
 
 def close_store(store: RecordStore, folder: Path) -> None:
     """Write all of a store to Parquet files in `folder`, then remove it.
 
-    Until the last file is there, the store is what counts.
+    Until the last file is written, readers use the store.
 
     Raises:
         OSError: The disk is full or gone; the store stays as it is.
@@ -238,7 +234,7 @@ def stored_tables(connection: sqlite3.Connection, path: Path, name: str) -> Iter
 
 
 def write_oldest_rows(connection: sqlite3.Connection, name: str, count: int, path: Path) -> int:
-    """Write so many rows of a store's table, the oldest, to a file; return the last one's number.
+    """Write the `count` oldest rows of a store's table to a file; return the last one's rowid.
 
     Raises:
         OSError: The disk is full or gone.
@@ -271,7 +267,7 @@ def _write_table(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> N
 
 
 def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield pieces put together: a group has its own dictionaries and is compressed by itself."""
+    """Yield row groups of concatenated pieces, each with its own dictionaries."""
     waiting: list[pa.Table] = []
     for piece in pieces:
         waiting.append(piece)

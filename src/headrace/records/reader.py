@@ -1,6 +1,6 @@
 """The reader of a run's records in any state: live, closed, or left over by a killed job.
 
-Also: which runs there are, the wait for the first records of a run that has just begun, and the
+Also: the lookup of runs, the wait for the first records of a run that has just started, and the
 provenance of an attempt: script, overrides, versions.
 """
 
@@ -63,13 +63,13 @@ class Records:
 
     @property
     def live(self) -> bool:
-        """Whether they are being written now: what is read next may be more."""
+        """Whether they are still being written."""
         return any(is_collector_running(lock) for lock in self.folder.glob(f"*{LOCK}"))
 
     def table(self, name: str) -> pa.Table:
-        """Return a table of `schema.TABLES` or `system`, as it is at this moment.
+        """Return a table of `schema.TABLES` or `system` as of now.
 
-        Text is dictionary-encoded, and every column in one piece.
+        Text is dictionary-encoded, and every column is one chunk.
 
         Raises:
             RecordsError: There is no such table, or its file is broken or of a newer version.
@@ -81,9 +81,9 @@ class Records:
             try:
                 return self._read(name, strict=True)
             except _RingMoved:
-                continue  # the collector was faster; what it took is in the store by now
+                continue  # the collector drained it meanwhile: its rows are in the store now
             except sqlite3.Error as error:
-                reason = f": {error}"  # closed at this moment, or else broken
+                reason = f": {error}"  # being closed, or broken
                 time.sleep(_PAUSE_S)
         try:
             return self._read(name, strict=False)
@@ -91,14 +91,14 @@ class Records:
             raise RecordsError(f"{self.folder}: the store cannot be read{reason}.") from None
 
     def by_column(self, name: str) -> ParquetTable | None:
-        """Return a table whose columns are read one by one; None where it has no closed file.
+        """Return a table that is read by column; None if the records are not closed.
 
         Raises:
             RecordsError: Its file is broken, lost or of a newer version.
         """
         folder = self.folder
-        left = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
-        if left or not is_closed(folder):
+        is_open = any(folder.glob(f"*{STORE}")) or any((folder / RINGS).glob(f"*{ring.SUFFIX}"))
+        if is_open or not is_closed(folder):
             return None
         return self._closed(name)
 
@@ -108,24 +108,26 @@ class Records:
         return RunFolder(self.path).records(self.attempt)
 
     def _closed(self, name: str) -> ParquetTable | None:
-        """Return a table from its file; None where an older version knew no such table."""
+        """Return a table's file; None for a table that an older version did not have."""
         path = self.folder / f"{name}{PARQUET}"
         return None if name in OPTIONAL_TABLES and not path.exists() else ParquetTable(path, name)
 
     def _read(self, name: str, *, strict: bool) -> pa.Table:
         with ExitStack() as stack:
-            # Rings first, the store next: what is taken from one meanwhile is in the other.
-            left = _UndrainedRings.found_in(self.folder / RINGS, stack)
+            # Rings before the store: rows that are drained meanwhile are then in the store.
+            undrained = _UndrainedRings.found_in(self.folder / RINGS, stack)
             stores = {
                 path: stack.enter_context(closing(store.open_read_only(path)))
                 for path in sorted(self.folder.glob(f"*{STORE}"))
             }
             for connection in stores.values():
-                connection.execute("BEGIN")  # one moment for rows and places
+                connection.execute("BEGIN")  # one snapshot for rows and ring positions
             stores = {path: each for path, each in stores.items() if store.has_tables(each)}
-            # At once: a ring that is drained meanwhile must be looked at again.
-            known = name in TABLES_BY_NAME
-            rows = left.rows(name, list(stores.values()), strict=strict) if known else []
+            # Before the tables: if a ring was drained meanwhile, the read starts over.
+            is_in_schema = name in TABLES_BY_NAME
+            rows = (
+                undrained.rows(name, list(stores.values()), strict=strict) if is_in_schema else []
+            )
             tables = []
             for path, connection in stores.items():
                 tables.append(stored_schema(connection, name).empty_table())
@@ -133,26 +135,26 @@ class Records:
                     tables += stored_tables(connection, path, name)
                 except RecordsError:
                     if strict and not path.exists():
-                        raise _RingMoved from None  # closed meanwhile, and its parts removed
+                        raise _RingMoved from None  # the store was closed meanwhile
                     raise
             if not stores and is_closed(self.folder):
                 closed = self._closed(name)
                 tables += [closed.table()] if closed is not None else []
-            if known:
+            if is_in_schema:
                 tables.append(pa.Table.from_batches([record_batch(arrow_schema(name), rows)]))
-        # A table without rows would make a copy of the others' columns.
-        some = [table for table in tables if table.num_rows] or tables[:1]
-        some = some or [arrow_schema(name).empty_table()]
-        return combined_table(pa.concat_tables(some, promote_options="default"))
+        # Concatenating a table without rows would copy the others' columns.
+        non_empty = [table for table in tables if table.num_rows] or tables[:1]
+        non_empty = non_empty or [arrow_schema(name).empty_table()]
+        return combined_table(pa.concat_tables(non_empty, promote_options="default"))
 
 
-class _RingMoved(Exception):  # noqa: N818  # not an error: the reader looks again
-    """A ring was drained between two looks, so what was read of it may have been overwritten."""
+class _RingMoved(Exception):  # noqa: N818  # not an error: the reader reads again
+    """A ring was drained during a read, so the rows may have been overwritten."""
 
 
 @dataclass(slots=True)
 class _UndrainedRings:
-    """What lies in rings, unread by the collector."""
+    """The rows in rings that the collector has not drained."""
 
     readers: dict[str, Path] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -160,46 +162,46 @@ class _UndrainedRings:
 
     @classmethod
     def found_in(cls, folder: Path, stack: ExitStack) -> _UndrainedRings:
-        left = cls()
+        undrained = cls()
         for path in sorted(folder.glob(f"*{ring.SUFFIX}")):
             try:
                 reader = stack.enter_context(closing(ring.RingReader(path, changing=False)))
             except FileNotFoundError:
                 continue  # drained and removed: its rows are in the store
             except ring.UnfinishedRing:
-                continue  # it holds nothing yet
+                continue  # it has no rows yet
             except (RecordsError, OSError) as error:
-                left.faults.append(str(error))
+                undrained.faults.append(str(error))
             else:
-                left.opened.append((path, reader))
-        return left
+                undrained.opened.append((path, reader))
+        return undrained
 
     def rows(
         self, name: str, connections: Sequence[sqlite3.Connection], *, strict: bool
     ) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
-        # When it happened is not known any more; the ring began at least not later.
+        # The time of a fault is unknown: 0 here, the ring's creation below.
         events = [fault_row(text, 0) for text in self.faults]
         for path, reader in self.opened:
-            place = _stored_position(connections, path.name, reader.made_ns)
-            if strict or place.read is not None:
-                reader.go_on(place.read or 0, place.texts)
-            begin = reader.position
+            position = _stored_position(connections, path.name, reader.made_ns)
+            if strict or position.read is not None:
+                reader.go_on(position.read or 0, position.texts)
+            start = reader.position
             fault = ""
             rows = []
             try:
                 for table, row in reader.rows():
                     if table.name == name:
-                        rows.append(row)  # those before a broken frame stay
+                        rows.append(row)  # rows before a broken frame are kept
             except RecordsError as error:
                 fault = str(error)
-            if strict and reader.released > begin:
+            if strict and reader.released > start:
                 raise _RingMoved
             found += rows
             if fault:
                 events.append(fault_row(fault, reader.made_ns))
-            if reader.dropped > place.dropped:
-                count = reader.dropped - place.dropped
+            if reader.dropped > position.dropped:
+                count = reader.dropped - position.dropped
                 events.append(dropped_row(path.name, count, reader.made_ns))
         return found + events if name == EVENTS.name else found
 
@@ -208,14 +210,14 @@ def _stored_position(
     connections: Sequence[sqlite3.Connection], name: str, made_ns: int
 ) -> store.RingPosition:
     for connection in connections:
-        place = store.ring_position(connection, name, made_ns)
-        if place.read is not None:
-            return place
+        position = store.ring_position(connection, name, made_ns)
+        if position.read is not None:
+            return position
     return store.RingPosition()
 
 
 def open_records(run: str | Path, attempt: int | None = None) -> Records:
-    """Open what was recorded of a run; nothing of it is changed.
+    """Open a run's records, read-only.
 
     Args:
         run: The run's folder, or its name below the runs folder.
@@ -223,7 +225,7 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
 
     Raises:
         UsageError: There is no such run.
-        RecordsError: It has no records, or not of this attempt.
+        RecordsError: It has no records, or none of this attempt.
     """
     path = find_run(str(run))
     recorded = recorded_attempts(path)
@@ -235,7 +237,7 @@ def open_records(run: str | Path, attempt: int | None = None) -> Records:
         known = ", ".join(map(str, recorded))
         raise RecordsError(f"{path} has no records of attempt {attempt}; it has those of {known}.")
     records = Records(path, recorded[-1] if attempt is None else attempt)
-    records.table("hosts")  # a newer version's records are refused here
+    records.table("hosts")  # raises for records of a newer version
     return records
 
 
@@ -243,8 +245,8 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
     """Return the folder of a run, absolute.
 
     Args:
-        run: Its name, or a path to it; None: the run that began last.
-        runs_dir: Where runs lie; None: what HEADRACE_RUNS_DIR says, else `./runs`.
+        run: Its name, or a path to it; None: the run that started last.
+        runs_dir: The runs folder; None: that of HEADRACE_RUNS_DIR, else `./runs`.
 
     Raises:
         UsageError: There is no such run.
@@ -270,7 +272,7 @@ def find_run(run: str | None = None, runs_dir: str | None = None) -> Path:
 
 
 def recorded_attempts(run: Path) -> list[int]:
-    """Return the numbers of a run's attempts of which anything is recorded, ascending."""
+    """Return the numbers of a run's attempts that have records, ascending."""
     return [number for number in attempts_with_records(run) if _has_records(run, number)]
 
 
@@ -284,12 +286,12 @@ def _has_records(run: Path, attempt: int) -> bool:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the runs in a folder, and those of tunings, which have a folder each."""
+    """Return the runs in a folder, and in the folders of tunings in it."""
     if not folder.is_dir():
         return []
-    within = [path for path in folder.iterdir() if path.is_dir()]
-    tuned = [path for tuning in within if not _is_run(tuning) for path in tuning.glob("*/")]
-    return [path for path in (*within, *tuned) if _is_run(path)]
+    subfolders = [path for path in folder.iterdir() if path.is_dir()]
+    tuned = [path for tuning in subfolders if not _is_run(tuning) for path in tuning.glob("*/")]
+    return [path for path in (*subfolders, *tuned) if _is_run(path)]
 
 
 def _is_run(path: Path) -> bool:
@@ -299,7 +301,7 @@ def _is_run(path: Path) -> bool:
 def _start_s(run: Path) -> float:
     try:
         attempts = RunFolder(run).attempts()
-    except LaunchError:  # half-written or damaged: when the folder changed must do
+    except LaunchError:  # damaged: the folder's time must do
         attempts = ()
     return attempts[-1].started_s if attempts else os.stat(run).st_mtime  # noqa: PTH116
 
@@ -310,21 +312,20 @@ def _suggest_runs(names: Sequence[str]) -> str:
 
 _POLL_S = 0.05
 _FOLDER_TIMEOUT_S = 5.0
-"""An attempt is told in run.json some milliseconds before its records folder is made."""
+"""An attempt is in run.json some milliseconds before its records folder is made."""
 _COLLECTOR_TIMEOUT_S = 30.0
-"""The process that collects is started next. On a busy host that takes seconds; where it has not
-come by then, it was killed."""
+"""The collector is started next, which takes seconds on a busy host; later it counts as killed."""
 
 
 def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
-    """Wait until a run that has just begun has records; of any other, return at once.
+    """Wait until a run that has just started has records; return at once for any other.
 
     Args:
         path: The run's folder.
-        waits: Called once, where they have to be waited for.
+        waits: Called once if there is a wait.
 
     Raises:
-        RecordsError: They were waited for, and the run has ended without any.
+        RecordsError: The run ended during the wait, without records.
     """
     waited = False
     while _awaits_first_records(path):
@@ -337,14 +338,14 @@ def wait_for_records(path: Path, waits: Callable[[], None]) -> None:
 
 
 def _awaits_first_records(path: Path) -> bool:
-    """Whether the first records of a run's latest attempt are still to come."""
+    """Whether a run's latest attempt may still get its first records."""
     attempt = _latest_attempt(path)
     if attempt is None:
         return False
     records = Records(path, attempt.number)
     if any(records.folder.glob(f"*{STORE}")) or is_closed(records.folder):
         return False
-    if not (records.folder / SWITCH).exists():  # not yet, no more, or --profile off
+    if not (records.folder / SWITCH).exists():  # not made yet, removed, or --profile off
         return attempt.ended_s is None and _age_s(attempt) < _FOLDER_TIMEOUT_S
     return records.live or _age_s(attempt) < _COLLECTOR_TIMEOUT_S
 
@@ -366,12 +367,12 @@ def _no_records_error(path: Path) -> RecordsError:
 def _latest_attempt(path: Path) -> Attempt | None:
     try:
         return next(reversed(RunFolder(path).attempts()), None)
-    except LaunchError:  # half-written or damaged: the records speak for themselves
+    except LaunchError:  # damaged: the records alone decide
         return None
 
 
 def _age_s(attempt: Attempt) -> float:
-    """Return how long ago it ended, or else began."""
+    """Return the seconds since an attempt ended, or if it runs, since it started."""
     return time.time() - (attempt.started_s if attempt.ended_s is None else attempt.ended_s)
 
 
@@ -379,13 +380,10 @@ _APPLY_FLAG = "--apply"
 
 
 def run_provenance(records: Records) -> dict[str, str]:
-    """Return the script with its arguments, what was applied, and the versions of packages.
-
-    Args:
-        records: Of the attempt that is asked for.
+    """Return an attempt's script with arguments, overrides and package versions.
 
     Returns:
-        What it is called, and what it was; empty where the folder has only records.
+        Values by name; empty if the folder has no readable run.json.
     """
     try:
         attempts = RunFolder(records.path).attempts()
@@ -399,7 +397,7 @@ def run_provenance(records: Records) -> dict[str, str]:
 
 
 def _applied_overrides(flags: tuple[str, ...]) -> str:
-    """Return what `--apply` said; "-" where it was not given."""
+    """Return the value of `--apply`; "-" without it."""
     found = "-"
     for flag, following in zip(flags, (*flags[1:], ""), strict=True):
         name, equals, value = flag.partition("=")

@@ -1,22 +1,22 @@
 """A ring buffer in a memory-mapped file: one process writes records, the collector reads them.
 
-The file outlives a killed writer, so what was written last is not lost. A writer never waits: with
-the ring full, a record is dropped and counted.
+The file outlives a killed writer, so its last records are not lost. A writer never waits: if the
+ring is full, a record is dropped and counted.
 
-A reader keeps its position and the texts that it has seen where it keeps the rows, in the same
-transaction; only then does it give the room back to the writer (`release`). So each record is kept
-once, wherever the reader is killed.
+The collector stores its position and the texts it has read in the same transaction as the rows, and
+only then frees the space for the writer (`release`). So each record is stored exactly once,
+whenever the collector is killed.
 
 Layout, little-endian: a header of 64 bytes, then `capacity` bytes of frames.
 
     0   8s  magic "HDRCRNG1"; the last character is the version
     8   q   capacity, bytes
-    16  q   written, bytes so far (only the writer changes it)
-    24  q   read, bytes so far (only the collector changes it)
+    16  q   written, bytes so far (changed by the writer alone)
+    24  q   read, bytes so far (changed by the collector alone)
     32  q   dropped records
-    40  q   closed: 1 when the writer has ended in good order
+    40  q   closed: 1 once the writer has closed it
     48  q   process id of the writer
-    56  q   when it was made, nanoseconds since boot: tells rings and processes of one name apart
+    56  q   creation, nanoseconds since boot: distinguishes rings of one name and reused pids
 
 A frame is a head (length in bytes without it, u32; kind, u16; 2 bytes unused) and its content,
 padded to 8 bytes. Kind 0 is padding at the ring's end, kind 65535 a text: its number (q) and UTF-8,
@@ -46,26 +46,26 @@ SUFFIX = ".ring"
 _HEAD = struct.Struct("<IHH")
 _NUMBER = struct.Struct("<q")
 _PADDING, _FORGET, _TEXT = 0, 0xFFFE, 0xFFFF
-# Places in the header, counted in numbers of 8 bytes. It is written and read through a memoryview:
-# that moves all 8 bytes at once, where struct.pack_into sets them to zero first, for others to see.
+# Indexes of the header's 8-byte numbers. It is accessed through a memoryview, which writes 8 bytes
+# at once; struct.pack_into sets them to zero first, visible to other processes.
 _CAPACITY, _WRITTEN, _READ, _DROPPED, _CLOSED, _PID, _MADE = range(1, 8)
 _LONGEST_TEXT_BYTES = 16_384
-_ALL_TEXTS_BYTES = 4 << 20  # what a process holds of them at most, and its reader too
+_ALL_TEXTS_BYTES = 4 << 20  # limit of the texts that a writer, and its reader, holds
 _FRAMES = {number: (table.frame, table.text_places) for number, table in TABLES_BY_NUMBER.items()}
 
 
 class UnfinishedRing(RecordsError):  # noqa: N818  # a state that passes
-    """A ring is being made, or was when its writer died: it holds nothing yet."""
+    """A ring whose header is not written yet, or whose writer died before that."""
 
 
 class RingWriter:
-    """Writes records; any thread of the process may, and a signal handler amid another write.
+    """The writing end, for any thread, and for signal handlers amid another write.
 
-    A forked child makes its own.
+    A forked child makes its own ring.
 
     Args:
         path: The file, which must not exist.
-        capacity: Bytes of frames that may wait to be read; a multiple of 8.
+        capacity: Size of the frames' area in bytes, a multiple of 8.
 
     Raises:
         OSError: The file cannot be made, or the disk has no room for it.
@@ -75,10 +75,10 @@ class RingWriter:
         self._capacity = capacity
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # Its blocks are taken now: on a full disk, a write to the map would kill the process.
+            # Allocate its blocks now: on a full disk a write to the map would kill the process.
             os.posix_fallocate(descriptor, 0, HEADER_BYTES + capacity)
             self._map = mmap.mmap(descriptor, HEADER_BYTES + capacity)
-        except BaseException:  # a signal, too, whose handler raises
+        except BaseException:  # also of signal handlers
             path.unlink()
             raise
         finally:
@@ -87,7 +87,7 @@ class RingWriter:
         self._header[_CAPACITY] = capacity
         self._header[_PID] = self._pid = os.getpid()
         self._header[_MADE] = since_boot_ns()
-        self._map[: len(MAGIC)] = MAGIC  # last: a reader sees no half-written header
+        self._map[: len(MAGIC)] = MAGIC  # last, so that no reader sees a half-written header
         self._written = 0
         self._dropped = 0
         self._texts: dict[str, int] = {}
@@ -98,48 +98,48 @@ class RingWriter:
         self._postponed: deque[tuple[Table, tuple[Any, ...]]] = deque()
 
     def write(self, table: Table, *values: float | str) -> bool:
-        """Write one row; return False where it was dropped because the ring is full.
+        """Write one row; return False if it was dropped because the ring is full.
 
         Raises:
             struct.error: The values are not those of the table's fields.
         """
         with self._lock:
-            if self._writing:  # a signal handler or the garbage collector came in between
+            if self._writing:  # called by a signal handler or the garbage collector amid a write
                 self._postponed.append((table, values))
                 return True
             self._writing = True
             try:
-                kept = self._put(table, values)
+                is_written = self._put(table, values)
                 while self._postponed:
                     self._put(*self._postponed.popleft())
             finally:
                 self._writing = False
-            return kept
+            return is_written
 
     @property
     def dropped(self) -> int:
-        """How many records found no room."""
+        """How many records were dropped."""
         return self._dropped
 
     def close(self) -> None:
-        """Say that nothing more will be written; a forked child's call says nothing."""
+        """Mark the ring as complete; without effect in a forked child."""
         if os.getpid() == self._pid:
             self._header[_CLOSED] = 1
 
     def _put(self, table: Table, values: tuple[Any, ...]) -> bool:
-        frame, text_places = _FRAMES[table.number]
+        frame, text_indexes = _FRAMES[table.number]
         if self._text_bytes > _ALL_TEXTS_BYTES and self._write(_FORGET, b""):
             self._texts.clear()
             self._text_bytes = 0
-        if text_places:
+        if text_indexes:
             numbers = list(values)
-            for place in text_places:
-                numbers[place] = self._text(values[place])
+            for index in text_indexes:
+                numbers[index] = self._text(values[index])
             return self._write(table.number, frame.pack(*numbers))
         return self._write(table.number, frame.pack(*values))
 
     def _text(self, text: str) -> int:
-        """Return the number of a text, written to the ring when it is new; -1: no room for it."""
+        """Return the number of a text, writing a new one to the ring; -1 without room for it."""
         number = self._texts.get(text)
         if number is None:
             number = self._next_text
@@ -148,7 +148,7 @@ class RingWriter:
             if not self._write(_TEXT, _NUMBER.pack(number) + content):
                 return -1
             self._texts[text] = number
-            self._text_bytes += len(content) + 64  # what Python adds to a short text
+            self._text_bytes += len(content) + 64  # Python's overhead of a short text
         return number
 
     def _write(self, kind: int, content: bytes) -> bool:
@@ -172,22 +172,22 @@ class RingWriter:
 
 
 class RingReader:
-    """Reads what a process wrote, also after its death.
+    """The reading end, also after the writer's death.
 
     Args:
         path: The ring.
-        changing: Whether the writer may be given room, by `release`.
+        changing: Whether `release` may be called.
 
     Attributes:
         pid: The writer's process id.
         made_ns: When the ring was made, in nanoseconds since the host's boot.
-        position: Up to where rows were read, in bytes since the ring's begin.
-        new_texts: Texts met since `release`, by their numbers.
-        forgotten: Whether since `release` the writer has said that older texts are done with.
-        usable: False once the header makes no sense: nothing more can be read.
+        position: Bytes read since the ring's creation.
+        new_texts: Texts read since `release`, by their numbers.
+        forgotten: Whether the writer has dropped its older texts since `release`.
+        usable: False once the header is damaged: nothing more can be read.
 
     Raises:
-        UnfinishedRing: It is being made; look again later.
+        UnfinishedRing: It is being made; try again later.
         RecordsError: The file is no ring, or of another version.
         OSError: It cannot be opened.
     """
@@ -219,42 +219,42 @@ class RingReader:
         self._texts = {-1: ""}
 
     def go_on(self, position: int, texts: Mapping[int, str]) -> None:
-        """Read on from a place that was kept, with the texts before it, by their numbers."""
+        """Continue at a stored position, with the texts before it by their numbers."""
         self.position = position
         self._texts = {-1: "", **texts}
 
     @property
     def dropped(self) -> int:
-        """How many records found no room."""
+        """How many records were dropped."""
         return self._header[_DROPPED]
 
     @property
     def ended(self) -> bool:
-        """Whether the writer has closed the ring or is dead: then what is there is all."""
+        """Whether the writer has closed the ring or is dead, so that it is complete."""
         return bool(self._header[_CLOSED]) or not is_running(self.pid, self.made_ns)
 
     @property
     def released(self) -> int:
-        """Up to where the writer may write over what was read; behind it nothing is sure."""
+        """Bytes before which the writer may overwrite frames."""
         return self._header[_READ]
 
     def rows(self) -> Iterator[tuple[Table, tuple[Any, ...]]]:
-        """Yield what was written until now and not yet read.
+        """Yield the rows written up to now and not read yet.
 
         Raises:
-            RecordsError: A frame is broken; what was written until now is given up.
+            RecordsError: A frame is broken; all rows written up to now are skipped.
         """
         written = self._header[_WRITTEN]
         self._check(written)
         while self.position < written:
-            place = self.position % self._capacity
-            at = HEADER_BYTES + place
+            position_in_ring = self.position % self._capacity
+            at = HEADER_BYTES + position_in_ring
             length, kind, _ = _HEAD.unpack_from(self._map, at)
             size = _HEAD.size + _round_up(length)
             content = self._map[at + _HEAD.size : at + _HEAD.size + length]
             try:
-                if size > min(written - self.position, self._capacity - place):
-                    raise struct.error  # noqa: TRY301  # the same end as a frame of another length
+                if size > min(written - self.position, self._capacity - position_in_ring):
+                    raise struct.error  # noqa: TRY301  # handled as a frame of a wrong length
                 row = self._row(kind, content)
             except struct.error:
                 lost = written - self.position
@@ -267,7 +267,7 @@ class RingReader:
                 yield row
 
     def release(self) -> None:
-        """Give the room of what was read back to the writer; call it once the rows are safe."""
+        """Free the space of the read rows for the writer, once they are stored."""
         self._header[_READ] = self.position
         self.new_texts = {}
         self.forgotten = False
@@ -280,9 +280,9 @@ class RingReader:
     def _check(self, written: int) -> None:
         size = HEADER_BYTES + self._capacity
         try:
-            cut = self._path.stat().st_size < size  # reading what is cut off would kill us
+            cut = self._path.stat().st_size < size  # a read beyond the end kills this process
         except OSError:
-            cut = False  # removed: the map still holds all of it
+            cut = False  # removed: the map is still complete
         if cut or not 0 <= written - self.position <= self._capacity or self.position % 8:
             self.usable = False
             raise RecordsError(f"{self._path} is damaged; the rest of its records is lost.")
@@ -299,15 +299,15 @@ class RingReader:
             self.forgotten = True
             return None
         table = TABLES_BY_NUMBER.get(kind)
-        if table is None:  # padding, or a kind of a newer version
+        if table is None:  # padding, or a table of a newer version
             return None
-        frame, text_places = _FRAMES[kind]
+        frame, text_indexes = _FRAMES[kind]
         values = frame.unpack(content)
-        if not text_places:
+        if not text_indexes:
             return table, values
         row: list[Any] = list(values)
-        for place in text_places:
-            row[place] = self._texts.get(values[place], "")
+        for index in text_indexes:
+            row[index] = self._texts.get(values[index], "")
         return table, tuple(row)
 
 

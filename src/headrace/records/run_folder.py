@@ -33,7 +33,7 @@ RUNS_FOLDER = "runs"
 _RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
 LAUNCHER_LOG = "launcher.log"
-"""What `headrace run` says, and ranks through it, where an Estimator started it."""
+"""The output of `headrace run` and its ranks where an Estimator started it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +41,20 @@ class Attempt:
     """One start of a run's script.
 
     Attributes:
-        number: 1 for the first start of the run, 2 for the next.
+        number: Counts from 1.
         command: The command line as it was typed, secrets hidden.
         argv: The script and its arguments, secrets hidden.
-        world_size: How many ranks were asked for.
-        started_s: When it began, in seconds since 1970 (UTC).
-        ended_s: When it ended; None while it runs, or where nothing was left to say so.
-        exit_code: What `headrace run` exited with; None likewise.
-        versions: Of Python and the packages that matter.
+        world_size: Number of ranks.
+        started_s: Start, in seconds since 1970 (UTC).
+        ended_s: End, in the same unit; None while it runs, or if its launcher was killed.
+        exit_code: Exit code of `headrace run`; None if `ended_s` is.
+        versions: Versions of Python, headrace and torch.
         installed: What each host of a cluster installed for it, as NAME==VERSION.
-        asked: What the job was asked for by an Estimator or a job file, secrets hidden.
-        launcher: The process that leads it: host, pid, and when it began (seconds since 1970).
-        reason: Why it was ended early, such as MaxRuntimeExceeded; "": it was not.
-        folder: Where the command was typed; "": an older version did not write that down.
-        hides_secrets: The command was not written down as it was typed.
+        asked: The job request of an Estimator or a job file, secrets hidden.
+        launcher: Host, pid and start of its `headrace run`, see `process_identity`.
+        reason: Why it was ended early, such as MaxRuntimeExceeded; "" if it was not.
+        folder: Working folder of the command; "" in files of an older version.
+        hides_secrets: `command` differs from what was typed, as secrets are hidden.
     """
 
     number: int
@@ -84,7 +84,7 @@ class RunFolder:
     path: Path
 
     def logs(self, attempt: int) -> Path:
-        """Return the folder of an attempt's logs, which exists from its start on."""
+        """Return the folder of an attempt's logs, made at its start."""
         return self.path / "logs" / f"attempt-{attempt}"
 
     def records(self, attempt: int) -> Path:
@@ -117,13 +117,13 @@ class RunFolder:
         """Raise UsageError where an attempt of the run is running.
 
         Args:
-            launcher: The pid of the process that is to lead the next one; None: this process.
+            launcher: The pid of the next attempt's `headrace run`; None: this process.
         """
         attempts = self.attempts()
         last = attempts[-1] if attempts else None
         wait_for_killed_launcher(self.path, last.launcher if last is not None else {})
-        leader = None if last is None else running_pid(last.launcher)
-        if is_run_locked(self.path) or leader not in (None, launcher or os.getpid()):
+        running = None if last is None else running_pid(last.launcher)
+        if is_run_locked(self.path) or running not in (None, launcher or os.getpid()):
             raise _already_running(self.path, last)
 
     def start_attempt(
@@ -134,19 +134,19 @@ class RunFolder:
         world_size: int,
         launcher: int | None = None,
     ) -> Attempt:
-        """Write down that an attempt begins, make its logs folder, and return it.
+        """Add a new attempt to run.json, make its logs folder, and return it.
 
-        This process holds the folder from then on until it ends: a run has one attempt at a time.
+        This process locks the folder until it ends, as a run has one attempt at a time.
 
         Args:
             command: The command line.
             argv: The script and its arguments.
-            world_size: How many ranks are asked for.
-            launcher: The pid of `headrace run`; None: this process is it.
+            world_size: Number of ranks.
+            launcher: The pid of `headrace run`; None: this process.
 
         Raises:
             UsageError: An attempt is running.
-            LaunchError: The folder cannot be written to, or what is there cannot be read.
+            LaunchError: The folder cannot be written, or its run.json cannot be read.
         """
         try:
             self.check_free(launcher)
@@ -161,9 +161,9 @@ class RunFolder:
         self, command: Sequence[str], argv: Sequence[str], world_size: int, launcher: int
     ) -> Attempt:
         versions = _versions()
-        with self._alone():
+        with self._locked():
             before = self.attempts()
-            if not lock_run(self.path):  # another one began at the same moment
+            if not lock_run(self.path):  # another one started at the same moment
                 raise _already_running(self.path, before[-1] if before else None)
             attempt = Attempt(
                 number=len(before) + 1,
@@ -182,33 +182,33 @@ class RunFolder:
         return attempt
 
     def end_attempt(self, number: int, exit_code: int) -> None:
-        """Write down how an attempt ended.
+        """Record an attempt's exit code and end.
 
         Raises:
-            OSError: The folder cannot be written to, or is gone.
-            LaunchError: What is there cannot be read.
+            OSError: The folder cannot be written, or is gone.
+            LaunchError: Its run.json cannot be read.
         """
         self._change(
             number, lambda attempt: replace(attempt, ended_s=time.time(), exit_code=exit_code)
         )
 
     def note_installed(self, number: int, host: str, packages: Sequence[str]) -> None:
-        """Write down what a host installed for an attempt; raises as `end_attempt` does."""
+        """Record what a host installed for an attempt; raises as `end_attempt` does."""
         self._change(
             number,
             lambda attempt: replace(attempt, installed={**attempt.installed, host: list(packages)}),
         )
 
     def note_reason(self, number: int, reason: str) -> None:
-        """Write down why an attempt is ended early; raises as `end_attempt` does."""
+        """Record why an attempt is ended early; raises as `end_attempt` does."""
         self._change(number, lambda attempt: replace(attempt, reason=reason))
 
     def note_job_request(self, number: int, more: Mapping[str, Any]) -> None:
-        """Write down what was asked for while it ran; raises as `end_attempt` does."""
+        """Add to an attempt's job request; raises as `end_attempt` does."""
         self._change(number, lambda attempt: replace(attempt, asked={**attempt.asked, **more}))
 
     def _change(self, number: int, changed: Callable[[Attempt], Attempt]) -> None:
-        with self._alone():
+        with self._locked():
             self._write(
                 tuple(
                     changed(attempt) if attempt.number == number else attempt
@@ -217,13 +217,13 @@ class RunFolder:
             )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep others from run.json meanwhile: an attempt that begins while another ends, say."""
-        # A file of its own: network disks lock those for all hosts, and no folders.
+    def _locked(self) -> Iterator[None]:
+        """Lock run.json against other processes for the block."""
+        # A separate file, as network file systems lock files for all hosts, but not folders.
         lock = self.path / f"{_RUN_FILE}.lock"
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            with suppress(OSError):  # a disk without locks
+            with suppress(OSError):  # a file system without locks
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -239,25 +239,23 @@ class RunFolder:
 
 
 def runs_folder(runs_dir: str | None = None) -> Path:
-    """Return where runs lie: `runs_dir`, else what HEADRACE_RUNS_DIR says, else `./runs`."""
+    """Return the runs folder: `runs_dir`, else that of HEADRACE_RUNS_DIR, else `./runs`."""
     return Path(runs_dir or env.RUNS_DIR.get() or RUNS_FOLDER).expanduser()
 
 
 def open_run_folder(
     *, run_dir: str | None, name: str | None, script: str, runs_dir: str | None = None
 ) -> RunFolder:
-    """Return the folder of a run, made where it does not exist.
-
-    A folder that holds a run already takes the next attempt of that run.
+    """Return the folder of a run, created if needed; that of an existing run for its next attempt.
 
     Args:
         run_dir: The folder itself.
-        name: Instead: the folder's name where runs lie.
-        script: Gives the name where neither is told: `<script>-<date>-<time>`.
-        runs_dir: Where runs lie; see `runs_folder`.
+        name: Instead, its name in the runs folder.
+        script: The script, for a name of its own if neither is given: `<script>-<date>-<time>`.
+        runs_dir: See `runs_folder`.
 
     Raises:
-        UsageError: The name is none, the folder holds something else, or cannot be made.
+        UsageError: The name is not valid, the folder holds other files, or cannot be made.
     """
     if run_dir is not None and name is not None:
         raise UsageError("--run-dir names the folder itself and --name one of the runs: give one.")
@@ -272,7 +270,7 @@ def open_run_folder(
             else runs_folder(runs_dir) / (name or "")
         )
         path.mkdir(parents=True, exist_ok=True)
-        # One that begins at this moment has a draft there.
+        # A run that starts at this moment has a temporary run.json there.
         others = [
             each for each in path.iterdir() if not each.name.startswith((_RUN_FILE, LAUNCHER_LOG))
         ]
@@ -295,23 +293,23 @@ def _new_folder(script: str, runs: Path) -> Path:
         path = runs / f"{stem}{suffix}"
         try:
             path.mkdir()
-        except FileExistsError:  # another run began in the same second
+        except FileExistsError:  # another run started in the same second
             continue
         return path.resolve()
     raise UsageError(f"{runs / stem} and 999 more exist. Name this run with --name.")
 
 
 def _already_running(path: Path, last: Attempt | None) -> UsageError:
-    told, stop = "", "stop it"
-    # One that only begins is not written down yet, and the last one is over then.
-    is_it = last is not None and (last.ended_s is None or running_pid(last.launcher) is not None)
-    if last is not None and is_it and not has_ended_on_this_host(last.launcher) and last.launcher:
+    details, stop = "", "stop it"
+    # An attempt that is just starting is not in run.json yet; then the last one has ended.
+    is_last = last is not None and (last.ended_s is None or running_pid(last.launcher) is not None)
+    if last is not None and is_last and not has_ended_on_this_host(last.launcher) and last.launcher:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started_s))
         host, pid = last.launcher["host"], last.launcher["pid"]
-        told = f" since {since}, led by process {pid} on {host} (attempt {last.number})"
+        details = f" since {since}, led by process {pid} on {host} (attempt {last.number})"
         stop = f"stop it by kill {pid} there"
     return UsageError(
-        f"{path.name} is running{told}. Wait until it has ended, {stop}, or take another run's "
+        f"{path.name} is running{details}. Wait until it has ended, {stop}, or take another run's "
         "name or folder."
     )
 

@@ -1,11 +1,11 @@
 """The registry of what is recorded: every table and every field, its unit in its name.
 
 The probe packs frames by it, the collector makes its tables from it, `open_run` returns its
-columns, and docs/records.md is written from it.
+columns, and docs/records.md is generated from it.
 
 Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC), the same for all processes of
-a host; the table `hosts` says how far it is from 1970. Text is stored once a process and named by
-number in frames (see `ring.py`).
+a host; the table `hosts` has its offset from Unix time. Text is stored once a process, and frames
+have its number (see `ring.py`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Field:
 
     Attributes:
         name: Its name, with the unit.
-        meaning: What it says, in one line.
+        meaning: Its description, in one line.
         kind: int (64 bits), float (64 bits) or text.
-        joining: What becomes of it where rows of a long run are added up (see `rolling.py`): ""
-            stands for what such rows have in common, first and last for the moments that bound
-            them; known-sum leaves out -1, whole-mean is rounded.
+        joining: Its aggregation where rows of a long run are merged (see `compaction.py`): "" for
+            columns in which they agree, first and last for the times that bound them; known-sum
+            leaves out -1, whole-mean is rounded.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Table:
     """One kind of record.
 
     Attributes:
-        number: Names the kind in a ring's frames; never used again for another.
+        number: Its number in a ring's frames, never reused for another table.
         name: The table's name.
         meaning: What one row is, in one line.
         fields: Its columns, in the order of a frame.
-        later: Records of an older version may lack it; it reads as a table without rows then.
+        later: Records of an older version may lack it, and then read as without rows.
     """
 
     number: int
@@ -58,12 +58,12 @@ class Table:
 
     @property
     def frame(self) -> struct.Struct:
-        """How a row is packed: 8 bytes a field, little-endian; text as its number."""
+        """The format of a packed row: 8 bytes a field, little-endian; text as its number."""
         return struct.Struct("<" + "".join(_CODES[field.kind] for field in self.fields))
 
     @property
     def text_places(self) -> tuple[int, ...]:
-        """Which of the fields are text, counted from 0."""
+        """Indexes of the fields that are text."""
         return tuple(place for place, field in enumerate(self.fields) if field.kind == "text")
 
     @property
@@ -370,12 +370,12 @@ TABLES = (
     AUXILIARY_TRANSFORMS,
     ARRIVALS,
 )
-"""All tables but `system`, which has its own columns, those of the host: see system.py."""
+"""All tables but `system`, whose columns depend on the host: see `system_table.py`."""
 
 TABLES_BY_NUMBER = {table.number: table for table in TABLES}
 TABLES_BY_NAME = {table.name: table for table in TABLES}
 OPTIONAL_TABLES = frozenset(table.name for table in TABLES if table.later)
 """Tables that records of an older version may lack."""
 PHASES = ("data_wait", "copy", "forward", "backward", "sync", "optimizer", "other")
-"""The phases of a step, in their order; the column of each is its name and `_ns`."""
+"""The phases of a step, in order; the column of a phase has the suffix `_ns`."""
 FORMAT_VERSION = 1

@@ -1,8 +1,7 @@
-"""The records of a host while its job runs: one SQLite file that outlives a killed process.
+"""The store of a host's records while its job runs: an SQLite file that outlives a killed process.
 
-Rows, the readers' positions in the rings and the texts they have seen change in one transaction.
-Texts are stored once, under a number. Rows of a long run are added up or moved out
-(`compaction.py`).
+Rows, the readers' positions in the rings and the texts read from them change in one transaction.
+Texts are stored once, under a number. Rows of a long run are merged or moved out (`compaction.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headrace.records import compaction, system_table
 from headrace.records.schema import FORMAT_VERSION, TABLES, TABLES_BY_NAME, Table
 
 TABLE_NAMES = (*TABLES_BY_NAME, system_table.NAME)
-_REMEMBERED_TEXTS = 20_000  # a text met again after these is stored again, which does no harm
+_REMEMBERED_TEXTS = 20_000  # beyond them a text may be stored twice, which is harmless
 _SQL_TYPES = {"int": "INTEGER", "float": "REAL", "text": "INTEGER"}  # text: its number
 _INSERTS = {
     table.number: (
@@ -45,12 +44,12 @@ _OWN_TABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingPosition:
-    """How far a ring was read.
+    """The stored position of a ring's reader.
 
     Attributes:
-        read: Bytes since the ring's begin; None where the store does not know the ring.
-        dropped: Dropped records that were told already.
-        texts: The ring's texts before that place, by their numbers.
+        read: Bytes read since the ring's creation; None for a ring that the store does not know.
+        dropped: Dropped records that the events name already.
+        texts: The ring's texts before the position, by their numbers.
     """
 
     read: int | None = None
@@ -59,13 +58,13 @@ class RingPosition:
 
 
 class RecordStore:
-    """Writes one host's records; made anew or gone on with.
+    """The writer of one host's store, new or existing.
 
     Args:
         path: The SQLite file.
 
     Attributes:
-        connection: The open file, to read it.
+        connection: The open file, for reading.
 
     Raises:
         RecordsError: A newer version wrote the file.
@@ -83,7 +82,7 @@ class RecordStore:
         check_format(self.connection, path)
         for statement in (
             "PRAGMA journal_mode = WAL",
-            "PRAGMA synchronous = NORMAL",  # a killed process loses nothing; a power cut, the end
+            "PRAGMA synchronous = NORMAL",  # only a power cut loses rows
             f"PRAGMA user_version = {FORMAT_VERSION}",
         ):
             self.connection.execute(statement)
@@ -98,17 +97,17 @@ class RecordStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is done inside is kept, or nothing.
+        """Commit all changes of the block, or roll all back.
 
         Raises:
-            sqlite3.Error: It could not be kept.
+            sqlite3.Error: The changes could not be committed.
         """
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             yield
             self.connection.execute("COMMIT")
         except BaseException:
-            self._texts.clear()  # some of them may not have been kept
+            self._texts.clear()  # some of them may be rolled back
             for rolled in self._rolled.values():
                 rolled.forget()
             self._parts.forget()
@@ -129,7 +128,7 @@ class RecordStore:
         self._parts.added(table.name, len(rows))
 
     def declare_system(self, columns: Sequence[str]) -> None:
-        """Say which columns the rows of `system` have from now on."""
+        """Add the columns that rows of `system` have from now on."""
         present = system_table.stored_columns(self.connection)
         for name in columns:
             if name not in present:
@@ -138,18 +137,18 @@ class RecordStore:
 
     def add_system(self, columns: Sequence[str], values: Sequence[float | None]) -> None:
         """Add one row of `system`, its values in the order of the given columns."""
-        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        names, placeholders = ", ".join(columns), ", ".join("?" * len(columns))
         self.connection.execute(
-            f"INSERT INTO {system_table.NAME} ({names}) VALUES ({marks})",  # noqa: S608
+            f"INSERT INTO {system_table.NAME} ({names}) VALUES ({placeholders})",  # noqa: S608
             values,
         )
         self._rolled[system_table.NAME].added(1)
 
     def roll_up(self) -> None:
-        """Add up the rows of tables that hold too many; a reader sees all of it or nothing.
+        """Merge rows of tables that have too many, in one transaction.
 
         Raises:
-            sqlite3.Error: The store could not be written; it is as it was.
+            sqlite3.Error: The store could not be written; it is unchanged.
         """
         due = [rolled for rolled in self._rolled.values() if rolled.due]
         if due:
@@ -158,11 +157,10 @@ class RecordStore:
                     rolled.run()
 
     def move_out(self) -> None:
-        """Move the oldest rows of a large table to a file beside the store; see `parts.py`.
+        """Move the oldest rows of a large table to a part; see `compaction.py`.
 
         Raises:
-            OSError: The disk is full or gone; the store is as it was.
-            sqlite3.Error: Likewise.
+            OSError, sqlite3.Error: The disk is full or gone; the store is unchanged.
         """
         name = self._parts.due()
         if name is not None:
@@ -171,10 +169,10 @@ class RecordStore:
                 self._parts.take_out(name, number, last)
 
     def place(self, name: str, made_ns: int) -> RingPosition:
-        """Return how far a ring was read."""
+        """Return the stored position of a ring's reader."""
         return ring_position(self.connection, name, made_ns)
 
-    def move(  # all of a place
+    def move(
         self,
         name: str,
         made_ns: int,
@@ -183,7 +181,7 @@ class RecordStore:
         new_texts: Mapping[int, str],
         forgotten: bool,  # noqa: FBT001
     ) -> None:
-        """Write down how far a ring was read, with the texts met on the way."""
+        """Store the position of a ring's reader, with the texts read since the last one."""
         key = (name, made_ns)
         self.connection.execute(
             "INSERT OR REPLACE INTO rings VALUES (?, ?, ?, ?)", (*key, read, dropped)
@@ -202,12 +200,12 @@ class RecordStore:
         )
 
     def is_empty(self, table: Table) -> bool:
-        """Tell whether a table has no row."""
+        """Return whether a table has no row."""
         found = self.connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone()  # noqa: S608
         return found is None
 
     def close(self) -> None:
-        """Close the file; it holds everything then, without a log beside it."""
+        """Close the file, and merge its write-ahead log into it."""
         self.connection.close()
 
     def _with_text_numbers(self, row: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
@@ -229,11 +227,11 @@ class RecordStore:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open a store that another process may be writing; nothing of it is changed.
+    """Open a store read-only, while another process may write it.
 
     Raises:
         RecordsError: A newer version wrote it.
-        sqlite3.Error: It is not there any more, or broken.
+        sqlite3.Error: It is gone, or broken.
     """
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     connection.isolation_level = None
@@ -246,7 +244,7 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 
 
 def has_tables(connection: sqlite3.Connection) -> bool:
-    """Tell whether a store was made, rather than just begun."""
+    """Return whether a store has its tables, which are created after the file."""
     return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
@@ -266,7 +264,7 @@ def check_version(version: int, path: Path) -> None:
 
 
 def ring_position(connection: sqlite3.Connection, name: str, made_ns: int) -> RingPosition:
-    """Return how far a ring was read, as the store has it."""
+    """Return the position of a ring's reader in a store."""
     key = (name, made_ns)
     found = connection.execute(
         "SELECT read, dropped FROM rings WHERE name = ? AND made_ns = ?", key

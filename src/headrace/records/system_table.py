@@ -1,6 +1,6 @@
-"""Columns of the table `system`: one row a tick, with a column for each core and GPU of the host.
+"""The columns of the table `system`: one row a tick, columns for each core and GPU of a host.
 
-Which of them a host has is settled when its recording begins.
+The columns that a host has are determined when its recording starts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SystemColumn:
 
     Attributes:
         name: Its name, with the unit; `{}` stands for the number of the core or GPU.
-        meaning: What it says, in one line.
-        whole: Whether it is a whole number of 64 bits; else it is a float of 32.
+        meaning: Its description, in one line.
+        whole: Whether it is a 64-bit integer; else it is a 32-bit float.
     """
 
     name: str
@@ -62,7 +62,7 @@ COLUMNS = (
     SystemColumn("gpu_{}_pcie_received_bytes_per_s", "received over PCIe: copies to the device"),
     SystemColumn("gpu_{}_pcie_sent_bytes_per_s", "sent over PCIe: copies from the device"),
 )
-"""Every column that a host can have, in their order."""
+"""All columns that a host can have, in order."""
 
 _BY_NAME = {column.name: column for column in COLUMNS}
 _NUMBER = re.compile(r"(?<=_)\d+(?=_)")
@@ -78,7 +78,7 @@ def column_description(name: str) -> SystemColumn:
 
 
 def sorted_columns(names: Sequence[str]) -> list[str]:
-    """Return a host's columns as the registry has them, cores and GPUs by their numbers."""
+    """Return a host's columns in the registry's order, cores and GPUs by number."""
     places = {column.name: place for place, column in enumerate(COLUMNS)}
 
     def place(name: str) -> tuple[int, int]:
@@ -89,5 +89,5 @@ def sorted_columns(names: Sequence[str]) -> list[str]:
 
 
 def stored_columns(store: sqlite3.Connection) -> list[str]:
-    """Return the columns that a store's table has, in the registry's order."""
+    """Return the columns of `system` in a store, in the registry's order."""
     return sorted_columns([row[1] for row in store.execute(f"PRAGMA table_info({NAME})")])

@@ -1,1 +1,1 @@
-"""Processes that Headrace starts: how they end with their parent, and what they see and leave."""
+"""Processes that Headrace starts: parent death, process groups, mounts, supervision."""

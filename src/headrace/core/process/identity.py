@@ -15,18 +15,17 @@ def since_boot_ns() -> int:
 
 
 def is_running(pid: int, at_ns: int) -> bool:
-    """Tell whether the process that had this number at a time since boot still runs.
+    """Return whether the process that had this pid at a time since boot still runs.
 
-    One that has ended and that nobody has waited for yet does not. Where the kernel cannot say at
-    the moment, it does: who asks again is told.
+    A zombie does not. True if the kernel cannot say for the moment, so that callers try again.
     """
     try:
-        # What its owner named it may be cut amid a character.
+        # The process's name may be cut within a character.
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    except OSError:  # no memory, or too many files are open
+    except OSError:  # such as too many open files
         return True
-    fields = stat.rpartition(")")[2].split()  # a name may hold anything, so from its end
+    fields = stat.rpartition(")")[2].split()  # the name may contain any character, so from its end
     started_ns = int(fields[19]) * (1_000_000_000 // _TICKS_PER_S)
-    return fields[0] not in "ZX" and started_ns <= at_ns  # a later one has the number by chance
+    return fields[0] not in "ZX" and started_ns <= at_ns  # else the pid was reused

@@ -1,10 +1,10 @@
-"""A program in a mount namespace of its own, with folders of the job at paths such as /opt/ml.
+"""A program that runs a command in a mount namespace, with folders at paths such as /opt/ml.
 
 `python -m headrace.core.process.mount_namespace --at PLACE SOURCE [--at PLACE SOURCE ...] --
-command...` makes a mount namespace, binds each SOURCE at its PLACE there, and replaces itself by
-the command. Who may not mount gets a user namespace in which that is allowed, with the same user
-and group; not root, who would lose what is other users'. Where PLACE does not exist, its folder is
-made anew in memory, with all that it holds, and nothing else can be made in it.
+command...` makes a mount namespace, bind-mounts each SOURCE at its PLACE, and executes the command.
+A user who may not mount gets a user namespace that allows it, with the same user and group; root
+does not, as it would lose access to other users' files. If PLACE does not exist, the folder above
+is replaced by one in memory with the same entries, which is then read-only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.core.errors import LaunchError
 from headrace.core.process.parent_death import die_with_parent
 
 MOUNT_FAILED = 125
-"""The exit code where the places cannot be had."""
+"""The exit code if a mount fails."""
 # <linux/sched.h> and <linux/mount.h>
 _NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
 _DETACH = 0x2
@@ -35,19 +35,19 @@ _BIND, _ALL_BELOW, _PRIVATE, _REMOUNT, _READ_ONLY = 0x1000, 0x4000, 0x40000, 0x2
 
 
 def namespace_command(python: str, places: dict[str, str], command: Sequence[str]) -> list[str]:
-    """Return the command line that starts a command which sees sources at places.
+    """Return the command line that runs a command with sources mounted at places.
 
     Args:
-        python: The interpreter that runs this file; needs Headrace, and nothing else.
-        places: Sources, by the place where each is seen; all of them absolute paths.
-        command: What is to run.
+        python: The interpreter that runs this file; it needs Headrace alone.
+        places: Sources by mount point, all absolute paths.
+        command: The command.
     """
     at = [part for place, source in places.items() for part in ("--at", place, source)]
     return [python, "-P", "-m", "headrace.core.process.mount_namespace", *at, "--", *command]
 
 
 def can_bind_mount(place: str) -> bool:
-    """Return whether a program that this process starts may see something else at a place."""
+    """Return whether this process may start a program with another folder mounted at a path."""
     command = namespace_command(sys.executable, {place: "/"}, ["true"])
     try:
         ended = subprocess.run(command, stderr=subprocess.DEVNULL, timeout=_TIMEOUT_S, check=False)
@@ -57,7 +57,7 @@ def can_bind_mount(place: str) -> bool:
 
 
 def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:
-    """Put everything in its place and become the command."""
+    """Mount the sources, and execute the command."""
     end = arguments.index("--")
     places = {arguments[at + 1]: arguments[at + 2] for at in range(0, end, 3)}
     command = list(arguments[end + 1 :])
@@ -67,8 +67,8 @@ def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:
         here = Path.cwd()
     try:
         _make_namespaces()
-        die_with_parent(parent)  # which a new user namespace makes forgotten
-        # Before anything is bound: a source may lie where something else is seen then.
+        die_with_parent(parent)  # a new user namespace clears the setting
+        # Opened before any mount, as that may cover a source.
         sources = {place: _OpenPath(Path(source).resolve()) for place, source in places.items()}
         made = {_bind(source, Path(place)) for place, source in sources.items()}
         if _ROOT in made:
@@ -81,7 +81,7 @@ def exec_in_namespace(arguments: Sequence[str]) -> NoReturn:
         sys.exit(MOUNT_FAILED)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
     try:
-        os.execvp(command[0], command)  # noqa: S606  (becoming the command is the purpose)
+        os.execvp(command[0], command)  # noqa: S606 - this process is to become the command
     except OSError as error:
         sys.stderr.write(f"headrace: {command[0]} cannot be started: {error.strerror}\n")
         sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
@@ -93,7 +93,7 @@ def _make_namespaces() -> None:
         if user == 0 or not _unshare(_NEW_USERS | _NEW_MOUNTS):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         own = Path("/proc/self")
-        (own / "setgroups").write_text("deny")  # else the kernel takes no gid_map
+        (own / "setgroups").write_text("deny")  # else the kernel rejects gid_map
         (own / "uid_map").write_text(f"{user} {user} 1")
         (own / "gid_map").write_text(f"{group} {group} 1")
     _mount(None, "/", None, _ALL_BELOW | _PRIVATE)
@@ -104,28 +104,28 @@ def _unshare(flags: int) -> bool:
 
 
 def _bind(source: _OpenPath, place: Path) -> Path | None:
-    """Bind a source at a place; return the folder that was made anew for that, where one was."""
+    """Bind a source at a place; return the folder that was replaced for that, or None."""
     above = None if place.exists() else _make_mount_point(place, is_folder=source.is_folder)
     source.bind(place)
     return above
 
 
 def _make_mount_point(place: Path, *, is_folder: bool) -> Path:
-    """Make a place to bind at, in memory: nothing is written to the folder above it, returned."""
+    """Make a mount point in memory; return the folder that was replaced for it."""
     above = place.parent
     while not above.exists():
         above = above.parent
-    kept = {entry.name: _OpenPath(entry) for entry in above.iterdir()}
+    entries = {entry.name: _OpenPath(entry) for entry in above.iterdir()}
     mode = stat.S_IMODE(above.stat().st_mode)
     is_root = above == _ROOT
-    # Nothing can be mounted over the root: another one is made anywhere, and takes its place.
-    made = next(filter(_is_plain_folder, above.iterdir())) if is_root else above
-    _mount("tmpfs", str(made), "tmpfs", 0)
-    for name, entry in kept.items():
-        entry.recreate_at(made / name)
-    made.chmod(mode)
+    # The root cannot be covered by a mount: a new one is made elsewhere, and pivoted to.
+    new_folder = next(filter(_is_plain_folder, above.iterdir())) if is_root else above
+    _mount("tmpfs", str(new_folder), "tmpfs", 0)
+    for name, entry in entries.items():
+        entry.recreate_at(new_folder / name)
+    new_folder.chmod(mode)
     if is_root:
-        _pivot_root(made)
+        _pivot_root(new_folder)
     if is_folder:
         place.mkdir(parents=True)
     else:
@@ -135,13 +135,13 @@ def _make_mount_point(place: Path, *, is_folder: bool) -> Path:
 
 
 def _is_plain_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and path.name != "proc"  # which binding needs
+    return path.is_dir() and not path.is_symlink() and path.name != "proc"  # mounts use /proc
 
 
 def _pivot_root(folder: Path) -> None:
-    """Make a folder that is a mount the root; see pivot_root(2), 'pivot_root(".", ".")'.
+    """Make a mounted folder the root; see pivot_root(2), 'pivot_root(".", ".")'.
 
-    The old one stays above it until `_detach_old_root`: what lies there can still be bound.
+    The old root stays mounted until `_detach_old_root`, so that its files can be bound.
     """
     os.chdir(folder)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -159,7 +159,7 @@ def _detach_old_root() -> None:
 
 
 class _OpenPath:
-    """A file or folder, held while something may be mounted over where it is."""
+    """A file or folder, held open while mounts may cover its path."""
 
     def __init__(self, path: Path) -> None:
         self._link = path.readlink() if path.is_symlink() else None
@@ -179,7 +179,7 @@ class _OpenPath:
         self.bind(path)
 
     def bind(self, path: Path) -> None:
-        """Have it be seen at a path that exists."""
+        """Bind-mount it at an existing path."""
         _mount(f"/proc/self/fd/{self._descriptor}", str(path), None, _BIND | _ALL_BELOW)
         os.close(self._descriptor)
 

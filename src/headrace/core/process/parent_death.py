@@ -1,9 +1,9 @@
-"""Processes that end when their parent does, and the program that binds a command to it.
+"""Processes that end with their parent, and the program that binds a command to its parent.
 
 `python -m headrace.core.process.parent_death --parent PID [--tell FD] -- command...` asks for a
-parent-death signal and replaces itself by the command; so a script is `__main__` of its own
-interpreter and nothing of Headrace is in its tracebacks. The setting survives the exec. The program
-writes its pid to FD, a pipe that the parent holds.
+parent-death signal and executes the command, so that a script is `__main__` of its own interpreter
+and its tracebacks are free of Headrace. The setting survives the exec. The program writes its pid
+to FD, a pipe of the parent.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ def die_with_parent(parent_pid: int | None = None, by: signal.Signals = signal.S
     so a parent starts such children from a thread that lives as long as it does.
 
     Args:
-        parent_pid: The parent as the caller knew it; where this process has already another
-            parent (the first died before this call), it ends at once.
-        by: The signal that it gets.
+        parent_pid: The expected parent; if it died before this call, this process ends at once.
+        by: The signal that ends it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(by), 0, 0, 0) != 0:
@@ -38,10 +37,10 @@ def die_with_parent(parent_pid: int | None = None, by: signal.Signals = signal.S
 
 
 def ignore_group_signals() -> None:
-    """Stay where a whole process group is told to stop, or warned: the parent decides.
+    """Ignore signals to the process group: the parent ends this process when it needs it no more.
 
-    It may want to save first, and needs this process for that; it ends it in any case. Programs
-    that this process starts get such signals as usual, but for ctrl-C.
+    The parent may want to save first. Children of this process get such signals as usual, except
+    ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -51,27 +50,27 @@ def ignore_group_signals() -> None:
 def parent_bound_command(
     python: str, command: Sequence[str], *, pid_pipe: int | None = None
 ) -> list[str]:
-    """Return the command line that starts `command` tied to this process.
+    """Return the command line that runs `command` bound to this process.
 
     Args:
-        python: The interpreter that runs this file; needs Headrace, and nothing else.
-        command: What is to run.
-        pid_pipe: The writing end of a pipe of this process, where the program tells its pid.
+        python: The interpreter that runs this file; it needs Headrace alone.
+        command: The command.
+        pid_pipe: The write end of a pipe of this process, to which the program writes its pid.
     """
-    # -P: a folder named headrace where the user stands must not be taken for ours.
+    # -P: a folder named headrace in the working folder must not be imported.
     own = [python, "-P", "-m", "headrace.core.process.parent_death", "--parent", str(os.getpid())]
     tell = [] if pid_pipe is None else ["--tell", str(pid_pipe)]
     return [*own, *tell, "--", *command]
 
 
 def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
-    """Tie this process to its parent and exec the command; exits 127 where there is none."""
+    """Bind this process to its parent and execute the command; exit 127 if there is none."""
     end = arguments.index("--")
-    told = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
-    parent_pid, command = int(told["--parent"]), list(arguments[end + 1 :])
+    options = dict(zip(arguments[:end:2], arguments[1:end:2], strict=True))
+    parent_pid, command = int(options["--parent"]), list(arguments[end + 1 :])
     die_with_parent(parent_pid)
-    if "--tell" in told:
-        _report_pid(f"/proc/{parent_pid}/fd/{told['--tell']}")
+    if "--tell" in options:
+        _report_pid(f"/proc/{parent_pid}/fd/{options['--tell']}")
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher waits with signals blocked
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and exec would pass that on
     try:
@@ -82,7 +81,7 @@ def exec_bound_command(arguments: Sequence[str]) -> NoReturn:
 
 
 def _report_pid(pipe: str) -> None:
-    # torchrun passes no descriptors on to its ranks. A host that hides /proc costs no rank.
+    # By /proc, as torchrun's ranks inherit no descriptors. Where that fails, the rank runs anyway.
     with suppress(OSError):
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         os.write(descriptor, f"{os.getpid()}\n".encode())

@@ -1,13 +1,12 @@
-"""Process groups and sessions that end whole: with their parent, or after the rank that led them.
+"""Process groups and sessions that are killed whole: with the parent, or after their rank's death.
 
 `python -m headrace.core.process.process_groups --parent PID --by SIGNAL -- command...` runs a
-command in a session of its own, and kills all of that session when the command or the parent has
-ended. The kernel ends what `ray start` had started, but not what that had started in turn: Ray's
-agents of a host notice the end of their node by themselves, and where the head is gone too, they go
-on for minutes. So do compilers by which pip builds a package.
+command in a session of its own, and kills the whole session when the command or the parent has
+ended. Parent-death signals reach children, but not grandchildren: Ray's agents notice the end of
+their node only after minutes if the head is gone, too, and compilers would outlive pip.
 
-torchrun signals the ranks that still live, and with each its process group. It passes over the
-group of a rank that has died, whose processes would keep memory and ports from the next ranks.
+torchrun signals the process groups of the ranks that live, but not that of a rank that has died,
+whose processes would hold memory and ports that the next ranks need.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ _HANDLED_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
 def session_command(
     python: str, command: Sequence[str], *, by: signal.Signals = signal.SIGTERM
 ) -> list[str]:
-    """Return the command line that runs a command under a warden, tied to this process.
+    """Return the command line that runs a command in a session bound to this process.
 
     Args:
         python: The interpreter that runs this file.
-        command: What is to run; it leads a session of its own.
-        by: The signal that asks the command to end, where SIGTERM asks the warden.
+        command: The command, which leads the session.
+        by: The signal to which a SIGTERM to this program is translated for the command.
     """
     own = [python, "-P", "-m", "headrace.core.process.process_groups", "--parent", str(os.getpid())]
     return [*own, "--by", str(int(by)), "--", *command]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a node until it ends, is asked to end, or the parent is gone; then nothing of it is left.
+    """Run a command until it ends, SIGTERM comes, or the parent is gone; then kill its session.
 
     Args:
         arguments: `--parent PID --by SIGNAL -- command...`.
     """
     parent_pid, by, command = int(arguments[1]), int(arguments[3]), arguments[5:]
-    signal.pthread_sigmask(signal.SIG_SETMASK, _HANDLED_SIGNALS)  # looked at below, in their turn
+    signal.pthread_sigmask(signal.SIG_SETMASK, _HANDLED_SIGNALS)  # received by sigtimedwait below
     die_with_parent(parent_pid, by=signal.SIGTERM)
-    node = subprocess.Popen(parent_bound_command(sys.executable, command), start_new_session=True)
-    _wait_for_end(node, parent_pid, by)
-    # It is not reaped yet, so group and session are still its own.
-    os.killpg(node.pid, signal.SIGKILL)
-    while left := _session_processes(node.pid):  # ninja gives each compiler a group of its own
+    leader = subprocess.Popen(parent_bound_command(sys.executable, command), start_new_session=True)
+    _wait_for_end(leader, parent_pid, by)
+    # It is not reaped yet, so its pid still names its group and session.
+    os.killpg(leader.pid, signal.SIGKILL)
+    while left := _session_processes(leader.pid):  # ninja gives each compiler a group of its own
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    code = node.wait()
+    code = leader.wait()
     return code if code >= 0 else 128 - code
 
 
 def _session_processes(leader: int) -> list[int]:
-    """Return the other processes of a session that run."""
+    """Return the running processes of a session, except its leader."""
     found = []
     for process in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError):
@@ -75,9 +74,9 @@ def _session_processes(leader: int) -> list[int]:
     return found
 
 
-def _wait_for_end(node: subprocess.Popen[bytes], parent_pid: int, by: int) -> None:
+def _wait_for_end(leader: subprocess.Popen[bytes], parent_pid: int, by: int) -> None:
     deadline_s: float | None = None
-    while os.waitid(os.P_PID, node.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+    while os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         left_s = 3600.0 if deadline_s is None else deadline_s - time.monotonic()
         if left_s <= 0:
             return
@@ -86,7 +85,7 @@ def _wait_for_end(node: subprocess.Popen[bytes], parent_pid: int, by: int) -> No
             continue
         if os.getppid() != parent_pid:
             return
-        os.kill(node.pid, by)
+        os.kill(leader.pid, by)
         deadline_s = deadline_s or time.monotonic() + _GRACE_S
 
 
@@ -99,28 +98,28 @@ _PID_READ_BYTES = 64 * 1024
 class RankProcessGroups:
     """The process groups of the ranks of this host, each led by its rank.
 
-    A rank tells its pid before it becomes the script; see `core.tied`. So what it started is
-    found after its death, while a daemon that has left its group stays untouched.
+    A rank reports its pid before it executes the script; see `parent_death`. So its children are
+    found after its death, while a daemon that has left its group is not touched.
     """
 
     def __init__(self) -> None:
-        self._reading, self.pid_pipe = os.pipe()  # written to by way of /proc
-        os.set_blocking(self._reading, False)
+        self._pid_read, self.pid_pipe = os.pipe()  # ranks write by /proc
+        os.set_blocking(self._pid_read, False)
 
     def end(self) -> None:
-        """Kill what is left of the ranks started so far; all of them must have ended."""
+        """Kill what remains of the ranks started so far, all of which must have ended."""
         for pid in self._read_pids():
-            # No process gets the number of a group that is not empty. So where one has it, the
-            # group was empty, and this is another's.
+            # The kernel never reuses the id of a non-empty group as a pid: if a process has it,
+            # the rank's group was empty.
             if not _is_process(pid):
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
 
     def _read_pids(self) -> list[int]:
         text = b""
-        with suppress(BlockingIOError):  # that was all
+        with suppress(BlockingIOError):  # nothing more
             while True:
-                text += os.read(self._reading, _PID_READ_BYTES)
+                text += os.read(self._pid_read, _PID_READ_BYTES)
         return [int(line) for line in text.splitlines()]
 
 

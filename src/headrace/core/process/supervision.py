@@ -1,4 +1,4 @@
-"""Supervision of one child process: signals forwarded to it, and its end awaited."""
+"""Supervision of one child process: signals are forwarded to it, and its end is awaited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 DEFAULT_GRACE_S = 30.0
-"""How long a script may take that otherwise has any time, once the job has to end."""
+"""Grace period where a job has to end and the user has set none."""
 _FORWARDED = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 _LONGEST_WAIT_S = 1.0  # a thread that does not block SIGCHLD may have taken the child's
 _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal's ctrl-C is
@@ -19,13 +19,12 @@ _SI_KERNEL = 0x80  # <asm-generic/siginfo.h>: sent by the kernel, as a terminal'
 
 @contextmanager
 def signals_blocked() -> Iterator[frozenset[signal.Signals]]:
-    """Hold back the signals that `wait_for` passes on, so that none comes between two lines.
+    """Block the signals that `wait_for` forwards, so that none interrupts other code; yield them.
 
-    Children and threads that start meanwhile inherit this; a child must unblock them itself
-    (core/process/parent_death.py and torchrun.py do). No thread may be there already: one that
-    does not hold them back, such as NumPy's, could take a signal from the one that waits, and it
-    would end this process. What the user's shell ignores (nohup) stays ignored. What comes after
-    the child's end is dropped: all that is left is to write down how it ended.
+    Children and threads inherit the mask; a child must unblock the signals itself (parent_death.py
+    and torchrun.py do). No other thread may exist already: one that does not block them, such as
+    NumPy's, would receive them and end this process. Signals that the user's shell ignores (nohup)
+    stay ignored. Signals after the child's end are dropped, as only its result is left to record.
     """
     held = frozenset(
         wanted
@@ -50,18 +49,18 @@ def wait_for(
     resized: Callable[[], None] = lambda: None,
     one_ended: Callable[[], None] = lambda: None,
 ) -> int:
-    """Wait until `child` ended, passing signals on to it; return its code, -n for signal n.
+    """Wait until `child` has ended, forwarding signals; return its code, -n for signal n.
 
-    With `grace_s`, the child has so many seconds after the first signal that asks it to stop; then,
-    or at a second ctrl-C, it is killed. Without, it takes the time it wants, as without us.
+    With `grace_s`, the child is killed that long after the first stop signal, or at a second
+    ctrl-C. Without, it may take any time.
 
     Args:
-        child: Started in this thread while signals were held.
-        held: What `signals_blocked` gave.
-        own_session: The child leads a session of its own, which is what is killed. Otherwise it
-            shares the terminal, unless it has left our group of processes.
-        grace_s: Asked when such a signal comes, until it says how long; None: any time.
-        resized: Called when the terminal's size has changed, before the child is told.
+        child: Started in this thread while signals were blocked.
+        held: The signals of `signals_blocked`.
+        own_session: The child leads its own session, which is killed with it. Else it shares the
+            terminal, unless it has left our process group.
+        grace_s: Called at stop signals until it returns a grace period; None: no limit.
+        resized: Called when the terminal's size has changed, before the child is signalled.
         one_ended: Called when a child of this process has ended, maybe another one, or may have.
     """
     deadline: float | None = None
@@ -84,15 +83,15 @@ def wait_for(
             if caught.si_code != _SI_KERNEL or not _received_from_terminal(child, caught.si_signo):
                 child.send_signal(caught.si_signo)
             if caught.si_signo in STOP_SIGNALS and grace_s is not None and deadline is None:
-                may_take_s = grace_s()
-                deadline = None if may_take_s is None else time.monotonic() + may_take_s
+                grace = grace_s()
+                deadline = None if grace is None else time.monotonic() + grace
     return child.returncode
 
 
 def _received_from_terminal(child: subprocess.Popen[bytes], number: int) -> bool:
-    """Whether what the terminal sent us has come to the child too: ctrl-C goes to the group.
+    """Whether the child also got a signal of the terminal, as ctrl-C goes to the process group.
 
-    A terminal that goes away tells the leader of its session alone.
+    A terminal's hangup goes to the session's leader alone.
     """
     if number == signal.SIGHUP and os.getsid(0) == os.getpid():
         return False
@@ -103,12 +102,12 @@ def _received_from_terminal(child: subprocess.Popen[bytes], number: int) -> bool
 
 
 def exit_code_of(returncode: int) -> int:
-    """Return a process's code as a shell tells it: signal n is 128 + n."""
+    """Return a process's exit code in a shell's convention: 128 + n for signal n."""
     return returncode if returncode >= 0 else 128 - returncode
 
 
 def was_killed(exit_code: int) -> bool:
-    """Whether an exit code is of a rank that a signal ended which is not one to stop by."""
+    """Whether an exit code is that of a rank ended by a signal that is no stop signal."""
     return exit_code > 128 and exit_code - 128 not in STOP_SIGNALS
 
 
