@@ -89,9 +89,6 @@ def _wait_for_end(leader: subprocess.Popen[bytes], parent_pid: int, by: int) -> 
         deadline_s = deadline_s or time.monotonic() + _GRACE_S
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
 _PID_READ_BYTES = 64 * 1024
 
 
@@ -125,3 +122,7 @@ class RankProcessGroups:
 
 def _is_process(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
