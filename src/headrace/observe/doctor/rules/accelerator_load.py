@@ -14,7 +14,7 @@ SYNC_BOUND = "sync-bound"
 
 
 def sync_share(evidence: Evidence) -> float | None:
-    """Return the exposed sync over step time of the rank with the least; None: not measured."""
+    """Return the least exposed sync of all ranks over step time; None if not measured."""
     steps = evidence.steps
     if len(steps) == 0:
         return None
@@ -111,7 +111,7 @@ def _model_share(evidence: Evidence) -> float:
     steps = evidence.steps
     if evidence.loader is not None:
         return sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
-    seen = [(sighting.wall_ns, runs_model(sighting)) for sighting in evidence.rank_seen]
+    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_seen]
     total = sum(wall_ns for wall_ns, _ in seen)
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 

@@ -1,4 +1,4 @@
-"""Rules about what workers spend the time of making a batch on: computing, collating, locks."""
+"""Rules about the time of making a batch: computing, collating, locks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     seconds = _seconds_lost(evidence, cause)
     return Finding(
         rule=CPU_BOUND_WORKER,
-        # However the computing is spread over lines, all of the wait comes of it.
+        # All of the wait comes from computing, over however many lines it is spread.
         severity=evidence.severity(max(seconds, evidence.making_wait_seconds)),
         title=_cpu_bound_title(evidence, cause),
         seconds_lost=seconds,
@@ -71,7 +71,7 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
 
 
 def _seconds_lost(evidence: Evidence, cause: Cause | None) -> float:
-    """What would go without the code at fault; all of it where no code was seen."""
+    """Return the wait that would go without the code at fault; all of it if no code is known."""
     if cause is None or evidence.simulator is None:
         return evidence.flow_wait_seconds
     change = PipelineChange(service_factor=max(1.0 - cause.share, 0.01))
@@ -126,14 +126,14 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
 
 
 def _collate_cause(evidence: Evidence, share: float) -> Cause:
-    """The hottest line below the function that collates; else the timed collate_fn."""
-    timed = next((each for each in evidence.transforms if each.name == "collate_fn"), None)
-    # What torch calls beside it makes samples: of a stream, by functions of any name.
+    """Return the hottest line below the function that collates, or else the timed collate_fn."""
+    timed = next((item for item in evidence.transforms if item.name == "collate_fn"), None)
+    # torch's other calls there make samples; for a stream, functions of any name do.
     is_map = evidence.loader is not None and evidence.loader.style == "map"
     inside = tuple(
-        each
-        for each in evidence.making
-        if each.passes(_COLLATE_FRAME) or (is_map and _is_inside(each, timed))
+        item
+        for item in evidence.making
+        if item.passes(_COLLATE_FRAME) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
     return Cause(
@@ -145,14 +145,14 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
     )
 
 
-def _is_inside(sighting: StackSample, timed: TransformShare | None) -> bool:
-    """Whether torch called a function there that stands where the timed one does."""
+def _is_inside(sample: StackSample, timed: TransformShare | None) -> bool:
+    """Return whether torch called a function there that begins where the timed one does."""
     return timed is not None and any(
         caller.file.endswith("torch/utils/data/_utils/fetch.py")
         and called.file == timed.file
         and called.line >= timed.line
         and not called.function.endswith(("__getitem__", "__getitems__"))
-        for caller, called in pairwise(sighting.frames)
+        for caller, called in pairwise(sample.frames)
     )
 
 

@@ -49,7 +49,7 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
 
 
 def _first_batch_s(evidence: Evidence) -> float:
-    """Return how long the first batch that training takes was waited for; 0 where not recorded."""
+    """Return the wait for the first training batch, in seconds; 0 if not recorded."""
     fetches, loader = evidence.fetches, evidence.loader
     if loader is None or not len(fetches.get("batch", ())):
         return 0.0
@@ -57,7 +57,7 @@ def _first_batch_s(evidence: Evidence) -> float:
     return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
 
 
-# What they give depends on how long the run is to be, so nothing is predicted.
+# Their effect depends on the length of the run, so nothing is predicted.
 _SOONER_FIRST_BATCH = Remedy(
     name="sooner-first-batch",
     change="a first batch that comes sooner",

@@ -27,7 +27,7 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
     calmest tenth of these waits counts. Where the accelerator's own clock is recorded, such a
     wait costs no more than what the accelerator waits a batch.
 
-    Up to 2 ms a batch is what handing over may take at best (see `handing_over.py`): that is
+    Up to 2 ms a batch is what handing over may take at best (see `batch_handoff.py`): that is
     told from 10 % of a step on, and never as more than a warning; below, `data-wait` says that
     steps are short.
     """
@@ -67,7 +67,7 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
 
 
 def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
-    """Tensors in place of objects: handing over takes at most half as long, at best nothing."""
+    """Return the effect of tensors in place of objects: handoffs take at most half as long."""
     simulator = evidence.simulator
     if simulator is None:
         return ()

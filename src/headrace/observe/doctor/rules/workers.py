@@ -1,4 +1,4 @@
-"""Rules about a loader's workers: too few, too many threads, restarted, prefetch too shallow."""
+"""Rules about a loader's workers: too few, too many threads, restarted, shallow prefetch."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
             "cores": evidence.host.cores,
             "busy_cores": evidence.host.busy_cores,
         },
-        # The line whose work the threads share.
+        # the line whose work the threads share
         cause=making_cause(evidence, evidence.making) if threaded else None,
         remedies=_thread_remedies(evidence, threaded=threaded),
     )
