@@ -174,7 +174,7 @@ def samples_during(
 
     Args:
         sightings: The samples.
-        begin_ns: Begins of the times by rank, ascending; they do not overlap.
+        begin_ns: Starts of the times by rank, ascending; they do not overlap.
         end_ns: Ends of the times by rank.
     """
     rows_near: list[tuple[StackSample, Flags, Flags]] = []
@@ -191,7 +191,7 @@ def samples_during(
 
 def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
     """Return which rows of a sample overlap any of some ascending, disjoint times."""
-    # Only the first time that ends after a row's begin matters.
+    # Only the first time that ends after a row's start matters.
     first = np.searchsorted(end_ns, sighting.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
     inside: Flags = starts[first] <= end_ns_of(sighting.rows)

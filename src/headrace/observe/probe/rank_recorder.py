@@ -131,7 +131,7 @@ class RankRecorder:
         self._fetching = False
 
     def backward_began(self) -> None:
-        """Record the begin of backward."""
+        """Record the start of backward."""
         try:
             if self._is_off():
                 return
@@ -162,7 +162,7 @@ class RankRecorder:
 
     @guarded
     def copy_began(self) -> bool:
-        """Record the begin of a copy to the device; return whether it counts."""
+        """Record the start of a copy to the device; return whether it counts."""
         if self._copying or self._is_outside_steps() or self._is_off():
             return False
         self._report(lambda clock, at_ns: clock.within_began("copy", at_ns))
@@ -190,7 +190,7 @@ class RankRecorder:
         DEVICE_RECORDER.report(_sync_wait_report(begins))
 
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
-        """Record the begin of an optimizer's step."""
+        """Record the start of an optimizer's step."""
         try:
             in_backward = self._is_in_backward()
             SESSION.trains()

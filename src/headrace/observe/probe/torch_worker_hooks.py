@@ -66,7 +66,7 @@ def _worker_loop_of(loader: int) -> Any:
 def _hook_watchdog(module: Any) -> None:
     """Let a worker notice, and end, if its rank was killed before the worker had begun.
 
-    torch takes the worker's parent at the begin of its loop for the rank. The probe's start comes
+    torch takes the worker's parent at the start of its loop for the rank. The probe's start comes
     before that, so without this it would leave more orphans.
     """
     original = module.ManagerWatchdog

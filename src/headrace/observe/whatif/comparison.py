@@ -32,7 +32,7 @@ class TimeSlice:
 
     Args:
         tables: All records of the run.
-        begin_ns: Begin, by the host's monotonic clock; None: the run's begin.
+        begin_ns: Start, by the host's monotonic clock; None: the run's start.
         end_ns: End; None: the run's end.
     """
 

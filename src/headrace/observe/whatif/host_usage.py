@@ -67,7 +67,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
 
     Args:
         tables: The run's records.
-        span_ns: Begin and end; all of the run by default.
+        span_ns: Start and end; all of the run by default.
     """
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
     known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
@@ -182,7 +182,7 @@ def read_offload_stats(
     Args:
         tables: The run's records.
         loader: The loader's number.
-        span_ns: Begin and end.
+        span_ns: Start and end.
     """
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
     if span_ns is None or not _is_offloaded(events, loader):

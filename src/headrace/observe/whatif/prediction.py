@@ -30,7 +30,7 @@ _DRAWINGS, _FEWEST_BATCHES, _SEED = 40, 160, 20
 _SCALES = np.geomspace(0.25, 4.0, 25)
 _UNSCALED = len(_SCALES) // 2
 _FIT_TOLERANCE = 0.01
-"""Scales whose time differs from the measured one by so much more than the best fit as well."""
+"""Scales whose error exceeds the best one's by no more than this fit as well."""
 _CALM_PERCENT = 10
 """On full cores, the share of steps assumed not to have waited for a core."""
 
@@ -59,7 +59,7 @@ def calibrate(measured: MeasuredPipeline) -> CalibratedCosts:
     ]
     ratios = np.array(periods) / measured_ns
     load = _scale_waiting(drawn, _best_scale(ratios, full=full))
-    if full:  # the rank waited for a core, too: for all beyond the calmest steps' time
+    if full:  # the rank waited for a core, too: all beyond the calmest steps' time
         calm_ns = float(np.percentile(measured.consume_ns, _CALM_PERCENT))
         load = replace(load, queue_ns=np.maximum(load.consume_ns - calm_ns, 0.0))
     return CalibratedCosts(load=load, calibration=float(1.0 / ratios[_UNSCALED]))

@@ -11,7 +11,7 @@ because a scheduler runs processes at once that mostly wait. What the consumer h
 core when it was measured shrinks as the cores become free.
 
 Workers on auxiliary hosts have cores of their own. A batch goes to the worker that finishes it
-first, to the local one on a tie: so local cores are filled, and the others take the surplus.
+first, or to a local one on a tie: so local cores are filled, and the others take the surplus.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Layout = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The time axis of all charts of a run, from the begin of its recording.
+    """The time axis of all charts of a run, from the start of its recording.
 
     Attributes:
         began_ns: The begin of the recording, by the host's clock.
@@ -144,7 +144,7 @@ Pooling = Literal["mean", "min", "max"]
 
 
 def group_offsets(count: int, most: int) -> Ints:
-    """Return the begins of groups of neighbours, at most `most` of them.
+    """Return the starts of groups of neighbours, at most `most` of them.
 
     Args:
         count: Number of values.
@@ -162,7 +162,7 @@ def pool_groups(values: Floats, starts: Ints, how: Pooling) -> Floats:
 
     Args:
         values: All values, in order.
-        starts: The begins of the groups: see `group_offsets`.
+        starts: The starts of the groups: see `group_offsets`.
         how: How a group's values are combined.
     """
     if len(starts) == 0:
@@ -180,7 +180,7 @@ def pool_intervals(
     """Return one value for each column of time, from values that hold over intervals.
 
     Args:
-        start: Begins of the intervals.
+        start: Starts of the intervals.
         end: Ends of the intervals.
         values: The value during each interval; NaN if unknown.
         edges: The columns' edges, ascending: one more than there are columns.
@@ -215,7 +215,7 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
     """Return the share of each column of time that intervals cover, 0 to 1.
 
     Args:
-        start: Begins of the intervals.
+        start: Starts of the intervals.
         end: Ends of the intervals.
         edges: The columns' edges, ascending.
 

@@ -75,7 +75,7 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
         "type": "icicle", "branchvalues": "total", "sort": False,
         "ids": [row.id for row in rows], "parents": [row.parent for row in rows],
         "labels": [row.label for row in rows], "values": [row.wall_ns for row in rows],
-        "hovertext": [row.told for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertext": [row.hover for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"colors": [row.colour for row in rows], "line": {"width": 1}},
         "leaf": {"opacity": 1.0}, "textfont": {"color": "#10151c"}, "texttemplate": "%{label}",
         "tiling": {"orientation": "v", "pad": 1}, "pathbar": {"visible": False},
@@ -117,7 +117,7 @@ class _IcicleRow:
     parent: str
     label: str
     wall_ns: int
-    told: str
+    hover: str
     colour: str
 
 
@@ -175,7 +175,7 @@ def _icicle_row(call: CallNode, own_id: str, parent: str, name: str, total_ns: f
         parent=parent,
         label=_label(call, name),
         wall_ns=round(call.wall_ns),
-        told=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
+        hover=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
         colour=_colour(call.frame),
     )
 

@@ -57,7 +57,7 @@ class RecentTables:
 
     Attributes:
         read: Reads a table.
-        since_ns: Begin of the last seconds.
+        since_ns: Start of the last seconds.
         ranks: Number of ranks: a few of the last steps of each are included.
     """
 

@@ -41,7 +41,7 @@ def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
     It is late after three times the longest duration, and two seconds.
 
     Args:
-        start: Begins of consecutive events, in ns.
+        start: Starts of consecutive events, in ns.
         end: Their ends, in ns.
         window: The last seconds.
     """
@@ -60,7 +60,7 @@ def per_second(start: Floats, end: Floats, counts: Floats, window: TimeWindow) -
     the last end, or to the window's end if the next one is late.
 
     Args:
-        start: Begins of consecutive events, in ns.
+        start: Starts of consecutive events, in ns.
         end: Their ends, in ns.
         counts: The weight of each: 1, or its number of samples.
         window: The last seconds.
@@ -173,7 +173,7 @@ def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
 
 
 def row_times(rows: Columns) -> tuple[Floats, Floats]:
-    """Return begins and ends of rows of `steps` or `batches`, in ns."""
+    """Return starts and ends of rows of `steps` or `batches`, in ns."""
     start = rows["start_ns"].astype(np.float64)
     return start, start + rows["wall_ns"]
 

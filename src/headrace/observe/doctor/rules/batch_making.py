@@ -30,11 +30,10 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is at least 5 % of step time, the workers are busy, and their main
     threads are on a core for at least 60 % of the time of making a batch: below that, waiting
-    is the larger part of what can be gained. With the host's cores full, whoever fills them, a
-    worker also waits for a core, so 30 % is enough there: then at most two thirds of the time
-    were spent waiting for one, as with three processes a core. How severe it is goes by the
-    wait that the making of batches causes; the seconds lost are those that the named code alone
-    costs.
+    is the larger part of what can be gained. On full cores a worker also waits for a core, so
+    30 % is enough there: then at most two thirds of the time were spent waiting for one, as
+    with three processes a core. Severity follows the wait that making batches causes; the
+    seconds lost are those of the named code alone.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:

@@ -27,13 +27,13 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     Fires where data wait is at least 5 % of step time, two or more ranks share a host whose
     cores are full, and the simulation of one rank alone on it waits for less than half of that.
     Where workers run several threads, and those of one rank alone each have a core, its workers
-    are taken to need what they need in the calmest batches: nobody waits there spinning.
+    are assumed to need the CPU time of the calmest batches, in which no thread spins.
 
-    It is also foretold from a run of one rank that waits for less than 5 %: where the
+    It is also predicted from a run of one rank that waits for less than 5 %: where the
     simulation of as many ranks as the host has accelerators (2, 4 or 8, but no more than cores,
     where it has none) waits for at least 10 %, and its 90 % interval lies above 5 %. Where
     threads of the workers would outnumber the cores, and so may spin, the interval is wide:
-    then it "may starve" from 10 % on. Either costs nothing yet, so it is told for information.
+    then it "may starve" from 10 % on. Either costs nothing yet, so its severity is "info".
     Fires only where the rank's own use of the cores was recorded.
     """
     if evidence.host.ranks < 2:

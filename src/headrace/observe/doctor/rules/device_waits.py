@@ -24,12 +24,12 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     """Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
 
     Fires at 5 % of step time in copies. By the device's own clock, where that is recorded: then
-    a copy in which the script waits for what the device was given before costs nothing, and a
-    pinned, asynchronous one costs what it takes in the stream that trains.
+    a copy in which the script waits for earlier work of the device costs nothing, and a pinned,
+    asynchronous one costs its time in the training stream.
 
-    Else as the host sees them: an asynchronous copy from pinned memory takes the host some ten
-    microseconds. Where all copies are such ones, the host waits for room in the device's queue,
-    and the rule says nothing.
+    Otherwise by the host's clock: an asynchronous copy from pinned memory takes the host some
+    ten microseconds. Where all copies are such ones, the host waits for room in the device's
+    queue, and the rule does not fire.
     """
     steps = evidence.steps
     if not evidence.enough:
@@ -76,18 +76,18 @@ _COMPUTES = 0.5
 def check_device_sync(evidence: Evidence) -> Finding | None:
     """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
 
-    Fires where a rank stands in such a line, outside of waiting for data, for at least 10 % of
-    its time in training steps, and the device has time to spare (below 80 % utilisation, or not
+    Fires where a rank is in such a line, outside of waiting for data, for at least 10 % of its
+    time in training steps, and the device has time to spare (below 80 % utilisation, or not
     recorded): a busy device has to be waited for somewhere. Native methods leave no frame, so
-    the source line is read where it is still at hand.
+    the source line is read if it is unchanged.
 
-    By the device's own clock, where that is recorded, only that part of the wait counts in
-    which the device was not still at what it had been given before. A loss that is printed
-    after each step has the script wait for the whole step; while the device is at work that
-    costs nothing.
+    By the device's own clock, where that is recorded, only the part of the wait counts in which
+    the device had finished its earlier work. A loss that is printed after each step makes the
+    script wait for the whole step; while the device works that costs nothing.
 
     Where no device was seen, nothing is copied to one, and the rank is on a core for at least
-    half of the time there, such a line computes what it reads, on the CPU: nothing is said.
+    half of the time there, such a line computes what it reads, on the CPU: the rule does not
+    fire.
     """
     seen = _samples_in_steps(evidence)
     if not evidence.enough or not seen:

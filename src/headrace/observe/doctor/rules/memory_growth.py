@@ -45,14 +45,14 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     """Memory of a process of the run, or of a device, grows all the time.
 
     Fires where a straight line explains at least 90 % of the variance of memory in use over the
-    second half of the steps, and it grows there by at least 64 MiB and 2 % of what is there:
-    caches and allocators settle in the first half. What else runs on the host is not looked at,
-    nor are pages of files that are mapped: the kernel takes those back.
+    second half of the steps, and it grows there by at least 64 MiB and 2 % of its mean: caches
+    and allocators settle in the first half. Other processes on the host do not count, nor do
+    pages of mapped files: the kernel reclaims those.
 
-    No stack shows the line that keeps what others allocate, for keeping takes no time. The
+    No stack shows the line that stores what others allocate, as storing takes no time. The
     source of the functions that ran meanwhile shows which of them add to something and never
-    empty it: the surest of these lines is named, as likely (see `leak_candidates.py`). Of a
-    file that was written after the run began none is: it need not be what ran.
+    empty it: the surest of these lines is named, as likely (see `leak_candidates.py`). No line
+    of a file that was written after the run began is named: it may not be what ran.
     """
     if not evidence.enough or evidence.steps.span_ns is None:
         return None

@@ -16,11 +16,11 @@ _LITTLE = 0.01
 def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
-    Fires where more than 60 s pass from a rank's start until its steps are as short as they
-    stay, what the steps before would take at that pace left out, or more than 20 s in waiting
+    Fires where more than 60 s pass from a rank's start until its steps have their steady
+    length, without the time of the steps before at that length, or more than 20 s in waiting
     for its first batch: imports and the start of workers take less. In a short run, such as a
-    trial or a sweep's, less counts: 5 s for the first batch where that is a tenth of all its
-    time. In a run of which it is less than 1 % it is told for information.
+    trial of a sweep, less counts: 5 s for the first batch if that is a tenth of the run's time.
+    In a run of which it is less than 1 % its severity is "info".
     """
     processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns

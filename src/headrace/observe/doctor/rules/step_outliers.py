@@ -35,15 +35,15 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     A step is an outlier when it takes at least 1.5 times the median and is five robust
     deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
     count. Fires with at least two of them that cost at least 5 % of all step time. Where others
-    fill the host's cores, irregular ones in the model's own phases are their doing, and are not
-    told.
+    fill the host's cores, they cause irregular outliers in the model's own phases, which are
+    not reported.
 
-    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: what
-    kind of step it is, its rhythm and its line are those of the rank that spent most of such
-    steps itself, outside of backward and sync.
+    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
+    phase, the period and the line are those of the rank that spent most of such steps itself,
+    outside of backward and sync.
 
     The line is the one that ran then and does not run in every step: an evaluation calls the
-    model, as training does, and the line that calls it there is what is special.
+    model, as training does, so the line that calls it is named.
     """
     steps = evidence.steps
     if not evidence.enough or steps.starts_loader.all():

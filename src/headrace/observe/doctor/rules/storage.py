@@ -28,10 +28,10 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is at least 5 % of step time, the workers are busy making batches but
     off the CPU for at least 40 % of that time in code that reads, and the run itself does not
-    fill the cores (else they wait for those). Libraries may read where nothing in the source
-    says so: without a line that reads, bytes must tell, 100 kB a second or more while they wait
-    (the probe's own looks read a twentieth of that), with a core to spare; a line that sleeps
-    or takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
+    fill the cores (otherwise they wait for those). Libraries may read where the source does not
+    show it: without a line that reads, bytes must, at 100 kB a second or more while they wait
+    (the probe itself reads a twentieth of that), with a core to spare; a line that sleeps or
+    takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
     latency, which more workers hide; above that by bandwidth, which they share.
     """
     work = evidence.work
@@ -127,12 +127,12 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     Fires where data wait is at least 5 % of step time and the workers are busy making batches,
     but off the CPU for at least 40 % of that time in code that opens files and reads them,
     while the run itself does not fill the cores. The files must be small and many: a read
-    brings less than 256 KiB, a sample takes one or more and holds less than 1 MiB. And fewer
-    than 50 MB/s come while they wait: then it is requests that take the time, not bytes. All
-    else that workers read is `slow-storage`'s: big files, one file that is read piece by piece,
-    pipes, sockets; it is not told beside this.
+    returns less than 256 KiB, a sample takes one or more and has less than 1 MiB. And fewer
+    than 50 MB/s arrive while they wait: then requests take the time, not bytes. All other reads
+    of workers belong to `slow-storage`, which is not reported besides this: big files, one file
+    that is read piece by piece, pipes, sockets.
 
-    Reads are the process's read calls, so records of before they were counted say nothing here.
+    Reads are the process's read calls, so the rule does not fire for records without them.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
