@@ -1,1 +1,1 @@
-"""One page about a run: self-contained HTML made of sections, and its charts for notebooks."""
+"""The report of a run: a self-contained HTML page of sections, charts and the terminal view."""

@@ -1,4 +1,4 @@
-"""Numbers, names and times in words for a reader who never saw the tool."""
+"""Numbers, names and times in words, for readers new to the tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHASE_MEANINGS = {
     "optimizer": "updating the weights",
     "other": "everything else: logging, saving, printing",
 }
-"""What each phase of a step is, in plain words."""
+"""The meaning of each phase of a step, in plain words."""
 _FACTS = {
     "data_wait_share": "Step time without data",
     "script_data_wait_share": "Step time in which the script waits for data",
@@ -82,7 +82,7 @@ def format_fact(name: str, fact: float | str) -> tuple[str, str]:
 
 
 def format_number(value: float) -> str:
-    """Return a number with three digits, or all where it is whole."""
+    """Return a number with three digits, or all digits of a whole number."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -107,7 +107,7 @@ def format_time(unix_s: float) -> str:
 
 
 def format_list(names: Sequence[str], most: int = 6) -> str:
-    """Return names in a sentence, the rest of many as a count."""
+    """Return names in a sentence, with a count of those beyond the first `most`."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 

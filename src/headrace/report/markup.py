@@ -1,6 +1,6 @@
-"""HTML that is safe by construction, and the page's sections and charts made of it.
+"""Escaped HTML, and the page's sections and charts made of it.
 
-Text is escaped unless it is HTML already.
+Text is escaped unless it is HTML already, so that records cannot inject any.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ def element(name: str, /, *children: Child, **attributes: str) -> Html:
 
     Args:
         name: Its name: p, td, ...
-        children: What is in it, one after the other; plain text is escaped, None left out.
+        children: Its content, in order; plain text is escaped, None left out.
         attributes: Its attributes; `class_` stands for class, and _ for - as in data_name.
     """
-    told = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
     )
     if name in _VOID_ELEMENTS:
-        return Html(f"<{name}{told}>")
-    return Html(f"<{name}{told}>{join_html(children)}</{name}>")
+        return Html(f"<{name}{attribute_text}>")
+    return Html(f"<{name}{attribute_text}>{join_html(children)}</{name}>")
 
 
 def join_html(parts: Iterable[Child]) -> Html:
-    """Return parts one after the other; plain text is escaped, None left out."""
+    """Return parts in order; plain text is escaped, None left out."""
     return Html("".join(escape(part) for part in parts if part is not None))
 
 
 def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: int = 0) -> Html:
-    """Return a table that scrolls sideways where the page is too narrow for it.
+    """Return a table that scrolls sideways if the page is too narrow for it.
 
     Args:
         head: The titles of the columns.
         rows: The cells, row by row.
-        numbers: So many of the last columns are numbers, set flush right.
+        numbers: How many of the last columns are numbers, aligned right.
     """
     titles = list(head)
 
@@ -74,12 +74,12 @@ def table(head: Iterable[Child], rows: Iterable[Iterable[Child]], *, numbers: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section.
+    """A section of the page.
 
     Attributes:
         id: Unique on the page; the link to it.
         title: Its heading.
-        body: What is in it.
+        body: Its content.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Section:
 
     @property
     def html(self) -> Html:
-        """The section as it stands on the page."""
+        """The section as an element of the page."""
         return element("section", element("h2", self.title), self.body, id=self.id)
 
 
@@ -98,30 +98,30 @@ def section(name: str, title: str, *parts: Child) -> Section:
     Args:
         name: Its id.
         title: Its heading.
-        parts: What is in it, one after the other; plain text is escaped, None left out.
+        parts: Its content, in order; plain text is escaped, None left out.
     """
     return Section(id=name, title=title, body=join_html(parts))
 
 
 def explanation(*parts: Child) -> Html:
-    """Return the paragraph that says how to read what follows."""
+    """Return a paragraph that says how to read what follows."""
     return element("p", *parts, class_="explained")
 
 
 def note(*parts: Child) -> Html:
-    """Return a paragraph that says why something is missing or not to be relied on."""
+    """Return a paragraph that says why something is missing or unreliable."""
     return element("p", *parts, class_="note")
 
 
 def chart(name: str, figure: Any, told: str) -> Html:
-    """Return the place of a chart and its data.
+    """Return the element of a chart, and its data.
 
     Args:
         name: Unique on the page.
-        figure: The Plotly figure; its place on the page is as high as its layout says.
-        told: What it shows, for who cannot see it.
+        figure: The Plotly figure; the element is as high as its layout says.
+        told: A description for screen readers.
     """
-    place = element(
+    container = element(
         "div",
         class_="chart",
         id=f"chart-{name}",
@@ -130,6 +130,8 @@ def chart(name: str, figure: Any, told: str) -> Html:
         style=f"height:{figure.layout.height}px",
         data_figure=f"data-{name}",
     )
-    # "<" in a script element could end it: in JSON it may be written as its number instead.
+    # "<" in a script element could end it, so JSON's escape for it is used.
     data = Html(figure.to_json().replace("<", "\\u003c"))
-    return join_html((place, element("script", data, type="application/json", id=f"data-{name}")))
+    return join_html(
+        (container, element("script", data, type="application/json", id=f"data-{name}"))
+    )

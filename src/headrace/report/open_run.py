@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class ChartedRun(records.RunFrames):
-    """What was recorded of a run: its tables, and its charts as Plotly figures.
+    """The records of a run: its tables, and its charts as Plotly figures.
 
-    A chart of what was not recorded says so.
+    A chart without records says so.
     """
 
     def heatmap(self) -> Any:
@@ -30,14 +30,14 @@ class ChartedRun(records.RunFrames):
         return self._drawn(heatmap, "Nothing of this was recorded.")
 
     def timeline(self) -> Any:
-        """Return a figure: the phases of every step over time, a row a rank."""
+        """Return a figure: the phases of every step over time, one row a rank."""
         return self._drawn(timeline, "No step was recorded.")
 
     @cached_property
     def phases(self) -> PhaseTable:
-        """One row a phase of a step, as `records.Run.phases` says; called, a figure of them.
+        """One row a phase of a step, as in `RunFrames.phases`; called, it returns a figure.
 
-        The figure is the mean training step of each rank, cut into phases.
+        The figure is the mean training step of each rank, split into phases.
         """
         from headrace.report.phase_table import PhaseTable
 
@@ -45,11 +45,11 @@ class ChartedRun(records.RunFrames):
         return PhaseTable.of(super().phases, lambda: self._drawn(phase_bars, missing))
 
     def data_waits(self) -> Any:
-        """Return a figure: how many waits for a batch were how long."""
+        """Return a figure: the histogram of waits for a batch."""
         return self._drawn(data_waits, "No wait for a batch was recorded.")
 
     def flame(self) -> Any:
-        """Return a figure: the code that ran in the workers, or in the ranks without any."""
+        """Return a figure: the code that ran in the workers, or in the ranks without workers."""
         drawn = flame(self._tables, "workers") or flame(self._tables, "ranks")
         return drawn or empty_figure("No code was sampled.")
 
@@ -63,11 +63,11 @@ class ChartedRun(records.RunFrames):
 
 
 def open_run(path: str | Path, attempt: int | None = None) -> ChartedRun:
-    """Open a run, live or ended, to look at its records as data frames and charts.
+    """Open a run, live or ended, to read its records as data frames and charts.
 
     Args:
         path: The run's folder, or its name below the runs folder.
-        attempt: The attempt's number; None: the latest that has records.
+        attempt: The attempt's number; None: the latest with records.
 
     Raises:
         UsageError: There is no such run.

@@ -42,19 +42,19 @@ SECTIONS: tuple[Callable[[PageData], Section | None], ...] = (
     facts_section,
     glossary_section,
 )
-"""The page's sections, in the order in which they are read."""
+"""The page's sections, in reading order."""
 
 
 def page_of(material: PageData) -> str:
     """Return the page about a run, as HTML.
 
-    It loads nothing: what it needs is in it, and its policy forbids the browser to fetch or to
-    run anything else, whatever the records hold.
+    It loads nothing: all that it needs is included, and its content policy forbids the browser to
+    fetch or run anything else, whatever the records contain.
 
     Args:
-        material: What is known of the run.
+        material: The data of the page.
     """
-    sections = [made for make in SECTIONS if (made := make(material)) is not None]
+    sections = [built for build in SECTIONS if (built := build(material)) is not None]
     scripts = (_plotly(), _asset("page.js"))
     head = join_html(
         (
@@ -74,8 +74,8 @@ def page_of(material: PageData) -> str:
             *(element("script", Html(script)) for script in scripts),
         )
     )
-    whole = element("html", element("head", head), element("body", body), lang="en")
-    return f"<!DOCTYPE html>\n{whole}\n"
+    document = element("html", element("head", head), element("body", body), lang="en")
+    return f"<!DOCTYPE html>\n{document}\n"
 
 
 def _header(material: PageData, sections: list[Section]) -> Html:
@@ -101,7 +101,7 @@ def _header(material: PageData, sections: list[Section]) -> Html:
 
 
 def _policy(scripts: tuple[str, ...]) -> str:
-    """Return the content policy: these very scripts, styles in the page, nothing else."""
+    """Return the content policy: only these scripts, and styles in the page."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
         for script in scripts
@@ -118,7 +118,7 @@ def _asset(name: str) -> str:
 
 def _plotly() -> str:
     source = files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
-    return source.replace("\r\n", "\n")  # as the browser reads it, or its hash would differ
+    return source.replace("\r\n", "\n")  # as browsers normalise it, or else its hash would differ
 
 
 REPORT_FILE = "report.html"
@@ -127,11 +127,11 @@ REPORT_FILE = "report.html"
 def write_report(
     run: str | Path, attempt: int | None = None, output: str | Path | None = None
 ) -> Path:
-    """Write the page about a run and return where it is.
+    """Write the page about a run and return its path.
 
     Args:
         run: The run's folder, or its name below the runs folder.
-        attempt: The attempt's number; None: the latest that has records.
+        attempt: The attempt's number; None: the latest with records.
         output: The file; None: report.html in the run's folder.
 
     Raises:
@@ -143,10 +143,10 @@ def write_report(
 
 
 def write_page(material: PageData, output: str | Path) -> Path:
-    """Write the page about what is known of a run and return where it is.
+    """Write the page from data already read and return its path.
 
     Args:
-        material: What is known.
+        material: The data of the page.
         output: The file, or a folder for it.
 
     Raises:

@@ -1,4 +1,4 @@
-"""All that a page about a run is made of, read once."""
+"""The data of a page about a run, read once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headrace.records.run_folder import Attempt, RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageData:
-    """What is known of a run at a moment.
+    """The data of a run at a moment.
 
     Attributes:
         name: The run's name.
         path: Its folder.
         attempt: The attempt that the page is about.
-        attempts: All attempts in run.json, oldest first; none where it cannot be read.
+        attempts: All attempts in run.json, oldest first; empty if it cannot be read.
         live: Whether it is being recorded at this moment.
         tables: The attempt's records.
-        diagnosis: What the doctor says of them.
+        diagnosis: The doctor's diagnosis of them.
         read_s: When they were read, in seconds since 1970.
     """
 
@@ -40,7 +40,7 @@ class PageData:
 
     @property
     def attempt_entry(self) -> Attempt | None:
-        """What run.json says of the attempt; None where it says nothing."""
+        """The attempt's entry in run.json; None if there is none."""
         return next((each for each in self.attempts if each.number == self.attempt), None)
 
     @property
@@ -50,7 +50,7 @@ class PageData:
 
 
 def read_page_data(records: Records) -> PageData:
-    """Return what is known of a run at this moment.
+    """Return the data of a run at this moment.
 
     Args:
         records: The attempt's records.
@@ -62,7 +62,7 @@ def read_page_data(records: Records) -> PageData:
     tables = CachedTables(records)
     try:
         attempts = RunFolder(records.path).attempts()
-    except LaunchError:  # half-written or damaged: the records speak for themselves
+    except LaunchError:  # half-written or damaged: the page does without
         attempts = ()
     return PageData(
         name=records.path.name,

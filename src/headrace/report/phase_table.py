@@ -9,14 +9,14 @@ import pandas as pd
 
 
 class PhaseTable(pd.DataFrame):
-    """A data frame that draws itself when it is called; what is made of it is a plain one."""
+    """A data frame that returns its chart when called; frames derived from it are plain ones."""
 
-    _metadata = ["_draw"]  # noqa: RUF012 - as pandas has it: attributes that are no columns
+    _metadata = ["_draw"]  # noqa: RUF012 - pandas' list of attributes that are no columns
     _draw: Callable[[], Any]
 
     @classmethod
     def of(cls, frame: pd.DataFrame, draw: Callable[[], Any]) -> PhaseTable:
-        """Return the data frame, with how to draw it."""
+        """Return the data frame with a function that draws it."""
         table = cls(frame)
         table._draw = draw
         return table
@@ -25,5 +25,5 @@ class PhaseTable(pd.DataFrame):
         return pd.DataFrame, (pd.DataFrame(self),)
 
     def __call__(self) -> Any:
-        """Return a figure: the mean training step of each rank, cut into phases."""
+        """Return a figure: the mean training step of each rank, split into phases."""
         return self._draw()

@@ -1,1 +1,1 @@
-"""The doctor: from records to findings, causes, remedies and one sentence."""
+"""The doctor: from records to findings, causes, remedies and a one-sentence verdict."""

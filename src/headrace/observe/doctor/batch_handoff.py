@@ -1,4 +1,4 @@
-"""The handoff of a batch that is ready: a fixed cost of each, however well fed the rank is."""
+"""The handoff of a ready batch: a fixed cost of each batch, however early it was made."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from headrace.observe.whatif.measured_pipeline import wait_for_ready_ns
 from headrace.observe.whatif.tables import Columns, Floats, select_rows
 
 HANDOFF_NS = 2e6
-"""What taking a batch of few tensors from a worker takes at most: a queue, a handle and a mapping a
-tensor. With torch's loader two tensors took 1.6 ms on a slow, calm host; fast ones take 0.2 ms."""
+"""Largest handoff of a batch of few tensors from a worker: a queue, and for each tensor a handle
+and a mapping. With torch's loader two tensors took 1.6 ms on a slow, calm host; 0.2 ms on fast
+ones."""
 _CALM_PERCENT = 25
-"""Where others hold the cores at times, so many of the waits are taken to be free of that."""
+"""Where others use the cores at times, the share of the waits assumed to be free of that."""
 
 
 def ready_handoff_ns(evidence: Evidence) -> tuple[float, float]:
-    """Return what taking a ready batch takes the script, and what of it the accelerator feels.
+    """Return the handoff of a ready batch as the script's wait, and as the accelerator's.
 
-    0 and 0 where that was not seen, as with Headrace's own loader.
+    Both are 0 if no ready batch was seen, as with Headrace's own loader.
     """
     loader, steady_steps = evidence.loader, evidence.steady_steps
     if loader is None:
         return 0.0, 0.0
-    # As with several workers the shortest waits count where the others may be for a core.
+    # The shortest waits count if others may include waiting for a core, as with several workers.
     workers = max(loader.workers, 2) if evidence.others_crowd else loader.workers
     taken = wait_for_ready_ns(evidence.fetches, loader.number, workers)
     if steady_steps.device is None:
@@ -37,31 +38,31 @@ def ready_handoff_ns(evidence: Evidence) -> tuple[float, float]:
 
 
 def is_handoff_bound(evidence: Evidence) -> bool:
-    """Whether workers are idle, and a rank waits no longer than taking a batch over needs.
+    """Return whether workers are idle, and a rank waits no longer than handoffs take.
 
     Waits beyond that may be 5 % of step time, the lowest threshold of data wait. Where others crowd
-    the cores, rank and worker may wait for one at each turn of handing over. There a rank waits for
-    data only while a worker makes some: nothing else of a longer wait counts, if the calmest
-    quarter of the waits is none.
+    the cores, rank and worker may wait for a core at each turn of the handoff. There a rank waits
+    for data only while a worker makes a batch: the rest of longer waits does not count if the
+    calmest quarter of the waits is no longer than a handoff.
     """
     if evidence.loader is None or evidence.work is None or evidence.workers_busy:
         return False
     steps = evidence.steps
     waited, batches = steps.data_wait_ns, _batches_a_step(steps.rows)
-    beyond = np.maximum(waited - HANDOFF_NS * batches, 0.0)
+    excess = np.maximum(waited - HANDOFF_NS * batches, 0.0)
     if evidence.others_crowd:
         if np.percentile(waited / batches, _CALM_PERCENT) > HANDOFF_NS:
             return False
-        beyond = np.minimum(beyond, _making_wait_ns(evidence))
-    return float(beyond.sum()) < WARNING * float(steps.wall_ns.sum())
+        excess = np.minimum(excess, _making_wait_ns(evidence))
+    return float(excess.sum()) < WARNING * float(steps.wall_ns.sum())
 
 
 def fewer_handoffs_remedies(evidence: Evidence, hand_over_ns: float) -> tuple[Remedy, ...]:
     """Return what larger batches would give.
 
     Args:
-        evidence: What is known.
-        hand_over_ns: What taking a batch over takes.
+        evidence: The evidence.
+        hand_over_ns: The handoff's time.
     """
     prediction = predict_twice_the_batch(evidence, (hand_over_ns / 2, hand_over_ns))
     if prediction.speedup < WORTH_IT:
@@ -74,15 +75,15 @@ def fewer_handoffs_remedies(evidence: Evidence, hand_over_ns: float) -> tuple[Re
 
 
 def _batches_a_step(steps: Columns) -> Floats:
-    """Return how many batches each step took; at least one."""
+    """Return how many batches each step took, at least one."""
     batches: Floats = np.maximum(steps["batches"].astype(np.float64), 1.0)
     return batches
 
 
 def _making_wait_ns(evidence: Evidence) -> Floats:
-    """Return for each step how long its rank waited for a batch while a worker of it made one.
+    """Return for each step its rank's wait for batches while one of its workers made one.
 
-    Workers' first batches are not among those that count as made: all of the wait for them does.
+    Workers' first batches are not in the evidence: all of the wait for them counts.
     """
     steps, fetches, work, loader = (
         evidence.steps.rows, evidence.fetches, evidence.work, evidence.loader
@@ -96,34 +97,36 @@ def _making_wait_ns(evidence: Evidence) -> Floats:
         mine = select_rows(
             fetches, (fetches["rank"] == rank) & (fetches["loader"] == loader.number)
         )
-        asked, had = mine["start_ns"], mine["start_ns"] + mine["wait_ns"]
-        within = np.searchsorted(begins, asked, side="right") - 1
-        counts = (within >= 0) & (asked < (begins + steps["wall_ns"][places])[within])
+        asked_ns, had_ns = mine["start_ns"], mine["start_ns"] + mine["wait_ns"]
+        within = np.searchsorted(begins, asked_ns, side="right") - 1
+        counts = (within >= 0) & (asked_ns < (begins + steps["wall_ns"][places])[within])
         making = _CoveredTime(select_rows(work.rows, work.rows["rank"] == rank))
         during = np.where(
-            mine["batch"] < loader.workers, had - asked, making.before(had) - making.before(asked)
+            mine["batch"] < loader.workers,
+            had_ns - asked_ns,
+            making.before(had_ns) - making.before(asked_ns),
         )
         np.add.at(waited, places[within[counts]], during[counts])
     return waited
 
 
 class _CoveredTime:
-    """The time that some rows cover together, each from `start_ns` for `wall_ns`."""
+    """The time covered by the union of some rows, each from `start_ns` for `wall_ns`."""
 
     def __init__(self, rows: Columns) -> None:
         order = np.argsort(rows["start_ns"], kind="stable")
         starts = rows["start_ns"][order]
         ends = np.maximum.accumulate(starts + rows["wall_ns"][order]) if len(order) else starts
-        # What a row covers that none before it does.
+        # What a row covers that no earlier row does.
         self._starts = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
         self._ends = np.maximum(ends, self._starts)
         self._sums = np.concatenate([[0], np.cumsum(self._ends - self._starts)])
 
     def before(self, times_ns: Floats) -> Floats:
-        """Return how much of the time before each of some times is covered."""
+        """Return how much of the time before each of `times_ns` is covered."""
         if len(self._ends) == 0:
             return np.zeros(len(times_ns))
         begun = np.searchsorted(self._starts, times_ns, side="right")
-        to_come = self._ends[np.maximum(begun - 1, 0)] - times_ns
-        covered: Floats = self._sums[begun] - np.where(begun > 0, np.maximum(to_come, 0), 0)
+        not_yet = self._ends[np.maximum(begun - 1, 0)] - times_ns
+        covered: Floats = self._sums[begun] - np.where(begun > 0, np.maximum(not_yet, 0), 0)
         return covered.astype(np.float64)

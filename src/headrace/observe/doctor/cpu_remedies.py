@@ -1,4 +1,4 @@
-"""Remedies for cores that are full: fewer threads, and cores of other hosts."""
+"""Remedies for full cores: fewer threads, and cores of auxiliary hosts."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headrace.observe.whatif.prediction import PipelineChange, Prediction, Simul
 from headrace.observe.whatif.scaling import MAX_SPIN_FACTOR
 
 _CALM_LIMIT = 0.5
-"""Where the calmest twentieth of the batches took less than this share of the mean CPU time, what
-the others took beyond it is not for their samples. In reference case A it took 0.76 and 0.82 of the
-mean where each thread had a core, and 0.14 to 0.47 where they shared them."""
+"""If the calmest twentieth of the batches took less than this share of the mean CPU time, the
+excess of the others is spinning, not work. In reference case A it took 0.76 and 0.82 of the mean
+where each thread had a core, and 0.14 to 0.47 where they shared them."""
 _MAX_HOSTS = 4
 _LEAST_GAIN = 1.05
-"""A further host that gives less is not asked for."""
+"""A further host is proposed only if it gives at least this speed-up."""
 _CROWDED_THREADS = 1.5
-"""With more threads a core than this that run or wait for one, each waits for others that wait."""
+"""With more running or waiting threads a core than this, threads spin for others that wait."""
 _RANK_THREADS = 1.2
-"""A rank that keeps more cores busy than this does so by threads of its own."""
+"""A rank that keeps more cores busy than this has threads of its own."""
 
 
 def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
@@ -34,9 +34,9 @@ def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
         return None
     applies = loader.kind == "torch"
     calm = calm_share(work)
-    # With more ranks than were measured its threads are taken to spin for longer.
+    # With more ranks than were measured its threads are assumed to spin for longer.
     threads = max(work.threads / calm, simulator.spin_factor)
-    prediction, taken = _predict_fewer_threads(
+    prediction, basis = _predict_fewer_threads(
         evidence, simulator, PipelineChange(threads=1), threads, calm
     )
     if prediction.high < WORTH_IT:
@@ -47,25 +47,25 @@ def one_thread_a_worker_remedy(evidence: Evidence) -> Remedy | None:
         prediction,
         f"{'headrace run --apply worker_threads=1; or in' if applies else 'In'} the DataLoader's "
         "worker_init_fn: cv2.setNumThreads(0), and OMP_NUM_THREADS=1 before the start. "
-        f"{taken}",
+        f"{basis}",
         (Override("worker_threads", 1),) if applies else (),
     )
 
 
 def calm_share(work: BatchWork) -> float:
-    """Return the share of the workers' CPU time that is for samples, as calm batches tell, or 1."""
+    """Return the share of the workers' CPU time that is work, by their calm batches; or 1."""
     return work.calm_share if work.calm_share < _CALM_LIMIT else 1.0
 
 
 def one_thread_a_rank_remedy(evidence: Evidence) -> Remedy | None:
-    """Return what one thread in each rank would give, where ranks use several; as for workers."""
+    """Return what one thread in each rank would give, if ranks use several."""
     host, simulator = evidence.host, evidence.simulator
     if simulator is None or host.rank_cores is None:
         return None
     threads = float(simulator.load.consume_cpu_ns.mean() / simulator.load.consume_ns.mean())
     if threads < _RANK_THREADS:
         return None
-    prediction, taken = _predict_fewer_threads(
+    prediction, basis = _predict_fewer_threads(
         evidence, simulator, PipelineChange(rank_threads=1), threads
     )
     if prediction.speedup < WORTH_IT:
@@ -75,7 +75,7 @@ def one_thread_a_rank_remedy(evidence: Evidence) -> Remedy | None:
         "one thread a rank",
         prediction,
         "headrace run --apply rank_threads=1, or OMP_NUM_THREADS=1 before the start and "
-        f"torch.set_num_threads(1). {taken}",
+        f"torch.set_num_threads(1). {basis}",
         (Override("rank_threads", 1),),
     )
 
@@ -87,16 +87,16 @@ def _predict_fewer_threads(
     threads: float,
     calm: float = 1.0,
 ) -> tuple[Prediction, str]:
-    """Return what fewer threads give where `threads` shared the work, and what that rests on.
+    """Return the prediction for fewer threads, where `threads` shared the work, and its basis.
 
-    They wait for each other spinning. All but one may; and on cores that more threads want than
-    there are, each spins while those it waits for are not on one, so that only one in `threads a
-    core` gets on with it. Workers whose BLAS had two threads took 6 to 8 times the CPU time of one
+    Threads spin while they wait for each other. All but one may; and if more threads want a core
+    than there are, each spins while those it waits for are not on one, so that only one in `threads
+    a core` makes progress. Workers whose BLAS had two threads took 6 to 8 times the CPU time of one
     thread where 5 to 10 threads wanted each core.
 
     At the low end, all of their time is work, or what the calmest batches took (`calm`, a share of
     the mean). On crowded cores next to nothing is at the high end: how much they spin depends on
-    how short the work is between two waits, which is not seen.
+    how short the work is between two waits, which is not recorded.
     """
     crowd = _threads_a_core(evidence)
     spun = max(threads, crowd, 1.0)
@@ -108,19 +108,19 @@ def _predict_fewer_threads(
         at_most = max(MAX_SPIN_FACTOR, spun)
         high = max(simulator.predict(replace(change, useful_share=1.0 / at_most)).high, high)
     all_of_it = "all of it" if calm == 1.0 else f"{calm:.0%}, as in the calmest of the batches,"
-    taken = (
+    basis = (
         f"Of its threads' CPU time {1.0 / spun:.0%} is taken to be work, and the rest waiting for "
         "each other, spinning, as those of BLAS and OpenMP do on full cores; at the low end "
         f"{all_of_it} is work, at the high end {1.0 / at_most:.0%}."
     )
-    return replace(likely, low=low, high=high), taken
+    return replace(likely, low=low, high=high), basis
 
 
 def _threads_a_core(evidence: Evidence) -> float:
-    """Return how many threads ran or waited for each core: the job's own, and what others used.
+    """Return how many threads ran or waited for each core, with the cores that others used.
 
-    Others count by what they took of the cores: how many of their threads wait is not known in a
-    container, which sees those of the whole machine.
+    How many threads of others wait is unknown in a container, which sees those of the whole
+    machine.
     """
     host = evidence.host
     return (evidence.wanted_threads + min(host.foreign_cores, host.cores)) / host.cores
@@ -129,7 +129,7 @@ def _threads_a_core(evidence: Evidence) -> float:
 def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
     """Return the fewest auxiliary hosts like this one that give nearly the most.
 
-    For the way over the network see `with_auxiliary`.
+    See `with_auxiliary` for the assumptions on the network.
     """
     if evidence.simulator is None or not np.isfinite(evidence.host.cores):
         return None
@@ -142,14 +142,14 @@ def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
     if prediction.speedup < WORTH_IT or prediction.low <= 1.0:
         return None
     plural = "s" if hosts > 1 else ""
-    there = evidence.away.hosts if evidence.away is not None else 0
-    more_told = " more" if there else ""
+    used = evidence.away.hosts if evidence.away is not None else 0
+    more_word = " more" if used else ""
     return predicted_remedy(
         "auxiliary-hosts",
-        f"{hosts}{more_told} auxiliary host{plural} of {evidence.host.cores:g} cores",
+        f"{hosts}{more_word} auxiliary host{plural} of {evidence.host.cores:g} cores",
         prediction,
         "Have CPU hosts beside this one make batches, an instance group of their own: headrace run "
-        f"--engine ray --group gpu=1 --group cpu={there + hosts} --offload cpu (docs/clusters.md). "
+        f"--engine ray --group gpu=1 --group cpu={used + hosts} --offload cpu (docs/clusters.md). "
         "Where none helped yet, a core there is taken to do four fifths to five fourths of what "
         "one here does.",
     )
@@ -157,6 +157,7 @@ def auxiliary_hosts_remedy(evidence: Evidence) -> Remedy | None:
 
 def _predict_with_hosts(evidence: Evidence, hosts: int) -> Prediction:
     simulator, host = evidence.simulator, evidence.host
-    assert simulator is not None  # asked before
-    there = simulator.measured.pipeline.auxiliary * max(simulator.load.busy_cores, 1.0)  # already
-    return with_auxiliary(simulator, there + hosts * host.cores / host.ranks)
+    assert simulator is not None  # checked by the caller
+    # Auxiliary cores in use already.
+    used = simulator.measured.pipeline.auxiliary * max(simulator.load.busy_cores, 1.0)
+    return with_auxiliary(simulator, used + hosts * host.cores / host.ranks)

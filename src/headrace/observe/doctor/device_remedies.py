@@ -11,25 +11,25 @@ from headrace.observe.whatif.prediction import PipelineChange, Prediction
 from headrace.observe.whatif.train_steps import fixed_cost_ns
 
 _PINNED_SAVES = (1 / 3, 0.8)
-"""What a copy from pinned memory saves of one from pageable memory, at least and at most.
+"""Share of a copy from pageable memory that pinned memory saves, at least and at most.
 
 Pageable memory goes through a buffer of the driver: 2 to 10 GB/s, where the link alone does 5 (PCIe
 2) to 50 (PCIe 5)."""
 _OVERLAP_SAVES = (0.5, 1.0)
-"""What a copy beside the step saves of one in line with it: it shares the device's memory."""
+"""Share of a copy that overlapping it with the step saves: both use the device's memory."""
 _TWICE = 2.0
 
 
 def faster_copies(
     evidence: Evidence, at: str, *, pinned: bool, blocking: bool
 ) -> tuple[Remedy, ...]:
-    """Return what pinned memory would give, and copies beside the step on top of it.
+    """Return what pinned memory would give, and asynchronous copies in addition.
 
     Args:
-        evidence: What is known.
-        at: Where the script copies, as " at train.py:40"; or nothing.
-        pinned: What it copies is in page-locked memory already.
-        blocking: Some copies are waited for, or it is not known.
+        evidence: The evidence.
+        at: Where the script copies, as " at train.py:40"; or empty.
+        pinned: Whether what it copies is in page-locked memory already.
+        blocking: Whether the script waits for some copies, or that is unknown.
     """
     remedies: list[Remedy] = []
     if not pinned:
@@ -39,7 +39,7 @@ def faster_copies(
             predicted_remedy(
                 "asynchronous-copies",
                 "asynchronous copies" if pinned else "pinned, asynchronous copies",
-                # At most the rank goes on at once, and the copy is done by the time it is needed.
+                # At most the rank goes on at once, and the copy is done when it is needed.
                 _predict_less_copying(evidence, (0.0 if pinned else _PINNED_SAVES[0], 1.0)),
                 f"Copy with .to(device, non_blocking=True){at}, from pinned memory.",
             )
@@ -48,11 +48,11 @@ def faster_copies(
 
 
 def overlapped_copies(evidence: Evidence, at: str) -> Remedy:
-    """Return what it would give to copy the next batch while the device is at this one.
+    """Return what copying the next batch during the device's work on this one would give.
 
     Args:
-        evidence: What is known.
-        at: Where the script copies, as " at train.py:40"; or nothing.
+        evidence: The evidence.
+        at: Where the script copies, as " at train.py:40"; or empty.
     """
     return predicted_remedy(
         "copies-beside",
@@ -66,7 +66,7 @@ def overlapped_copies(evidence: Evidence, at: str) -> Remedy:
 def _pinning(evidence: Evidence, at: str) -> Remedy:
     loader = evidence.loader
     if loader is not None and loader.pinned:
-        loader = None  # what the script copies is not what the loader hands over
+        loader = None  # what the script copies is not the loader's pinned batch
     if loader is not None:
         how = f"Give the DataLoader{loader.place} pin_memory=True."
     else:
@@ -81,43 +81,43 @@ def _pinning(evidence: Evidence, at: str) -> Remedy:
 
 
 def bigger_batch_remedy(evidence: Evidence, idle_share: float) -> Remedy:
-    """Return what twice the batch would give.
+    """Return what twice the batch size would give.
 
-    What a step costs whatever its batch is told by steps of different sizes, if there are some;
-    else it lies between half and all of the time in which the device is idle.
+    A step's fixed cost is fitted to steps of different sizes, if there are some; otherwise it is
+    assumed to be half to all of the time in which the device is idle.
 
     Args:
-        evidence: What is known.
+        evidence: The evidence.
         idle_share: The share of step time in which the device is idle, 0 to 1.
     """
     fixed = fixed_cost_ns(evidence.steps)
-    told = "as steps of different sizes tell"
+    basis = "as steps of different sizes tell"
     if fixed is None:
         batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
         own = evidence.steps.wall_ns - evidence.steps.data_wait_ns
         idle = float((own / batches).mean()) * idle_share
         fixed = (idle / 2, idle)
-        told = "half to all of the time in which the device is idle"
+        basis = "half to all of the time in which the device is idle"
     return predicted_remedy(
         "bigger-batch",
         "twice the batch size",
         predict_twice_the_batch(evidence, fixed),
         "Raise batch_size while memory allows it, or use torch.compile or CUDA graphs. What a step "
         f"costs whatever its batch is taken to be {fixed[0] / 1e6:.1f} to {fixed[1] / 1e6:.1f} ms, "
-        f"{told}.",
+        f"{basis}.",
     )
 
 
 def predict_twice_the_batch(evidence: Evidence, fixed_ns: tuple[float, float]) -> Prediction:
-    """Return what twice the batch would give.
+    """Return what twice the batch size would give.
 
     Args:
-        evidence: What is known.
-        fixed_ns: What a batch costs the step whatever its size, at least and at most.
+        evidence: The evidence.
+        fixed_ns: A batch's fixed cost in the step, at least and at most.
     """
     if evidence.simulator is None:
         batches = np.maximum(evidence.steps.rows["batches"].astype(np.float64), 1.0)
-        # Of two batches in one the fixed cost is paid once.
+        # Two batches in one pay the fixed cost once.
         least, most = (batches * fixed * (1 - 1 / _TWICE) for fixed in fixed_ns)
         return predict_without(evidence, least, most)
     least_change, most_change = (

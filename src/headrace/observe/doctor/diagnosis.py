@@ -13,18 +13,18 @@ from headrace.observe.whatif.tables import CachedTables, Columns, Tables, row_co
 
 
 def missing_data(events: Columns) -> tuple[str, ...]:
-    """Return a sentence for each kind of thing that was not recorded, or went wrong in recording.
+    """Return a sentence for each kind of data that was not recorded, or fault of the recording.
 
     Args:
-        events: The table.
+        events: The table `events`.
     """
     if row_count(events) == 0:
         return ()
-    told: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}
+    by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in _SENTENCES}
     for kind, text, value in zip(events["kind"], events["text"], events["value"], strict=True):
-        if kind in told and (kind, text) != ("switched", "on"):
-            told[kind].append((str(text), float(value)))
-    return tuple(_SENTENCES[kind](rows) for kind, rows in told.items() if rows)
+        if kind in by_kind and (kind, text) != ("switched", "on"):
+            by_kind[kind].append((str(text), float(value)))
+    return tuple(_SENTENCES[kind](rows) for kind, rows in by_kind.items() if rows)
 
 
 def _dropped(rows: list[tuple[str, float]]) -> str:
@@ -59,7 +59,7 @@ _SENTENCES = {
     "device-steps-lost": _device_steps,
     "switched": _switched,
 }
-"""By the kind of the event; `switched` says "on" or "off"."""
+"""By the kind of the event; the text of `switched` is "on" or "off"."""
 
 
 def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
@@ -67,7 +67,7 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
 
     Args:
         records: The run's tables: `headrace.records.reader.Records`, or anything with `.table`.
-        rules: Whose rules the findings are of. The verdict rests on Headrace's own in any case.
+        rules: Whose rules are evaluated. The verdict rests on Headrace's own in any case.
 
     Example:
         diagnose(open_records("runs/base")).verdict.sentence
@@ -79,8 +79,8 @@ def diagnose(records: Tables, rules: RuleSet = "headrace") -> Diagnosis:
         [finding for finding in checked.values() if finding is not None], evidence
     )
     verdict = make_verdict(evidence, findings)
-    lacking = missing_data(evidence.events)
+    gaps_found = missing_data(evidence.events)
     if rules == "sagemaker":
-        return replace(evaluate(tables, verdict), gaps=lacking)
+        return replace(evaluate(tables, verdict), gaps=gaps_found)
     quiet = tuple(rule for rule, finding in checked.items() if finding is None)
-    return Diagnosis(verdict=verdict, findings=findings, quiet=quiet, gaps=lacking)
+    return Diagnosis(verdict=verdict, findings=findings, quiet=quiet, gaps=gaps_found)

@@ -25,7 +25,7 @@ names and thresholds: docs/diagnosis.md.
 
 
 def documentation() -> str:
-    """Return docs/rules.md."""
+    """Return the text of docs/rules.md."""
     return "\n".join([_INTRODUCTION, *(_section(rule) for rule in sorted(RULES))])
 
 

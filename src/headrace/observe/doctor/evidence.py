@@ -1,10 +1,10 @@
-"""The evidence that rules look at, derived once: loader, steps, cores, GPUs, stacks.
+"""The evidence that rules evaluate, derived once: loader, steps, cores, GPUs, stacks.
 
 How many threads of the job want a core is estimated from its own processes: `/proc/loadavg` counts,
 in a container, the threads of all jobs on the machine.
 
-Which GPU of a host is whose is not recorded. Where no more of them are in use than the run has
-ranks on the host, the busiest are the run's, one for each rank; else it is not known.
+Which GPU of a host belongs to which job is not recorded. If no more GPUs are in use than the run
+has ranks on the host, the busiest are the run's, one for each rank; otherwise it is unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 
 def are_cores_full(host: HostUsage) -> bool:
-    """Whether a host has no core to spare, whoever uses them."""
+    """Return whether a host has no core to spare, whoever uses them."""
     return host.busy_share is not None and host.busy_share >= FULL
 
 
@@ -50,8 +50,8 @@ def worker_thread_demand(
 ) -> float:
     """Return how many threads of the host's workers ran or waited for a core, on average.
 
-    At work the main thread of a worker waits for a core where they are full, and each of its
-    threads gets as much of one as it does; where some are free, who wants one has it.
+    On full cores a working main thread that is not running waits for a core, and each other thread
+    gets as much of a core as the main one; on free cores a thread that wants a core has one.
 
     Args:
         work: The batches made.
@@ -68,21 +68,21 @@ def worker_thread_demand(
 def rank_thread_demand(
     seen: tuple[StackSample, ...], wait_share: float, host: HostUsage, most_threads: float
 ) -> float:
-    """Return how many threads of the host's ranks ran or waited for a core; 0 where not known.
+    """Return how many threads of the host's ranks ran or waited for a core; 0 if unknown.
 
-    As with workers: on full cores the main thread's share of one tells what each of them gets. It
-    wants one whenever the rank does not wait for data.
+    On full cores the main thread's share of a core is assumed for each of the others. It wants a
+    core whenever the rank does not wait for data.
 
     Args:
-        seen: Where the ranks' main threads were seen.
+        seen: Stack samples of the ranks' main threads.
         wait_share: The share of their time in which they wait for workers, 0 to 1.
         host: Their host.
         most_threads: Threads that a rank has.
     """
     if host.rank_cores is None:
         return 0.0
-    wall_ns = sum(sighting.wall_ns for sighting in seen)
-    main_share = sum(sighting.cpu_ns for sighting in seen) / max(wall_ns, 1.0)
+    wall_ns = sum(sample.wall_ns for sample in seen)
+    main_share = sum(sample.cpu_ns for sample in seen) / max(wall_ns, 1.0)
     if not are_cores_full(host) or main_share <= 0:
         return host.rank_cores
     threads = min(host.rank_cores / host.ranks / main_share, most_threads)
@@ -90,7 +90,7 @@ def rank_thread_demand(
 
 
 def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
-    """Return how many threads a process of a role has, on average; infinite where not recorded."""
+    """Return the mean number of threads of a role's processes; infinite if not recorded."""
     if row_count(usage) == 0 or row_count(processes) == 0:
         return float("inf")
     pids = processes["pid"][processes["role"].astype(str) == role]
@@ -99,19 +99,19 @@ def mean_threads(usage: Columns, processes: Columns, role: str) -> float:
 
 
 FEWEST_STEPS = 10
-"""With fewer steps than this after the warm-up nothing is said."""
+"""With fewer steps after the warm-up, no rule fires."""
 WARNING, SERIOUS, CRITICAL = 0.05, 0.10, 0.20
-"""Shares of step time lost: the thresholds of the field's live tools (5 and 10 % warn, 20 % is
+"""Shares of step time lost: the thresholds of common live tools (5 and 10 % are warnings, 20 % is
 critical)."""
 
 _HEADRACE_LOADER_ARGUMENTS = frozenset({"num_workers", "prefetch_factor"})
-"""Arguments of Headrace's loader that mean what they do in torch's."""
+"""Arguments of Headrace's loader that mean the same as in torch's."""
 _OTHERS_SHARE = 0.5
-"""Where others of the host use this share of its cores, they are what fills them."""
+"""If other programs use this share of the host's cores, they are the reason that it is full."""
 _SYSTEM_SHARE, _SYSTEM_CORES = 0.05, 0.5
-"""Less than this share of the cores, or so many, is what the system takes, and is not spoken of."""
+"""Less than this share of the cores, or so many, is the system's own use, and not mentioned."""
 MOSTLY_BUSY = 0.35
-"""Workers of a starved rank that are idle for longer than this are not what it waits for."""
+"""Workers of a starved rank that are idle for a larger share than this are not its bottleneck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +120,15 @@ class TrainingLoader:
 
     Attributes:
         number: Its number in its rank.
-        kind: torch, headrace, or what else hands over batches.
-        style: map or iterable.
+        kind: "torch", "headrace" or another library that makes batches.
+        style: "map" or "iterable".
         workers: Worker processes.
-        prefetch_factor: Batches a worker prepares ahead.
-        batch_size: Samples a batch; -1 where unknown.
+        prefetch_factor: Batches ahead, a worker.
+        batch_size: Samples a batch; -1 if unknown.
         pinned: Whether batches are copied to page-locked memory.
-        persistent: Whether workers live on after an epoch.
+        persistent: Whether workers outlive an epoch.
         file: Source file that constructed it.
-        line: Line there.
+        line: Line in that file.
         constructed: How often each rank constructed it.
     """
 
@@ -146,12 +146,12 @@ class TrainingLoader:
 
     @property
     def place(self) -> str:
-        """Where it is constructed: " at train.py:40", or nothing where unknown."""
+        """Where it was constructed, as " at train.py:40"; empty if unknown."""
         return f" at {Path(self.file).name}:{self.line}" if self.file and self.line else ""
 
     def overridden(self, name: str, value: float) -> tuple[Override, ...]:
-        """Return what gives it another argument without editing the script; empty: nothing can."""
-        # A stream of torch's is iterated by each worker; Headrace's loader shares it out itself.
+        """Return overrides that change an argument without editing the script, if any can."""
+        # Each worker iterates all of a torch stream, while Headrace's loader splits it.
         known = {
             "torch": self.style == "map" or name != "num_workers",
             "headrace": name in _HEADRACE_LOADER_ARGUMENTS,
@@ -166,20 +166,20 @@ class Evidence:
     """What is known of a run.
 
     Attributes:
-        steps: The train steps that count.
-        loader: The loader that feeds them; None where there is none.
-        work: The batches made for it; None where none were recorded.
-        simulator: Predicts changes; None where too little was recorded.
-        host: The host's cores, as the job feels them.
-        away: What workers on auxiliary hosts did; None where they were not to do anything.
-        wanted_threads: Threads of the run that ran or waited for a core of the host at a time.
-        making: Where the making of batches was seen: in workers, or in ranks without workers.
-        rank_seen: Where the ranks' main threads were seen.
+        steps: The training steps that count.
+        loader: The loader that feeds them; None if there is none.
+        work: The batches made for it; None if none were recorded.
+        simulator: Predicts changes; None if too little was recorded.
+        host: The host's cores, as the job notices them.
+        away: Work of auxiliary hosts; None if batches are not offloaded.
+        wanted_threads: Mean number of the run's threads that ran or waited for a core of the host.
+        making: Stack samples of making batches: in workers, or in ranks without workers.
+        rank_seen: Stack samples of the ranks' main threads.
         transforms: The loader's transforms, the most expensive first.
-        processes: The table.
-        fetches: The table.
-        events: The table.
-        system: The table.
+        processes: The table `processes`.
+        fetches: The table `fetches`.
+        events: The table `events`.
+        system: The table `system`.
         usage: The table `process_usage`.
     """
 
@@ -201,49 +201,49 @@ class Evidence:
 
     @property
     def enough(self) -> bool:
-        """Whether enough steps were recorded to say anything."""
+        """Whether enough steps were recorded for any rule to fire."""
         return len(self.steps) >= FEWEST_STEPS
 
     @property
     def data_wait_share(self) -> float:
         """Data wait over step time, loader starts included, 0 to 1.
 
-        What the accelerator waited by its own clock, where that is known; else the script.
+        The accelerator's wait by its own clock if known, otherwise the script's.
         """
         return self.steps.data_wait_share
 
     @property
     def script_data_wait(self) -> Mapping[str, float]:
-        """As evidence: the share that the script waited, where the accelerator's is told apart."""
+        """The script's share of data wait as evidence, if the accelerator's differs from it."""
         known = self.steps.device is not None
         return {"script_data_wait_share": self.steps.share("data_wait")} if known else {}
 
     @property
     def steady_steps(self) -> TrainSteps:
-        """The steps that say how the loader keeps up: without its starts, if enough are left."""
+        """The steps in which no loader's iteration began, if enough are left; otherwise all."""
         steady = self.steps.steady
         return steady if len(steady) >= FEWEST_STEPS else self.steps
 
     @property
     def flow_wait_seconds(self) -> float:
-        """Seconds that a rank's accelerator waited for data, other than for loaders to start."""
+        """Seconds for which a rank's accelerator waited for data, without loader starts."""
         return self.steady_steps.data_wait_seconds
 
     @property
     def starved(self) -> bool:
-        """Whether the loader does not keep up: data wait is above the lowest threshold."""
+        """Whether data wait is above the lowest threshold: the loader does not keep up."""
         return self.enough and self.steady_steps.data_wait_share >= WARNING
 
     @property
     def workers_busy(self) -> bool:
-        """Whether batches are made all the time; without workers they are made on demand."""
+        """Whether workers make batches nearly all the time; without workers, always true."""
         if self.work is None or self.loader is None:
             return False
         return self.loader.workers == 0 or self.work.idle_share <= MOSTLY_BUSY
 
     @property
     def cores_short(self) -> bool:
-        """Whether the host has no core to spare, whoever uses them: workers wait for one too."""
+        """Whether the host has no core to spare, whoever uses them: workers wait for one, too."""
         return are_cores_full(self.host)
 
     @property
@@ -253,14 +253,15 @@ class Evidence:
 
     @property
     def others_fill_cores(self) -> bool:
-        """Whether it is others' work that leaves the host no core to spare."""
+        """Whether the host has no core to spare because of other programs."""
         return self.cores_short and not self.cores_full
 
     @property
     def others_crowd(self) -> bool:
-        """Whether less than one core is idle on average, and others use more than that, and some.
+        """Whether less than one core is idle on average, and other programs use more than that.
 
-        Whoever sleeps and wakes often then finds no core at times, and waits for a time slice.
+        A process that often sleeps and wakes then finds no core at times, and waits for a time
+        slice.
         """
         idle = self.host.idle_cores
         least = min(_SYSTEM_SHARE * self.host.cores, _SYSTEM_CORES)
@@ -268,33 +269,33 @@ class Evidence:
 
     @property
     def others_use(self) -> str:
-        """How much of the host others use, in words."""
+        """How many cores of the host other programs use, in words."""
         return (
             f"other processes use {self.host.foreign_cores:.1f} of the host's "
             f"{self.host.cores:g} cores"
         )
 
     def severity(self, seconds_lost: float) -> Severity:
-        """Return how bad it is to lose so many seconds of a rank's steps."""
+        """Return the severity of losing so many seconds of a rank's steps."""
         return severity_of(seconds_lost / max(self.steps.total_seconds, 1e-9))
 
     def waits_solved(self, prediction: Prediction) -> float:
-        """Return how many seconds of data wait go where the run becomes what is predicted."""
+        """Return how many seconds of data wait a predicted change would remove."""
         now = self.simulator.wait_share() if self.simulator is not None else 0.0
-        # Time for time, not share for share: what is left is a share of steps that are shorter.
+        # By time, not by share: the remaining share is of shorter steps.
         left = prediction.wait_share / max(prediction.speedup, 1e-9)
         solved = 1.0 - left / now if now > 0 else 0.0
         return self.flow_wait_seconds * min(max(solved, 0.0), 1.0)
 
     @property
     def making_wait_seconds(self) -> float:
-        """Seconds that a rank waited for data because making it takes so long, by simulation."""
+        """Seconds of data wait because making batches takes too long, by simulation."""
         simulated = self.simulator.wait_share() if self.simulator is not None else 1.0
         return self.steady_steps.total_seconds * min(simulated, self.steady_steps.data_wait_share)
 
 
 def severity_of(share: float) -> Severity:
-    """Return how bad it is to lose a share of step time."""
+    """Return the severity of losing a share of step time."""
     if share >= CRITICAL:
         return "critical"
     if share >= SERIOUS:
@@ -303,7 +304,7 @@ def severity_of(share: float) -> Severity:
 
 
 def gather_evidence(tables: Tables) -> Evidence:
-    """Return what is known of a run.
+    """Return the evidence of a run.
 
     Args:
         tables: The run's records.
@@ -312,15 +313,15 @@ def gather_evidence(tables: Tables) -> Evidence:
     number = main_loader(steps)
     fetches, stacks = columns(tables, "fetches"), _stacks_in_steps(tables, steps)
     away = read_offload_stats(tables, number, steps.span_ns)
-    made = loader_rows(columns(tables, "loaders"), number, away)
-    work = read_batch_work(tables, number) if made is not None else None
+    loader_columns = loader_rows(columns(tables, "loaders"), number, away)
+    work = read_batch_work(tables, number) if loader_columns is not None else None
     system, usage = columns(tables, "system"), columns(tables, "process_usage")
     processes = columns(tables, "processes")
     host = read_host_usage(tables, steps.span_ns)
     measured = measure_from(
-        steps=steps, loader=made, work=work, fetches=fetches, host=host, away=away
+        steps=steps, loader=loader_columns, work=work, fetches=fetches, host=host, away=away
     )
-    loader = _training_loader(made) if made is not None else None
+    loader = _training_loader(loader_columns) if loader_columns is not None else None
     since_s = recording_start_s(columns(tables, "hosts"), processes)
     in_ranks = stacks["worker"] < 0 if row_count(stacks) else np.zeros(0, dtype=np.bool_)
     rank_seen = read_stack_samples(stacks, in_ranks, since_s)
@@ -350,7 +351,7 @@ def gather_evidence(tables: Tables) -> Evidence:
 
 
 def _stacks_in_steps(tables: Tables, steps: TrainSteps) -> Columns:
-    """Return the table `stacks` without what was seen before and after the steps that count."""
+    """Return the table `stacks` without samples before and after the steps that count."""
     stacks, span = columns(tables, "stacks"), steps.span_ns
     if span is None or row_count(stacks) == 0:
         return stacks
@@ -392,7 +393,7 @@ _IN_USE = 0.05
 
 
 def gpu_utilisation(evidence: Evidence) -> float | None:
-    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None: not known."""
+    """Return the mean utilisation of the run's GPUs while steps ran, 0 to 1; None if unknown."""
     means = _mean_utilisation(evidence)
     ours = gpus_of_run(evidence)
     used = [means[gpu] for gpu in ours or () if gpu in means]
@@ -400,7 +401,7 @@ def gpu_utilisation(evidence: Evidence) -> float | None:
 
 
 def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
-    """Return the numbers of the run's GPUs, as in the table `system`; None: that is not known."""
+    """Return the numbers of the run's GPUs, as in the table `system`; None if unknown."""
     means, ranks = _mean_utilisation(evidence), evidence.host.ranks
     if sum(mean >= _IN_USE for mean in means.values()) > ranks:
         return None
@@ -408,7 +409,7 @@ def gpus_of_run(evidence: Evidence) -> tuple[int, ...] | None:
 
 
 def _mean_utilisation(evidence: Evidence) -> dict[int, float]:
-    """Return the mean utilisation of each GPU of the host while steps ran, where recorded."""
+    """Return the mean utilisation of each of the host's GPUs while steps ran, if recorded."""
     system, span = evidence.system, evidence.steps.span_ns
     if row_count(system) == 0 or span is None:
         return {}

@@ -1,4 +1,4 @@
-"""What the doctor says: a verdict, and findings with their evidence, cause and remedies."""
+"""The doctor's results: a verdict, and findings with their evidence, cause and remedies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RuleSet = Literal["headrace", "sagemaker"]
 RULE_SETS: tuple[RuleSet, ...] = ("headrace", "sagemaker")
 Fact: TypeAlias = float | int | str | None
 _UNNAMED_SCOPE = re.compile(r"(\.<locals>)?\.<(genexpr|(list|set|dict)comp|lambda)>$")
-"""What has no name of its own is part of the function around it."""
+"""Scopes without a name of their own count to the function around them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class Cause:
     """The code that a finding is about.
 
     Attributes:
-        file: Source file; empty where unknown.
-        line: Line there; 0 where unknown.
-        function: Function there, with the library call below it where there is one.
-        transform: Name of the transform; empty where it is none.
-        share: Which share of the time in question it takes, 0 to 1.
+        file: Source file; empty if unknown.
+        line: Line in it; 0 if unknown.
+        function: Function there, followed by the library call below it, if any.
+        transform: Name of the transform; empty if it is none.
+        share: Its share of the time in question, 0 to 1.
     """
 
     file: str = ""
@@ -41,7 +41,7 @@ class Cause:
 
     @property
     def place(self) -> str:
-        """The file without its folders, and the line: augment.py:31."""
+        """The file name without folders, and the line: augment.py:31."""
         name = Path(self.file).name
         return f"{name}:{self.line}" if name and self.line else name
 
@@ -57,22 +57,22 @@ class Cause:
         return "" if function == "<module>" else function
 
     def __str__(self) -> str:
-        """Return the name and the place: RandomBlur at augment.py:31."""
+        """Return name and place: RandomBlur at augment.py:31."""
         return " at ".join(part for part in (self.name, self.place) if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Something that can be done.
+    """A change that can be made.
 
     Attributes:
         name: What is changed: workers, prefetch, transform, ...
-        change: From what to what, to be read after "with"; what goes begins with "no".
-        predicted_speedup: Samples a second with it over those without; None: not predicted.
-        low: Lower end of the 90 % interval; None likewise.
-        high: Upper end; None likewise.
+        change: From what to what, to be read after "with"; a removal begins with "no".
+        predicted_speedup: Samples a second with it over those without; None if not predicted.
+        low: Lower end of the 90 % interval; None if not predicted.
+        high: Upper end; None if not predicted.
         how: What to write where.
-        overrides: The same without editing the script; empty where that cannot be.
+        overrides: The same without editing the script; empty if that is impossible.
     """
 
     name: str
@@ -85,14 +85,14 @@ class Remedy:
 
     @property
     def prediction(self) -> str:
-        """The speed-up and its interval: 1.6x (1.4 to 1.7); empty where not predicted."""
+        """The speed-up and its interval: 1.6x (1.4 to 1.7); empty if not predicted."""
         if self.predicted_speedup is None or self.low is None or self.high is None:
             return ""
         return f"{self.predicted_speedup:.1f}x{self.interval}"
 
     @property
     def interval(self) -> str:
-        """The interval, with a blank before it; empty where its ends are written the same."""
+        """The interval, with a blank before it; empty if its ends read the same."""
         if self.low is None or self.high is None:
             return ""
         low, high = f"{self.low:.1f}", f"{self.high:.1f}"
@@ -101,17 +101,17 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one rule saw.
+    """The result of a rule that fired.
 
     Attributes:
         rule: The rule's id.
         severity: How bad it is.
-        title: What was seen, without a full stop.
+        title: What was found, without a full stop.
         seconds_lost: Seconds that a rank lost to it over the steps that count.
-        evidence: The numbers it rests on, unit in the name.
-        cause: The code at fault; None where none is, or where it is not known.
+        evidence: The numbers that support it, with the unit in the name.
+        cause: The code at fault; None if there is none, or it is unknown.
         remedies: What can be done, best first.
-        foretold: It is about a run that was not made, and has cost nothing.
+        foretold: Whether it is predicted for a run not made yet, and so has cost nothing.
     """
 
     rule: str
@@ -126,7 +126,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class NotEvaluated:
-    """A rule that could not be evaluated: what it looks at was not recorded, or too little of it.
+    """A rule that could not be evaluated, because too little was recorded.
 
     Attributes:
         rule: The rule's id.
@@ -144,13 +144,13 @@ class Verdict:
     Attributes:
         sentence: The sentence.
         bound: What limits the run.
-        data_wait_share: Data wait over step time, 0 to 1: the accelerator's by its own clock where
-            that is known, else the script's. None where too few steps.
-        steps: Train steps that count, over all ranks.
-        step_ms: Their mean, in milliseconds; None where there are none.
+        data_wait_share: Data wait over step time, 0 to 1: the accelerator's by its own clock if
+            known, otherwise the script's. None with too few steps.
+        steps: Training steps that count, over all ranks.
+        step_ms: Their mean, in milliseconds; None if there are none.
         phase_shares: The share of step time of each phase, by the host's clock.
-        calibration: Measured step time over simulated, before fitting; None: not simulated.
-        device_phase_shares: The same by the accelerator's clock; empty where that is not known.
+        calibration: Measured over simulated step time, before fitting; None if not simulated.
+        device_phase_shares: The same by the accelerator's clock; empty if unknown.
     """
 
     sentence: str
@@ -165,14 +165,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that the doctor says of a run.
+    """The doctor's full result for a run.
 
     Attributes:
-        verdict: The sentence and what it rests on.
-        findings: What the rules found, worst first.
-        rules: Whose rules these are.
-        quiet: The rules that were evaluated and found nothing.
-        not_evaluated: The rules that could not be evaluated.
+        verdict: The verdict.
+        findings: The findings, worst first.
+        rules: Whose rules were evaluated.
+        quiet: Rules that were evaluated and did not fire.
+        not_evaluated: Rules that could not be evaluated.
         gaps: What the records lack, a sentence each.
     """
 
@@ -184,7 +184,7 @@ class Diagnosis:
     gaps: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON: docs/diagnosis.schema.json."""
+        """Return the diagnosis as JSON, described by docs/diagnosis.schema.json."""
         return {
             "verdict": _verdict_json(self.verdict),
             "findings": [_finding_json(finding) for finding in self.findings],
@@ -198,7 +198,7 @@ class Diagnosis:
 
 
 def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "sentence": verdict.sentence,
         "bound": verdict.bound,
         "data_wait_share": rounded(verdict.data_wait_share),
@@ -208,7 +208,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "calibration": rounded(verdict.calibration),
     }
     by_device = {name: rounded(s) for name, s in verdict.device_phase_shares.items()}
-    return {**told, "device_phase_shares": by_device} if by_device else told
+    return {**content, "device_phase_shares": by_device} if by_device else content
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def remedy_json(remedy: Remedy) -> dict[str, Any]:
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a number that JSON can hold, to four digits after the point."""
+    """Return a number that JSON can hold, rounded to four decimal places; None if not finite."""
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else round(float(value), 4)

@@ -1,10 +1,10 @@
-"""Lines of a function that make something grow that outlives them, found by its source.
+"""Lines of a function that make something grow which outlives the function, found by its source.
 
-To store something costs no time, so no stack shows it: `losses.append(loss)` is done in a
-microsecond. But a function that ran while memory grew was seen, and its source says what it adds to
-and never empties: a list, a dict, a tensor that others are joined to, or a sum of losses, each of
-which refers to its graph. Numbers (`loss.item()`) are too small to matter. What is found is likely,
-not proven.
+Storing something takes no time, so no stack sample shows it: `losses.append(loss)` takes a
+microsecond. But a function that ran while memory grew was sampled, and its source shows what it
+adds to and never empties: a list, a dict, a tensor that others are concatenated to, or a sum of
+losses, each of which refers to its graph. Numbers (`loss.item()`) are too small to matter. What is
+found is likely, not proven.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _SMALL_CALLS = {
     "item", "float", "int", "len", "str", "bool", "round", "size", "numel", "format", "time",
     "monotonic", "perf_counter", "time_ns", "monotonic_ns", "perf_counter_ns", "memory_allocated",
 }  # fmt: skip
-_MAX_DEPTH = 6  # names that stand for names
+_MAX_DEPTH = 6  # names that refer to names
 
 
 @lru_cache(maxsize=32)
 def parse_source(source: str) -> ast.Module | None:
-    """Return a file's source as a tree; None where it is no Python."""
+    """Return a file's syntax tree; None if it is not valid Python."""
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError):  # written meanwhile, or no Python
+    except (SyntaxError, ValueError):  # changed since the run, or not Python
         return None
 
 
 def function_at(tree: ast.Module, name: str, line: int) -> FunctionNode | None:
-    """Return the function of this name around a line."""
+    """Return the innermost function of this name around a line."""
     if name == "<module>":
         return tree
     found = [
@@ -53,7 +53,7 @@ def function_at(tree: ast.Module, name: str, line: int) -> FunctionNode | None:
 def walk_statements(
     body: list[ast.stmt], loop: LoopNode | None
 ) -> Iterator[tuple[ast.stmt, LoopNode | None]]:
-    """Yield each statement with the outermost loop around it; functions within are not entered."""
+    """Yield each statement with its outermost loop, without entering nested functions."""
     for statement in body:
         if isinstance(statement, _Scope):
             continue
@@ -66,7 +66,7 @@ def walk_statements(
 
 
 def walk_scope(node: ast.AST, *, nested: bool = False) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or a loop; those of functions within where they are asked."""
+    """Yield the nodes of a function or loop; those of nested functions if `nested`."""
     for child in ast.iter_child_nodes(node):
         if nested or not isinstance(child, _Scope):
             yield child
@@ -74,7 +74,7 @@ def walk_scope(node: ast.AST, *, nested: bool = False) -> Iterator[ast.AST]:
 
 
 def container_of(expression: ast.expr) -> ast.expr:
-    """Return what an element belongs to: log of log["loss"] and of log.setdefault(k, [])."""
+    """Return the container of an element: log for log["loss"] and log.setdefault(k, [])."""
     while True:
         match expression:
             case ast.Subscript(value=inner):
@@ -86,7 +86,7 @@ def container_of(expression: ast.expr) -> ast.expr:
 
 
 def is_renewed_by(node: ast.AST, name: str) -> bool:
-    """Whether a node sets a name anew, or takes something out of what it stands for."""
+    """Return whether a node reassigns a name, or removes something from its value."""
     match node:
         case ast.Call(func=ast.Attribute(value=owner, attr=attr)) if attr in _EMPTIES:
             return ast.unparse(container_of(owner)) == name
@@ -100,7 +100,7 @@ def is_renewed_by(node: ast.AST, name: str) -> bool:
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
-    """Return what a node sets."""
+    """Return the targets that a node assigns to."""
     match node:
         case ast.Assign(targets=targets):
             return targets
@@ -129,7 +129,7 @@ def _is_target(target: ast.expr, name: str) -> bool:
 
 
 def is_bound(name: str, function: FunctionNode) -> bool:
-    """Whether a function has a name of its own."""
+    """Return whether a name is local to a function."""
     shared = {
         known
         for node in walk_scope(function)
@@ -144,21 +144,21 @@ def _is_assigned_by(node: ast.AST, name: str) -> bool:
 
 
 def parameter_names(function: FunctionNode) -> set[str]:
-    """Return the names of what a function is given."""
+    """Return the names of a function's parameters."""
     if isinstance(function, ast.Module):
         return set()
-    each = function.args
-    named = (*each.posonlyargs, *each.args, *each.kwonlyargs, each.vararg, each.kwarg)
-    return {one.arg for one in named if one is not None}
+    args = function.args
+    named = (*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg)
+    return {arg.arg for arg in named if arg is not None}
 
 
 def has_limit(made: ast.Call) -> bool:
-    """Whether it is a deque of a greatest length."""
+    """Return whether a call constructs a deque with a maximum length."""
     return any(keyword.arg == "maxlen" for keyword in made.keywords)
 
 
 def is_container(made: ast.expr) -> bool:
-    """Whether it is a list, a dict or a set, to be filled."""
+    """Return whether an expression makes a list, dict or set."""
     if isinstance(made, ast.BinOp):  # [None] * n
         made = made.left
     displays = ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp
@@ -166,7 +166,7 @@ def is_container(made: ast.expr) -> bool:
 
 
 def is_small(value: ast.expr, function: FunctionNode, depth: int = 0) -> bool:
-    """Whether a value is a number or a text, as far as the source tells."""
+    """Return whether a value is a number or text, as far as the source shows."""
     if depth > _MAX_DEPTH:
         return False
     match value:
@@ -184,7 +184,7 @@ def is_small(value: ast.expr, function: FunctionNode, depth: int = 0) -> bool:
 
 
 def _parts(value: ast.expr, function: FunctionNode) -> list[ast.expr]:
-    """Return what a value is made of, or what a name stands for; nothing where not to be told."""
+    """Return the parts of a value, or the values of a name; empty if unknown."""
     match value:
         case ast.Name(id=name):
             return list(_assigned_values(name, function))
@@ -203,7 +203,7 @@ def _parts(value: ast.expr, function: FunctionNode) -> list[ast.expr]:
 
 
 def _assigned_values(name: str, function: FunctionNode) -> Iterator[ast.expr]:
-    """Yield what a name is set to in a function; the name itself where that is not to be told."""
+    """Yield the values assigned to a name in a function; the name itself where unknown."""
     for node in walk_scope(function):
         match node:
             case ast.Assign(targets=[ast.Name(id=known)], value=value) if known == name:
@@ -223,7 +223,7 @@ def _assigned_values(name: str, function: FunctionNode) -> Iterator[ast.expr]:
 
 
 def called_name(node: ast.AST) -> str:
-    """Return the last name of what is called; empty where nothing is."""
+    """Return the last name of what a node calls; empty if it is no call."""
     match node:
         case ast.Call(func=ast.Attribute(attr=name)) | ast.Call(func=ast.Name(id=name)):
             return name
@@ -231,7 +231,7 @@ def called_name(node: ast.AST) -> str:
 
 
 def is_mentioned(value: ast.expr, name: str) -> bool:
-    """Whether a value is made with what a name stands for."""
+    """Return whether a value mentions a name."""
     return any(
         isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == name
         for node in ast.walk(value)
@@ -240,7 +240,7 @@ def is_mentioned(value: ast.expr, name: str) -> bool:
 
 _ADDS = {"append", "appendleft", "extend"}
 _MAY_ADD = {"add", "insert", "update", "setdefault"}
-"""Of lists, sets and dicts; others have methods of these names that keep nothing."""
+"""Methods of lists, sets and dicts; other types have methods of these names that store nothing."""
 _JOINS = {"cat", "concat", "concatenate", "stack", "vstack", "hstack", "append"}
 _SETUP_METHODS = {"__init__", "__post_init__", "setup"}
 _DETACHED = {"detach", "item", "float", "int"}
@@ -252,8 +252,9 @@ class LeakCandidate:
 
     Attributes:
         line: The line.
-        what: To what, as it is written: history, self.cache.
-        certainty: 2: it keeps what a graph hangs on; 1: it keeps something; 0: of its caller's.
+        what: What it adds to, as written: history, self.cache.
+        certainty: 2: it stores something that holds a graph; 1: it stores something; 0: it adds to
+            an argument.
     """
 
     line: int
@@ -265,11 +266,11 @@ def leak_candidates(source: str, function: str, line: int, *, stays: bool) -> li
     """Return the lines of a function that make something grow, the surest first.
 
     Args:
-        source: The file's.
+        source: The file's source.
         function: The function's qualified name; `<module>` for the file itself.
-        line: A line of it.
-        stays: Whether one call lasts about as long as the run: then what it calls its own grows
-            too. Otherwise only what it shares with others does.
+        line: A line of the function.
+        stays: Whether one call lasts about as long as the run: then local variables count, too.
+            Otherwise only shared ones do.
     """
     tree = parse_source(source)
     node = function_at(tree, function, line) if tree is not None else None
@@ -290,7 +291,7 @@ def leak_candidates(source: str, function: str, line: int, *, stays: bool) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """A statement that adds to something, and what is around it: of loops the outermost."""
+    """A statement that adds to something, with its function and outermost loop."""
 
     tree: ast.Module
     function: FunctionNode
@@ -301,12 +302,12 @@ class _Addition:
     def leak_candidate(
         self, what: ast.expr, values: list[ast.expr], *, joins: bool
     ) -> LeakCandidate | None:
-        """Return what grows there; None where it does not, or what is added is small.
+        """Return what grows there; None if nothing does, or what is added is small.
 
         Args:
             what: What is added to.
             values: What is added.
-            joins: Whether they are kept as they are; else they are summed up.
+            joins: Whether the values are stored rather than summed.
         """
         if all(is_small(value, self.function) for value in values):
             return None
@@ -322,7 +323,7 @@ class _Addition:
         )
 
     def _may_grow(self, name: str) -> bool:
-        """Whether what is added to has no fixed size, as far as the source tells."""
+        """Return whether what is added to has no fixed size, as far as the source shows."""
         made = [
             node.value
             for node in ast.walk(self.tree)
@@ -330,7 +331,7 @@ class _Addition:
             and node.value is not None
             and is_renewed_by(node, name)
         ]
-        if any(isinstance(each, ast.Call) and has_limit(each) for each in made):
+        if any(isinstance(value, ast.Call) and has_limit(value) for value in made):
             return False
         match self.statement:
             case ast.Assign(targets=[ast.Subscript()]):
@@ -342,12 +343,12 @@ class _Addition:
         return any(map(is_container, made))
 
     def _outlives(self, what: ast.expr) -> int:
-        """Return 2 where it lives on after the statement, 0 where perhaps, -1 where not."""
+        """Return 2 if it outlives the statement, 0 if it may, -1 if not."""
         name = ast.unparse(what)
         if self.loop is not None and (
             is_renewed_by(self.loop, name) or self._renewed(name, self.loop)
         ):
-            return -1  # it begins anew with each batch, or with each epoch around them
+            return -1  # renewed with each batch, or with each epoch
         if not isinstance(what, ast.Name):
             return -1 if self._renewed_elsewhere(name) else 2
         if isinstance(self.function, ast.Module):
@@ -359,41 +360,41 @@ class _Addition:
         return -1 if self._renewed_elsewhere(name) else 2
 
     def _renewed(self, name: str, within: ast.AST) -> bool:
-        """Whether something is set anew there, or emptied; the statement itself aside."""
+        """Return whether another statement there reassigns or empties a name."""
         return any(
-            is_renewed_by(each, name)
-            for each in walk_scope(within, nested=True)
-            if each is not self.statement
+            is_renewed_by(node, name)
+            for node in walk_scope(within, nested=True)
+            if node is not self.statement
         )
 
     def _renewed_elsewhere(self, name: str) -> bool:
-        """Whether any function of the file sets it anew, but those that set it up."""
+        """Return whether any function of the file, except for setup methods, renews a name."""
         return any(
-            self._renewed(name, each)
-            for each in ast.walk(self.tree)
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            and each.name not in _SETUP_METHODS
-            and not (each is self.function and self.stays)
+            self._renewed(name, node)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.name not in _SETUP_METHODS
+            and not (node is self.function and self.stays)
         )
 
     def _has_graph(self, value: ast.expr) -> bool:
-        """Whether a value is, or holds, what backward is called on in this function."""
-        if any(called_name(each) in _DETACHED for each in ast.walk(value)):
+        """Return whether a value is, or holds, something that this function calls backward on."""
+        if any(called_name(node) in _DETACHED for node in ast.walk(value)):
             return False
-        names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
         rooted = {
-            each.func.value.id
-            for each in ast.walk(self.function)
-            if isinstance(each, ast.Call)
-            and isinstance(each.func, ast.Attribute)
-            and each.func.attr == "backward"
-            and isinstance(each.func.value, ast.Name)
+            node.func.value.id
+            for node in ast.walk(self.function)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "backward"
+            and isinstance(node.func.value, ast.Name)
         }
         return bool(names & rooted)
 
 
 def _additions(statement: ast.stmt) -> Iterator[tuple[ast.expr, list[ast.expr], bool]]:
-    """Yield what a statement adds to, what it adds, and whether that is kept rather than summed."""
+    """Yield what a statement adds to, what it adds, and whether that is stored, not summed."""
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr=attr), args=args)):
             if attr in _ADDS | _MAY_ADD and args:

@@ -1,4 +1,4 @@
-"""Remedies that several rules propose, with what they would give."""
+"""Remedies that several rules propose, with predictions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from headrace.observe.whatif.simulation import Pipeline
 from headrace.observe.whatif.tables import Floats
 
 WORTH_IT = 1.05
-"""A remedy that promises less is not proposed."""
+"""Least predicted speed-up of a remedy that is proposed."""
 _MAX_WORKERS = 32
 _COUNTS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32)
 COLLATE_NAME = "collate_fn"
-"""What the transforms' table calls the putting together of samples."""
+"""Name of collating in the table `transforms`."""
 _DRAWINGS, _SEED = 200, 21
 _DEVICE_FASTER = (20.0, 100.0)
-"""A device does a transform in the CPU time of one core divided by this, at least and at most."""
+"""Speed of a device at a transform over that of one core, at least and at most."""
 _MAX_DRAWN = 10_000
-"""More steps than this are drawn in groups of neighbours, or a day of them would not fit."""
+"""Most steps drawn one by one; more are drawn in groups of neighbours to limit memory."""
 
 
 def predicted_remedy(
@@ -56,15 +56,15 @@ def predicted_remedy(
 
 
 def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
-    """Return the fewest workers that give nearly the most, where more give anything."""
+    """Return the fewest workers that give nearly the most, if more workers help at all."""
     simulator, loader = evidence.simulator, evidence.loader
     if simulator is None or loader is None:
         return None
-    if lock_wait_share(evidence) >= CRITICAL:  # the simulation knows of no locks
+    if lock_wait_share(evidence) >= CRITICAL:  # the simulation does not model locks
         return None
     waits = evidence.work is not None and evidence.work.cpu_share < 0.5
     cores = simulator.measured.pipeline.cores
-    # Workers that wait may outnumber the cores; those that compute only take them from each other.
+    # Workers that wait may outnumber the cores; those that compute would only share them.
     most = _MAX_WORKERS if waits else min(max(int(np.ceil(min(cores, 1e6))), 1), _MAX_WORKERS)
     counts = [count for count in _COUNTS if loader.workers < count <= most]
     found = enough_workers(simulator, counts)
@@ -87,7 +87,7 @@ def more_workers_remedy(evidence: Evidence) -> tuple[Remedy, Prediction] | None:
 
 
 def _stream_split_advice(loader: TrainingLoader, workers: int) -> str:
-    """Return what several workers ask of a stream, which torch gives to each of them whole."""
+    """Return what else an iterable dataset needs, since each torch worker iterates all of it."""
     if loader.style != "iterable" or loader.kind != "torch" or workers < 2:
         return ""
     return (
@@ -101,9 +101,9 @@ def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) ->
     """Return what a loader with workers would give a script that makes its data itself.
 
     Args:
-        evidence: What is known.
-        share: The share of step time in which it does, 0 to 1.
-        cpu_share: CPU time over wall time there.
+        evidence: The evidence.
+        share: The share of step time in which it makes data, 0 to 1.
+        cpu_share: CPU time over wall time in it.
     """
     wall, host = evidence.steps.wall_ns, evidence.host
     making = wall * min(share, 0.99)
@@ -135,18 +135,18 @@ def first_loader_remedies(evidence: Evidence, share: float, cpu_share: float) ->
 
 
 def lock_samples(evidence: Evidence) -> tuple[StackSample, ...]:
-    """Return where the making of batches takes a lock."""
-    return tuple(sighting for sighting in evidence.making if is_lock(sighting))
+    """Return the stack samples in which making a batch waits for a lock."""
+    return tuple(sample for sample in evidence.making if is_lock(sample))
 
 
 def lock_wait_share(evidence: Evidence) -> float:
     """Return the share of the time of making batches that waits for locks, 0 to 1."""
-    total = sum(sighting.wall_ns for sighting in evidence.making)
+    total = sum(sample.wall_ns for sample in evidence.making)
     return off_cpu_ns(lock_samples(evidence)) / max(total, 1.0)
 
 
 def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[Remedy, ...]:
-    """Return what a faster piece of the workers' code would give, its absence, and a device."""
+    """Return what faster code in the workers would give, no code, and code on the device."""
     if evidence.simulator is None or cause.share <= 0:
         return ()
     where = f" ({cause.place})" if cause.place else ""
@@ -182,7 +182,7 @@ def faster_code_remedies(evidence: Evidence, cause: Cause, name: str) -> tuple[R
 
 
 def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
-    """Return what it gives to do a share of the workers' code on the device, within its step."""
+    """Return what doing a share of the workers' code on the device, in its step, would give."""
     cpu_ns = float(simulator.load.demand_ns.mean()) * share
     slow, fast = (
         PipelineChange(service_factor=max(1.0 - share, 0.01), consume_saved_ns=-cpu_ns / faster_by)
@@ -192,7 +192,7 @@ def _predict_on_device(simulator: Simulator, share: float) -> Prediction:
 
 
 def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
-    """Return what it would give if workers waited only for 10 to 50 % of a share of their time."""
+    """Return what it would give if workers waited for only 10 to 50 % of a share of their time."""
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
         return None
@@ -204,7 +204,7 @@ def predict_less_waiting(evidence: Evidence, share: float) -> Prediction | None:
 
 
 def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
-    """Return what a cache or shards would give for a share of the workers' time spent in reads."""
+    """Return what a cache or shards would give for the share of the workers' time in reads."""
     work, simulator = evidence.work, evidence.simulator
     if work is None or simulator is None:
         return None
@@ -218,12 +218,12 @@ def predict_less_reading(evidence: Evidence, share: float) -> Prediction | None:
 def predict_without(
     evidence: Evidence, saved_ns: Floats, most_ns: Floats | None = None
 ) -> Prediction:
-    """Return what it would give if each step took so much less; the steps drawn again.
+    """Return what it would give if each step took so much less, with resampled steps.
 
     Args:
-        evidence: What is known.
-        saved_ns: Of each step that counts; the least where `most_ns` is given.
-        most_ns: The most.
+        evidence: The evidence.
+        saved_ns: Time saved in each step that counts; the least if `most_ns` is given.
+        most_ns: The most time saved.
     """
     steps = evidence.steps.wall_ns
     begins = np.arange(min(len(steps), _MAX_DRAWN)) * len(steps) // min(len(steps), _MAX_DRAWN)
@@ -251,20 +251,20 @@ def predict_without(
 def making_cause(
     evidence: Evidence, sightings: tuple[StackSample, ...], *, off_cpu_only: bool = False
 ) -> Cause | None:
-    """Return the code in which the making of batches, or its waiting, spends most time.
+    """Return the code in which making batches, or its waiting, spends most time.
 
     Args:
-        evidence: What is known.
-        sightings: Those of `evidence.making` that are in question; shares are of all of them.
+        evidence: The evidence.
+        sightings: The samples of `evidence.making` in question; shares are of all of `making`.
         off_cpu_only: Count time off the CPU alone.
     """
-    total = sum(sighting.wall_ns for sighting in evidence.making)
+    total = sum(sample.wall_ns for sample in evidence.making)
     place = find_hotspot(sightings, total, off_cpu_only=off_cpu_only)
     if place is not None:
         transform = transform_at(place, evidence.transforms)
         if transform is None or off_cpu_only:
             return place.cause(transform.name if transform else "")
-        # It is the whole transform that is named, so the share is not that of one of its lines.
+        # The whole transform is named, so its share counts, not that of one of its lines.
         return replace(place.cause(transform.name), share=max(place.share, transform.share))
     if evidence.transforms and not evidence.making:
         return evidence.transforms[0].cause()

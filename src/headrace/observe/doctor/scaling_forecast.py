@@ -1,4 +1,4 @@
-"""Forecast of a run with more ranks on its host, and what would help there."""
+"""Forecast of a run with more ranks on its host, and of remedies there."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from headrace.observe.whatif.scaling import (
 )
 
 _USUAL_RANKS = (2, 4, 8)
-"""Ranks that a host may be given, where no accelerators tell."""
+"""Numbers of ranks for which a host without accelerators may be intended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingForecast:
-    """A run as it was, and with another number of ranks on its host.
+    """A run as measured, and predicted with another number of ranks on its host.
 
     Attributes:
-        now: As it was, by the same arithmetic: what was measured.
-        then: With other ranks.
+        now: The measured run, by the same arithmetic.
+        then: The run with the other number of ranks.
         cores: Cores of the host.
-        foreign_cores: Of them, used by other jobs meanwhile: taken for lost then, too.
-        cpu_ms_a_batch: CPU time of a batch: its making, and the rank's step with it.
-        samples_a_batch: Samples in a batch; None where not recorded.
-        cause: The code in which the making of batches spends most time; None where not seen.
-        remedies: What would help then, each against `then`.
+        foreign_cores: Cores that other jobs used meanwhile: assumed to be taken then, too.
+        cpu_ms_a_batch: CPU time of a batch: making it, and the rank's step with it.
+        samples_a_batch: Samples in a batch; None if not recorded.
+        cause: The code in which making batches spends most time; None if it was not sampled.
+        remedies: What would help then, each relative to `then`.
     """
 
     now: ScaledRun
@@ -53,17 +53,17 @@ class ScalingForecast:
 
     @property
     def starves(self) -> bool:
-        """Whether the loader keeps up now and would not then, whatever the interval's end."""
+        """Whether the loader keeps up now, and would not then by the whole interval."""
         return self._would_starve and self.then.wait_share.low >= WARNING
 
     @property
     def may_starve(self) -> bool:
-        """Whether it would not then because of threads that may spin, which is a wide interval."""
+        """Whether it might not then, with a wide interval because threads may spin."""
         return self._would_starve and self.spins
 
     @property
     def spins(self) -> bool:
-        """Whether workers' threads will outnumber the cores, where they did not."""
+        """Whether workers' threads would outnumber the cores, and did not when measured."""
         return self.then.spin_factor.high > 1
 
     @property
@@ -71,13 +71,13 @@ class ScalingForecast:
         return self.now.wait_share.value < WARNING and self.then.wait_share.value >= SERIOUS
 
     def samples_per_s(self, scale: ScaledRun) -> Estimate | None:
-        """Return the samples a second of all ranks together; None where they were not counted."""
+        """Return the samples a second of all ranks together; None if they were not counted."""
         if self.samples_a_batch is None:
             return None
         return scale.batches_per_s.times(self.samples_a_batch)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON: docs/foretelling.schema.json."""
+        """Return the forecast as JSON, described by docs/foretelling.schema.json."""
         return {
             "cores": rounded(self.cores),
             "foreign_cores": rounded(self.foreign_cores),
@@ -102,17 +102,17 @@ class ScalingForecast:
 def forecast_ranks(
     evidence: Evidence, ranks: int, *, remedies: bool = True
 ) -> ScalingForecast | None:
-    """Return what a run would be with so many ranks on its host; None where records are too few.
+    """Return the forecast for a number of ranks on the host; None with too few records.
 
     Args:
-        evidence: What is known of the run.
+        evidence: The evidence of the run.
         ranks: Ranks on the host.
-        remedies: Say what would help, too.
+        remedies: Whether to include remedies.
     """
     simulator, work = evidence.simulator, evidence.work
     if not evidence.enough or simulator is None or work is None or not work.cpu_measured:
         return None
-    if evidence.host.rank_cores is None:  # all else on the host would be taken for the rank's
+    if evidence.host.rank_cores is None:  # all other use of the host would be taken for the rank's
         return None
     wait_share = evidence.steady_steps.data_wait_share
     load, cause = simulator.load, making_cause(evidence, evidence.making)
@@ -132,9 +132,9 @@ def forecast_ranks(
 
 
 def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
-    """Return the evidence as remedies see it that are to help so many ranks on the host."""
+    """Return the evidence as it would be with a number of ranks on the host."""
     simulator, host = evidence.simulator, evidence.host
-    assert simulator is not None  # asked before
+    assert simulator is not None  # checked by the caller
     other = with_ranks(simulator, ranks)
     each = float(other.load.demand_ns.mean() + other.load.consume_cpu_ns.mean())
     used = each * ranks / float(other.before.period_ns.mean()) + host.foreign_cores
@@ -142,12 +142,13 @@ def evidence_at_ranks(evidence: Evidence, ranks: int) -> Evidence:
         evidence,
         simulator=other,
         host=replace(host, ranks=ranks, busy_cores=min(used, host.cores)),
-        wanted_threads=evidence.wanted_threads * ranks / host.ranks,  # others' stay as they are
+        # That of others does not change.
+        wanted_threads=evidence.wanted_threads * ranks / host.ranks,
     )
 
 
 def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, ...]:
-    """Return what would feed the ranks of a host better: those that edit no code first."""
+    """Return what would feed a host's ranks better, first the changes without code edits."""
     threaded = evidence.work is not None and evidence.work.threads >= THREADED_FACTOR
     more = more_workers_remedy(evidence)
     found = (
@@ -165,7 +166,7 @@ def feeding_remedies(evidence: Evidence, cause: Cause | None) -> tuple[Remedy, .
 
 
 def likely_ranks(evidence: Evidence) -> tuple[int, ...]:
-    """Return the numbers of ranks that the host is likely to be given: one an accelerator."""
+    """Return the likely numbers of ranks on the host: one for each accelerator."""
     host = evidence.host
     if host.accelerators:
         return (host.accelerators,) if host.accelerators > host.ranks else ()

@@ -1,7 +1,7 @@
-"""Activity of a process at a stack sample, by frames and source: locks, reads, device waits.
+"""Activity at a stack sample, by its frames and source: locks, reads, waits for the device.
 
-Records hold no source, so it is read when a run is diagnosed. By then it may be another: a file
-that was written after the run began says nothing of it.
+Records hold no source, so it is read when a run is diagnosed. A file that was written after the run
+began may have changed, and is ignored.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from headrace.observe.whatif.tables import Columns, row_count
 
 
 def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
-    """Return when the recording of a run began, in seconds since 1970; None where not known.
+    """Return when the recording of a run began, in seconds since 1970; None if unknown.
 
-    Each host has a clock of its own, and no record tells which a process is on; so with several
-    hosts it is the earliest time that it may have been.
+    Each host has its own clock, and no record tells which host a process is on; so with several
+    hosts it is the earliest possible time.
 
     Args:
-        hosts: The table.
-        processes: The table.
+        hosts: The table `hosts`.
+        processes: The table `processes`.
     """
     if row_count(hosts) == 0 or row_count(processes) == 0:
         return None
@@ -31,7 +31,7 @@ def recording_start_s(hosts: Columns, processes: Columns) -> float | None:
 
 
 def is_newer(file: str, ran_since_s: float | None) -> bool:
-    """Whether a file is there and was written after a time."""
+    """Return whether a file exists and was written after a time."""
     try:
         return ran_since_s is not None and Path(file).stat().st_mtime > ran_since_s
     except (OSError, ValueError):
@@ -39,16 +39,16 @@ def is_newer(file: str, ran_since_s: float | None) -> bool:
 
 
 def source_lines_as_run(file: str, ran_since_s: float | None) -> list[str]:
-    """Return a file's lines as they were when a run began; none where that is not to be had.
+    """Return a file's lines if it is unchanged since a run began; otherwise none.
 
     Args:
         file: The file's path, as recorded.
-        ran_since_s: When the run began, in seconds since 1970; None: not known, so nothing is
+        ran_since_s: When the run began, in seconds since 1970; None: unknown, so nothing is
             checked.
     """
     if is_newer(file, ran_since_s):
         return []
-    linecache.checkcache(file)  # a live view diagnoses again and again
+    linecache.checkcache(file)  # a live view diagnoses repeatedly
     return linecache.getlines(file)
 
 
@@ -56,7 +56,7 @@ LOCK = re.compile(
     r"(multiprocessing/(synchronize|managers|queues)|filelock/\w+|portalocker/\w+)\.py:"
     r"|:(\w+\.)*_?(acquire|lock|flock|lockf)\w*$"
 )
-"""Frames of code that waits for another process; threads of one worker are its own affair."""
+"""Frames that wait for another process; waits between threads of one worker do not count."""
 _LOCK_SOURCE = re.compile(r"\b(flock|lockf|acquire)\(")
 _READ_LIBRARY = re.compile(
     r"/(socket|ssl|http/client|urllib/\w+|pathlib|_pathlib\w*|zipfile\w*|tarfile|gzip|shutil|sqlite3/"
@@ -74,7 +74,7 @@ _REMOTE = re.compile(
     r"|-packages/(urllib3|requests|botocore|boto3|s3fs|gcsfs|fsspec|aiohttp|httpx|obstore|"
     r"smart_open|google/cloud/storage)/"
 )
-"""Frames of code that reads from a service or another process rather than from files."""
+"""Frames that read from a service or another process rather than from files."""
 _OPEN_LIBRARY = re.compile(
     r"/_?pathlib\w*\.py:|-packages/(PIL/Image\.py:open|numpy/lib/\S*npyio\S*:(\w+\.)*load"
     r"|torchvision/(datasets/folder|io/\w+)\.py:|torchaudio/|imageio/|skimage/io/|soundfile\.py:)"
@@ -93,67 +93,65 @@ _SYNC_FRAME = re.compile(
 _SYNC_SOURCE = re.compile(r"\.(item|cpu|tolist|numpy|synchronize)\(")
 
 
-def is_lock(sighting: StackSample) -> bool:
-    """Whether the code there takes a lock: by a library's frames, or by its source if at hand."""
-    if sighting.passes(LOCK):
+def is_lock(sample: StackSample) -> bool:
+    """Return whether a sample waits for a lock, by a library's frames or by its source."""
+    if sample.passes(LOCK):
         return True
-    # Python's own locks and the system's are native and leave no frame.
-    return not sighting.calls and bool(_LOCK_SOURCE.search(_source_line(sighting)))
+    # Python's own locks and the system's are native code without frames.
+    return not sample.calls and bool(_LOCK_SOURCE.search(_source_line(sample)))
 
 
-def is_reading(sighting: StackSample) -> bool:
-    """Whether the code there reads: by its library frames, its name, or its source if at hand."""
-    if sighting.passes(_READ_LIBRARY):
+def is_reading(sample: StackSample) -> bool:
+    """Return whether a sample reads, by a library's frames, its function's name or its source."""
+    if sample.passes(_READ_LIBRARY):
         return True
-    name = sighting.own_frame.function
-    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(_source_line(sighting)))
+    name = sample.own_frame.function
+    return bool(_READ_NAME.search(name) or _READ_SOURCE.search(_source_line(sample)))
 
 
-def reads_own_files(sighting: StackSample) -> bool:
-    """Whether the code there reads a file that it opens for that: by its frames, or its source."""
-    if not is_reading(sighting) or sighting.passes(_REMOTE):
+def reads_own_files(sample: StackSample) -> bool:
+    """Return whether a sample reads a file that its function opens, by frames or source."""
+    if not is_reading(sample) or sample.passes(_REMOTE):
         return False
-    return sighting.passes(_OPEN_LIBRARY) or bool(
-        _OPEN_SOURCE.search(_function_source_until(sighting))
-    )
+    return sample.passes(_OPEN_LIBRARY) or bool(_OPEN_SOURCE.search(_function_source_until(sample)))
 
 
-def runs_model(sighting: StackSample) -> bool:
-    """Whether a rank stands in its model there, in training it, or in copying to the device."""
-    # The model runs through torch's own frames; only the other phases are marked apart from it.
-    return sighting.phase in _MODEL_PHASES or sighting.passes(_TORCH)
+def runs_model(sample: StackSample) -> bool:
+    """Return whether a rank runs its model, trains it, or copies to the device."""
+    # The model runs through torch's own frames; the other phases are recorded.
+    return sample.phase in _MODEL_PHASES or sample.passes(_TORCH)
 
 
-def is_device_sync(sighting: StackSample) -> bool:
-    """Whether the code there waits for the device: `.item()`, `.cpu()`, a printed tensor."""
-    if sighting.passes(_SYNC_FRAME):
+def is_device_sync(sample: StackSample) -> bool:
+    """Return whether a sample waits for the device: `.item()`, `.cpu()`, a printed tensor."""
+    if sample.passes(_SYNC_FRAME):
         return True
-    # Methods of tensors are native and leave no frame, so the user's line has to tell.
-    source = _source_line(sighting)
-    if sighting.calls or _SLEEP_SOURCE.search(source):
+    # Methods of tensors are native code without frames, so the user's line decides.
+    source = _source_line(sample)
+    if sample.calls or _SLEEP_SOURCE.search(source):
         return False
     return bool(_SYNC_SOURCE.search(source))
 
 
-def is_sleep(sighting: StackSample) -> bool:
-    """Whether the code there sleeps."""
-    return not sighting.calls and bool(_SLEEP_SOURCE.search(_source_line(sighting)))
+def is_sleep(sample: StackSample) -> bool:
+    """Return whether a sample is in a call of sleep."""
+    return not sample.calls and bool(_SLEEP_SOURCE.search(_source_line(sample)))
 
 
-def _function_source_until(sighting: StackSample) -> str:
-    """Return the source of the user's function there from its head to the line where it is."""
-    frame = sighting.own_frame
-    lines = source_lines_as_run(frame.file, sighting.ran_since_s)[: frame.line]
+def _function_source_until(sample: StackSample) -> str:
+    """Return the source of the sample's user function from its head to the line reached."""
+    frame = sample.own_frame
+    lines = source_lines_as_run(frame.file, sample.ran_since_s)[: frame.line]
     name = frame.function.rsplit(".", 1)[-1]
-    if name not in _SEVERAL_SAMPLES:  # what these open they may read for many samples
+    if name not in _SEVERAL_SAMPLES:  # these may read an opened file for many samples
         for head in reversed(range(len(lines))):
             if lines[head].lstrip().startswith(f"def {name}("):
                 return "".join(lines[head:])
     return "".join(lines[-1:])
 
 
-def _source_line(sighting: StackSample) -> str:
-    """Return the user's line there, where its file is still as it ran; records hold no source."""
-    frame = sighting.own_frame
-    lines = source_lines_as_run(frame.file, sighting.ran_since_s)
+def _source_line(sample: StackSample) -> str:
+    """Return the sample's user line, if its file is unchanged since the run."""
+    frame = sample.own_frame
+    lines = source_lines_as_run(frame.file, sample.ran_since_s)
     return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""

@@ -1,4 +1,4 @@
-"""Stack samples of processes: the user's own line, the library call below it, and the hotspots."""
+"""Stack samples of processes: the user's own line, the library call below it, and hotspots."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from headrace.observe.whatif.tables import Columns, Flags, Ints, group_rows, sel
 
 _ONE_LINE = 0.5
 _LINE = re.compile(r"[0-9]+|None|-1|")
-"""How a line is written; not a number where the interpreter had none: between two lines of a loop,
-and in code that is generated."""
+"""A recorded line number; not a number if the interpreter had none: between two lines of a loop,
+and in generated code."""
 _SECOND_NS = 1_000_000_000
 _FINE_NS = 3 * _SECOND_NS
-"""What was added up over no longer than this is as it was written: about a second."""
+"""Rows that span no longer than this are as written, about one a second; longer ones are merged."""
 _CALLS_MANY = re.compile(
     r"(^|\.)(__getitem__|__getitems__|__iter__|__call__|forward|main|<module>)$"
 )
-"""Functions whose lines do different things: a line that takes half of one is named alone. Of other
-functions the whole is at fault, at its hottest line: two lines of a loop are one fault."""
+"""Functions whose lines do different things: a line with half of its time is named alone. Of other
+functions the whole time counts, at the hottest line: two lines of a loop are one fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One frame of a stack; its line is 0 where the interpreter was between lines."""
+    """A frame of a stack; its line is 0 if the interpreter was between lines."""
 
     file: str
     line: int
@@ -48,17 +48,17 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StackSample:
-    """A stack in which main threads of a rank or its workers were seen.
+    """A stack in which main threads of a rank or its workers were sampled.
 
     Attributes:
-        frames: From the outermost in.
-        rank: Of which rank.
+        frames: Outermost first.
+        rank: The rank.
         phase: What the process was doing.
-        rows: When: the rows of the table `stacks` that it is made of.
-        wall_ns: Wall time it stands for.
-        cpu_ns: CPU time it stands for.
-        ran_since_s: When the run began, in seconds since 1970, for a look at its source; None
-            where not known.
+        rows: Its rows of the table `stacks`.
+        wall_ns: Wall time that it represents.
+        cpu_ns: CPU time that it represents.
+        ran_since_s: When the run began, in seconds since 1970, to check its source; None if
+            unknown.
     """
 
     frames: tuple[StackFrame, ...]
@@ -71,7 +71,7 @@ class StackSample:
 
     @property
     def own_frame(self) -> StackFrame:
-        """The innermost frame of the user's code; where there is none, the innermost of all."""
+        """The innermost frame of the user's code, or else the innermost of all."""
         return next((frame for frame in reversed(self.frames) if frame.is_user), self.frames[-1])
 
     @property
@@ -85,11 +85,11 @@ class StackSample:
         return tuple(reversed(inner)) if len(inner) < len(self.frames) else ()
 
     def passes(self, pattern: re.Pattern[str]) -> bool:
-        """Whether any frame matches, as file:function."""
+        """Return whether any frame matches, as file:function."""
         return any(_matches(pattern, frame.file, frame.function) for frame in self.frames)
 
     def only(self, where: Flags) -> StackSample:
-        """Return it as it was seen in some of its rows."""
+        """Return the sample restricted to some of its rows."""
         rows = select_rows(self.rows, where)
         wall_ns, cpu_ns = _sums(rows)
         return replace(self, rows=rows, wall_ns=wall_ns, cpu_ns=cpu_ns)
@@ -101,8 +101,8 @@ class Hotspot:
 
     Attributes:
         frame: The user's line.
-        call: The library call below it in which most of the time went; empty where there is none.
-        share: Of the time of all sightings, 0 to 1.
+        call: The library call below it with most of the time; empty if there is none.
+        share: Its share of the time of all samples, 0 to 1.
         cpu_share: CPU time over wall time there.
     """
 
@@ -112,7 +112,7 @@ class Hotspot:
     cpu_share: float
 
     def cause(self, transform: str = "") -> Cause:
-        """Return it as the cause of a finding."""
+        """Return the hotspot as the cause of a finding."""
         function = f"{self.frame.function} > {self.call}" if self.call else self.frame.function
         return Cause(
             file=self.frame.file,
@@ -126,11 +126,11 @@ class Hotspot:
 def read_stack_samples(
     stacks: Columns, where: Flags, ran_since_s: float | None = None
 ) -> tuple[StackSample, ...]:
-    """Return every stack once for each rank and phase; unreadable ones are left out.
+    """Return every stack once for each rank and phase, without unreadable ones.
 
     Args:
-        stacks: The table.
-        where: Its rows that count.
+        stacks: The table `stacks`.
+        where: Mask of its rows that count.
         ran_since_s: As in `StackSample`.
     """
     rows = select_rows(stacks, where)
@@ -159,7 +159,7 @@ def read_stack_samples(
 
 
 def end_ns_of(stacks: Columns) -> Ints:
-    """Return when the seconds of each row ended; an older version did not record it."""
+    """Return when the time of each row ended; an older version did not record it."""
     ends: Ints = np.maximum(stacks["end_ns"], stacks["start_ns"] + _SECOND_NS)
     return ends
 
@@ -167,32 +167,31 @@ def end_ns_of(stacks: Columns) -> Ints:
 def samples_during(
     sightings: Iterable[StackSample], begin_ns: Mapping[int, Ints], end_ns: Mapping[int, Ints]
 ) -> list[StackSample]:
-    """Return what was seen at some times, by the finest rows that there are of them.
+    """Return the samples within some times, from the finest rows available.
 
-    A row that was added up over minutes holds more than a short time in it; so where any of the
-    times falls into the first minutes of a run, or its last, which are kept by the second, those
-    tell.
+    A row merged over minutes holds more than a short time in it. So if any of the times falls into
+    the first or last minutes of a run, which are kept by the second, only those rows count.
 
     Args:
-        sightings: The stacks.
-        begin_ns: When the times began, ascending, a rank; they do not overlap.
-        end_ns: When each ended.
+        sightings: The samples.
+        begin_ns: Starts of the times by rank, ascending; they do not overlap.
+        end_ns: Ends of the times by rank.
     """
-    near: list[tuple[StackSample, Flags, Flags]] = []
-    for sighting in sightings:
-        if sighting.rank not in begin_ns:
+    rows_near: list[tuple[StackSample, Flags, Flags]] = []
+    for sample in sightings:
+        if sample.rank not in begin_ns:
             continue
-        inside = overlaps(sighting, begin_ns[sighting.rank], end_ns[sighting.rank])
-        lasted_ns = end_ns_of(sighting.rows) - sighting.rows["start_ns"]
-        near.append((sighting, inside, inside & (lasted_ns <= _FINE_NS)))
-    by_second = any(fine.any() for _, _, fine in near)
-    kept = [(sighting, fine if by_second else inside) for sighting, inside, fine in near]
-    return [sighting.only(where) for sighting, where in kept if where.any()]
+        inside = overlaps(sample, begin_ns[sample.rank], end_ns[sample.rank])
+        lasted_ns = end_ns_of(sample.rows) - sample.rows["start_ns"]
+        rows_near.append((sample, inside, inside & (lasted_ns <= _FINE_NS)))
+    by_second = any(fine.any() for _, _, fine in rows_near)
+    masks = [(sample, fine if by_second else inside) for sample, inside, fine in rows_near]
+    return [sample.only(where) for sample, where in masks if where.any()]
 
 
 def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
-    """Tell which rows of a sighting have part in any of some times, ascending and apart."""
-    # The first time that ends after a row's begin is the only one that matters.
+    """Return which rows of a sample overlap any of some ascending, disjoint times."""
+    # Only the first time that ends after a row's start matters.
     first = np.searchsorted(end_ns, sighting.rows["start_ns"])
     starts = np.append(begin_ns, np.iinfo(np.int64).max)
     inside: Flags = starts[first] <= end_ns_of(sighting.rows)
@@ -202,11 +201,11 @@ def overlaps(sighting: StackSample, begin_ns: Ints, end_ns: Ints) -> Flags:
 def find_hotspot(
     sightings: Iterable[StackSample], total_ns: float | None = None, *, off_cpu_only: bool = False
 ) -> Hotspot | None:
-    """Return the place that took the most time; None where nothing was seen.
+    """Return the place that took the most time; None if nothing was sampled.
 
     Args:
-        sightings: The stacks.
-        total_ns: What shares are of; by default the time of all the sightings.
+        sightings: The samples.
+        total_ns: The time that shares are of; by default that of all the samples.
         off_cpu_only: Count time off the CPU alone.
     """
     seen = [(s, max(s.wall_ns - s.cpu_ns, 0.0) if off_cpu_only else s.wall_ns) for s in sightings]
@@ -215,8 +214,8 @@ def find_hotspot(
         return None
     lines: dict[StackFrame, float] = {}
     functions: dict[tuple[str, str], float] = {}
-    for sighting, weight in seen:
-        frame = sighting.own_frame
+    for sample, weight in seen:
+        frame = sample.own_frame
         lines[frame] = lines.get(frame, 0.0) + weight
         key = (frame.file, frame.function)
         functions[key] = functions.get(key, 0.0) + weight
@@ -225,26 +224,25 @@ def find_hotspot(
         (line for line in lines if (line.file, line.function) == function),
         key=lambda line: (line.line > 0, lines[line]),
     )
-    many = _CALLS_MANY.search(frame.function) is not None
-    by_line = many and lines[frame] >= _ONE_LINE * functions[function]
+    calls_many = _CALLS_MANY.search(frame.function) is not None
+    by_line = calls_many and lines[frame] >= _ONE_LINE * functions[function]
     there = [
-        (sighting, weight)
-        for sighting, weight in seen
-        if sighting.own_frame == frame
-        or (not by_line and _is_same_function(sighting.own_frame, frame))
+        (sample, weight)
+        for sample, weight in seen
+        if sample.own_frame == frame or (not by_line and _is_same_function(sample.own_frame, frame))
     ]
-    wall = sum(sighting.wall_ns for sighting, _ in there)
+    wall = sum(sample.wall_ns for sample, _ in there)
     return Hotspot(
         frame=frame,
         call=_most_called(there),
         share=min((lines[frame] if by_line else functions[function]) / total, 1.0),
-        cpu_share=min(sum(sighting.cpu_ns for sighting, _ in there) / max(wall, 1.0), 1.0),
+        cpu_share=min(sum(sample.cpu_ns for sample, _ in there) / max(wall, 1.0), 1.0),
     )
 
 
 def off_cpu_ns(sightings: Iterable[StackSample]) -> float:
-    """Return how long the sightings stand for time off the CPU."""
-    return sum(max(sighting.wall_ns - sighting.cpu_ns, 0.0) for sighting in sightings)
+    """Return the time off the CPU that the samples represent."""
+    return sum(max(sample.wall_ns - sample.cpu_ns, 0.0) for sample in sightings)
 
 
 def _is_same_function(one: StackFrame, other: StackFrame) -> bool:
@@ -253,8 +251,8 @@ def _is_same_function(one: StackFrame, other: StackFrame) -> bool:
 
 def _most_called(there: list[tuple[StackSample, float]]) -> str:
     calls: dict[str, float] = {}
-    for sighting, weight in there:
-        name = str(sighting.calls[0]) if sighting.calls else ""
+    for sample, weight in there:
+        name = str(sample.calls[0]) if sample.calls else ""
         calls[name] = calls.get(name, 0.0) + weight
     return max(calls, key=lambda name: calls[name], default="")
 
@@ -273,10 +271,11 @@ def _matches(pattern: re.Pattern[str], file: str, function: str) -> bool:
     return pattern.search(f"{file}:{function}") is not None
 
 
-@lru_cache(maxsize=65_536)  # stacks share most of their lines; a live view reads them each second
+# Stacks share most of their lines, and a live view reads them each second.
+@lru_cache(maxsize=65_536)
 def _frame(text: str) -> StackFrame | None:
     parts = text.rsplit(":", 2)
-    if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # a text that was cut short
+    if len(parts) != 3 or not _LINE.fullmatch(parts[1]):  # the text was cut short
         return None
     line = int(parts[1]) if parts[1].isdecimal() else 0
     return StackFrame(file=parts[0], line=line, function=parts[2])

@@ -1,4 +1,4 @@
-"""The transforms of a loader, ranked by the share of the workers' time that they take."""
+"""The transforms of a loader, ranked by their share of the time of making batches."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.observe.doctor.stack_samples import Hotspot
 from headrace.observe.whatif.tables import Columns, row_count, select_rows, sum_rows
 
 _SAMPLE_CALLS = ("__getitem__", "__getitems__", "__iter__", "__next__")
-"""Calls that contain the others: their share says nothing of its own."""
+"""Calls that contain the others, so that their share has no meaning of its own."""
 _LEAST_AGREEMENT = 0.4
-"""A transform is named for a place when it takes at least this share of the place's time."""
+"""A transform is named for a place if it takes at least this share of the place's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformShare:
-    """One transform.
+    """A transform and its share of the time.
 
     Attributes:
-        name: As recorded.
-        file: Its source file; empty where unknown.
+        name: Its name, as recorded.
+        file: Its source file; empty if unknown.
         line: Its first line.
-        share: Of the time of making batches, 0 to 1.
+        share: Its share of the time of making batches, 0 to 1.
         cpu_share: CPU time over wall time in it.
     """
 
@@ -38,16 +38,16 @@ class TransformShare:
     cpu_share: float
 
     def cause(self) -> Cause:
-        """Return it as the cause of a finding."""
+        """Return the transform as the cause of a finding."""
         return Cause(
             file=self.file, line=self.line, function="", transform=self.name, share=self.share
         )
 
 
 def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, ...]:
-    """Return a loader's transforms, the most expensive first, without those that hold others.
+    """Return a loader's transforms, the most expensive first, without those that contain others.
 
-    The shares are of `__getitem__` where that was timed too, else of all that was timed.
+    Shares are of `__getitem__` if that was timed, too, and otherwise of all that was timed.
     """
     if row_count(transforms) == 0:
         return ()
@@ -58,17 +58,17 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
     )
     names = rows["name"]
     wall = rows["wall_ns"] * np.maximum(rows["one_in"], 1).astype(np.float64)
-    whole = np.array([str(name).endswith(_SAMPLE_CALLS) for name in names], dtype=np.bool_)
+    contains_all = np.array([str(name).endswith(_SAMPLE_CALLS) for name in names], dtype=np.bool_)
     collates = np.array(["collate" in str(name) for name in names], dtype=np.bool_)
-    total = float(wall[whole].sum() + wall[collates].sum())
-    leaves = ~whole & ~_container_mask(names)
-    if total <= 0 or not whole.any():
+    total = float(wall[contains_all].sum() + wall[collates].sum())
+    leaves = ~contains_all & ~_container_mask(names)
+    if total <= 0 or not contains_all.any():
         total = float(wall[leaves].sum())
-    found = []
+    shares = []
     for name in dict.fromkeys(str(name) for name in names[leaves]):
         same = names == name
         at = int(same.nonzero()[0][0])
-        found.append(
+        shares.append(
             TransformShare(
                 name=name,
                 file=str(rows["file"][at]),
@@ -77,11 +77,11 @@ def transform_shares(transforms: Columns, loader: int) -> tuple[TransformShare, 
                 cpu_share=float(rows["cpu_ns"][same].sum() / max(rows["wall_ns"][same].sum(), 1)),
             )
         )
-    return tuple(sorted(found, key=lambda transform: -transform.share))
+    return tuple(sorted(shares, key=lambda transform: -transform.share))
 
 
 def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> TransformShare | None:
-    """Return the transform that a place belongs to; None where it is none."""
+    """Return the transform that a place belongs to; None if there is none."""
     before = [
         transform
         for transform in transforms
@@ -96,9 +96,9 @@ def transform_at(place: Hotspot, transforms: tuple[TransformShare, ...]) -> Tran
 
 
 def _container_mask(names: NDArray[Any]) -> NDArray[np.bool_]:
-    """Tell which names are containers: another name's path goes on from theirs.
+    """Return which names are containers, whose path another name's path continues.
 
-    A name is a path and what stands there: `Faces.transform.transforms[1]: RandomBlur`.
+    A name is a path and what is found there: `Faces.transform.transforms[1]: RandomBlur`.
     """
     paths = [_path(str(name)) for name in names]
     known = set(paths)

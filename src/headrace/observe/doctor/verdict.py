@@ -1,11 +1,11 @@
-"""The verdict: the order of the findings, and one true sentence about where the time went.
+"""The verdict: the order of the findings, and one sentence about where the time went.
 
-Findings come by seconds lost, but a cause before what it explains. Three kinds have no seconds that
-could be held against those of the others':
+Findings are ordered by seconds lost, with a cause before what it explains. The seconds of three
+kinds cannot be compared with the others':
 
-- Memory that grows costs nothing until it ends the run. It counts as what is serious.
-- What is paid before the first step does not grow with the run. It never counts as serious.
-- Waits that other jobs on the host cause are nobody's fault here. They come after what is.
+- Memory growth costs nothing until it ends the run. It counts as serious.
+- Time before the first step does not grow with the run. It never counts as serious.
+- Waits caused by other jobs on the host are no fault of this one. They come last.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ DATA_RULES = frozenset(
         "cpu-starved-by-ranks",
     }
 )
-"""Rules that say why data is late: `data-wait` says no more than they do."""
+"""Rules that say why data is late: `data-wait` adds nothing to them."""
 _DOMINATES = 0.5
-"""A piece of code with this share of the workers' time is the cause rather than their number."""
+"""Code with this share of the workers' time is the cause, rather than the number of workers."""
 _EXPLAINS = 0.6
-"""What takes this share of the seconds that another finding counts explains it."""
+"""A finding with this share of the seconds of another one explains it."""
 _SOLVES = 0.8
-"""What takes this share of the wait for data away solves it."""
+"""A remedy that removes this share of the wait for data solves it."""
 _LITTLE = 0.01
-"""What explains less of step time than this is not told."""
+"""A finding that explains less of step time than this is left out."""
 
 _SPECIFIC_FIRST = (
     ("cpu-starved-by-ranks", "cpu-bound-worker"),
     ("cpu-starved-by-ranks", "too-few-workers"),
-    ("cpu-starved-by-ranks", "oversubscribed-threads"),  # they did no harm to one rank alone
+    ("cpu-starved-by-ranks", "oversubscribed-threads"),  # harmless to one rank
     ("oversubscribed-threads", "cpu-bound-worker"),
     ("slow-storage", "too-few-workers"),
     ("small-files", "too-few-workers"),
@@ -53,51 +53,51 @@ _SPECIFIC_FIRST = (
     ("lock-contention", "slow-storage"),
     ("lock-contention", "small-files"),
     ("shallow-prefetch", "too-few-workers"),
-    ("cpu-starved-by-ranks", "sync-bound"),  # ranks whose data is late by turns wait in the sync
+    ("cpu-starved-by-ranks", "sync-bound"),  # late data delays the sync
     ("slow-rank", "cpu-bound-worker"),
     ("device-sync", "step-outliers"),
-    # A GPU is used little while the script waits, whatever for; `small-batch` counts all of that.
+    # Whatever the script waits for, the GPU is used little; `small-batch` counts all of that.
     ("device-sync", "small-batch"),
     ("blocking-copy", "small-batch"),
     ("sync-bound", "small-batch"),
     ("slow-rank", "small-batch"),
     ("step-outliers", "small-batch"),
 )
-"""Pairs: where both are found, the first explains the second."""
+"""Pairs: if both are found, the first explains the second."""
 
 
 def rank_findings(findings: Sequence[Finding], evidence: Evidence) -> tuple[Finding, ...]:
-    """Return the findings worth telling, worst first.
+    """Return the findings worth reporting, worst first.
 
     Args:
-        findings: What the rules found, in any order.
-        evidence: What they found it in.
+        findings: The findings of all rules, in any order.
+        evidence: The evidence.
     """
-    told = [
+    relevant = [
         finding
         for finding in findings
         if not (finding.rule in DATA_RULES and _is_little(finding, evidence))
     ]
-    rules = {finding.rule for finding in told if not finding.foretold}
-    kept = [
+    rules = {finding.rule for finding in relevant if not finding.foretold}
+    ranked = [
         finding
-        for finding in told
-        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(told)))
+        for finding in relevant
+        if not (finding.rule == "data-wait" and (rules & DATA_RULES or _has_waiting_rank(relevant)))
         and not (finding.rule == "slow-storage" and "small-files" in rules)
-        and not (finding.rule == "compute-bound" and _has_warning(told))
+        and not (finding.rule == "compute-bound" and _has_warning(relevant))
     ]
-    kept.sort(
+    ranked.sort(
         key=lambda each: (_is_foreign(each, evidence), -_ranking_seconds(each, evidence), each.rule)
     )
-    pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(kept, evidence))
-    for _ in kept:  # a move may undo another pair's order, so go on until all hold
+    pairs = (*_SPECIFIC_FIRST, *_conditional_pairs(ranked, evidence))
+    for _ in ranked:  # moving one may break another pair's order, so repeat until all hold
         for first, second in pairs:
-            _move_before(kept, first, second)
-    return tuple(kept)
+            _move_before(ranked, first, second)
+    return tuple(ranked)
 
 
 def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
-    """Return the seconds that a finding counts for in the order."""
+    """Return the seconds by which a finding is ordered."""
     serious = SERIOUS * evidence.steps.total_seconds
     if finding.rule == "memory-growth":
         return serious
@@ -107,7 +107,7 @@ def _ranking_seconds(finding: Finding, evidence: Evidence) -> float:
 
 
 def _is_foreign(finding: Finding, evidence: Evidence) -> bool:
-    """Whether the rank waits because others of the host fill its cores."""
+    """Return whether the rank waits because other jobs fill the host's cores."""
     idle = evidence.work is not None and not evidence.workers_busy
     return finding.rule == "data-wait" and idle and evidence.others_fill_cores
 
@@ -119,7 +119,7 @@ def _is_little(finding: Finding, evidence: Evidence) -> bool:
 
 
 def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
-    """Whether one rank's wait for data is told already."""
+    """Return whether a finding already reports one rank's wait for data."""
     return any(
         finding.rule == "slow-rank" and finding.evidence["phase"] == "data_wait"
         for finding in findings
@@ -127,18 +127,18 @@ def _has_waiting_rank(findings: Sequence[Finding]) -> bool:
 
 
 def _has_warning(findings: Sequence[Finding]) -> bool:
-    """Whether anything but the time before training is worth a warning."""
+    """Return whether anything but the time before training is worth a warning."""
     return any(finding.severity != "info" and finding.rule != "slow-start" for finding in findings)
 
 
 def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the pairs that depend on what was found: the first explains the second."""
+    """Return the pairs that depend on the findings: the first explains the second."""
     by_rule = {finding.rule: finding for finding in findings}
     worker, few = by_rule.get("cpu-bound-worker"), by_rule.get("too-few-workers")
     transfer, collate = by_rule.get("slow-transfer"), by_rule.get("slow-collate")
     slow, sync = by_rule.get("slow-rank"), by_rule.get("sync-bound")
     pairs: list[tuple[str, str]] = []
-    # Sync counts as the rank has it that waits least; so what is much more is the network's.
+    # Sync counts as on the rank that waits least, so a much larger part is the network's.
     if slow and sync and slow.seconds_lost >= _EXPLAINS * sync.seconds_lost:
         pairs.append(("slow-rank", "sync-bound"))
     if worker is not None and few is not None:
@@ -147,28 +147,28 @@ def _conditional_pairs(findings: Sequence[Finding], evidence: Evidence) -> list[
         else:
             pairs.append(("cpu-bound-worker", "too-few-workers"))
     if transfer and few and transfer.seconds_lost >= _EXPLAINS * few.seconds_lost:
-        pairs.append(("slow-transfer", "too-few-workers"))  # else they are late all the same
+        pairs.append(("slow-transfer", "too-few-workers"))  # or else batches are still late
     if evidence.work is not None and evidence.work.has_slow_handoff:
         pairs.append(("slow-transfer", "cpu-bound-worker"))
-        pairs.append(("slow-transfer", "shallow-prefetch"))  # those ahead run out on their way
+        pairs.append(("slow-transfer", "shallow-prefetch"))  # they run out while sent
     if worker is not None and collate is not None and _is_collating(worker, collate):
         pairs.append(("slow-collate", "cpu-bound-worker"))
     return pairs
 
 
 def _wants_workers_first(worker: Finding, few: Finding, evidence: Evidence) -> bool:
-    """Whether it is their number that is wrong first, rather than what they do."""
+    """Return whether the number of workers is wrong first, rather than what they do."""
     if evidence.cores_full:
         return False
     if worker.cause is None or worker.cause.share < _DOMINATES:
         return True
-    # Where nobody helps the rank yet and a helper solves it, that comes before any code.
+    # If a second process would solve it, that is easier than changing code.
     alone = evidence.loader is not None and evidence.loader.workers <= 1
     return alone and few.seconds_lost >= _SOLVES * evidence.flow_wait_seconds
 
 
 def _is_collating(worker: Finding, collate: Finding) -> bool:
-    """Whether what keeps the workers busy is their collating, or less than that."""
+    """Return whether the workers' hottest code is collating, or takes no more time than it."""
     cause, share = worker.cause, collate.evidence["collate_share"]
     if cause is None:
         return True
@@ -196,9 +196,9 @@ _BOUNDS: dict[str, Bound] = {
     **dict.fromkeys(DATA_RULES, "data"),
 }
 _EASY = ("workers", "prefetch", "persistent-workers", "threads", "shards", "outliers")
-"""Remedies that a sentence names first: they need little or no code."""
+"""Remedies that the sentence prefers: they need little or no code."""
 _COSTLY = ("auxiliary-hosts",)
-"""Remedies that it names last: they cost money."""
+"""Remedies that the sentence avoids: they cost money."""
 _LEAST_NAMED_SPEEDUP = 1.1
 _PHASES = {
     "data_wait": "waiting for data",
@@ -209,15 +209,15 @@ _PHASES = {
     "optimizer": "the optimizer",
     "other": "outside the model: logging, saving and the like",
 }
-"""What a phase is, to be read after "60% is"."""
+"""Descriptions of phases, to be read after "60% is"."""
 
 
 def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
     """Return the verdict.
 
     Args:
-        evidence: What is known.
-        findings: What the rules found, worst first.
+        evidence: The evidence.
+        findings: The findings, worst first.
     """
     steps = evidence.steps
     sentence, bound = _sentence(evidence, findings)
@@ -234,7 +234,7 @@ def make_verdict(evidence: Evidence, findings: Sequence[Finding]) -> Verdict:
 
 
 def device_shares(evidence: Evidence) -> Mapping[str, float]:
-    """Return the share of each phase by the accelerator's clock; empty where it is not known."""
+    """Return the share of each phase by the accelerator's clock; empty if unknown."""
     device = evidence.steps.device
     return device.shares if device is not None else {}
 
@@ -269,28 +269,28 @@ def _healthy_sentence(evidence: Evidence, findings: Sequence[Finding]) -> tuple[
 
 def _faulty_sentence(evidence: Evidence, worst: Finding) -> tuple[str, Bound]:
     bound = _BOUNDS.get(worst.rule, "other")
-    told = _capitalized(worst.title)
+    text = _capitalized(worst.title)
     if bound == "data" and evidence.loader is not None:
-        told = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
+        text = f"{evidence.data_wait_share:.0%} of step time waits for data: {worst.title}"
     others = ""
-    felt = evidence.others_fill_cores or evidence.others_crowd
-    if bound == "data" and felt and evidence.others_use not in told:
+    others_matter = evidence.others_fill_cores or evidence.others_crowd
+    if bound == "data" and others_matter and evidence.others_use not in text:
         others = f"; {evidence.others_use}"
-    return f"{told}{_remedy_clause(worst)}{others}.", bound
+    return f"{text}{_remedy_clause(worst)}{others}.", bound
 
 
 def main_remedy(findings: Sequence[Finding]) -> Remedy | None:
-    """Return the remedy that the sentence names; None where nothing is wrong, or none helps much.
+    """Return the remedy that the sentence names; None if nothing is wrong, or none helps much.
 
     Args:
-        findings: What the rules found, worst first.
+        findings: The findings, worst first.
     """
     worst = next((finding for finding in findings if finding.severity != "info"), None)
     return _best_remedy(worst) if worst is not None else None
 
 
 def _best_remedy(finding: Finding) -> Remedy | None:
-    """Return the best remedy that is worth saying, the easy ones first."""
+    """Return the best remedy worth naming, preferring easy ones."""
     worth = [
         remedy
         for remedy in finding.remedies
@@ -300,7 +300,7 @@ def _best_remedy(finding: Finding) -> Remedy | None:
 
 
 def _remedy_clause(finding: Finding) -> str:
-    """Return what the best remedy would give."""
+    """Return the effect of the best remedy, to be appended to the sentence."""
     best = _best_remedy(finding)
     if best is None:
         return ""
@@ -309,7 +309,7 @@ def _remedy_clause(finding: Finding) -> str:
 
 
 def change_phrase(remedy: Remedy) -> str:
-    """Return what is changed, to be read on its own: with 4 workers, without the blur."""
+    """Return the change, to be read on its own: with 4 workers, without the blur."""
     change = remedy.change.strip(",")
     return f"without{change.removeprefix('no')}" if change.startswith("no ") else f"with {change}"
 

@@ -1,7 +1,7 @@
 """The probe: import hooks that record a job in its ranks, its workers and one process a host.
 
-This file holds its entry alone: hooks that wait for imports. All else is imported by these, as this
-file is read early in every process of a job.
+This file holds the entry point alone and imports the rest only once torch or Headrace's loader is
+imported, because every process of a job reads it at start.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from headrace.core.import_hooks import after_import
 
 
 def install_hooks() -> None:
-    """Prepare to record, should this process turn out to train or to load data."""
+    """Install import hooks that start recording once this process imports torch or a loader."""
     after_import("torch", _on_torch)
     after_import("headrace.data.loader.batch_builder", _on_batch_builder)
 

@@ -1,4 +1,4 @@
-"""The recorder of batches: what making one takes, in a worker, or in a rank without any."""
+"""The batch recorder: what making each batch takes, in a worker or in a rank without workers."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import BATCHES
 
 _LOOK_EVERY_NS, _LOOK_LATER_EVERY_NS = 20_000_000, 200_000_000
-"""How often reads are looked at. A look takes 10 us, and 70 where caches hold what the batches are
-made of. What is read after the last one is in no row, so a process that lives short looks often."""
+"""Time between reads of /proc/self/io, early and later: one takes 10 us, or 70 with cold caches.
+Bytes read after the last one are in no row, so short-lived processes read it often."""
 _FREQUENT_LOOKS = 100
 
 
 class BatchRecorder:
-    """Writes a row for each batch that this process makes.
+    """Writes one row of `batches` for each batch that this process makes.
 
     Attributes:
-        phase: "work" while a batch is made, else "idle"; the stack sampler asks.
-        collate_ns: Of the batch at work: time in collating; the hooks add to it.
-        send_ns: Since the last batch: time in handing over; the sender adds to it.
+        phase: "work" while a batch is made, else "idle"; read by the stack sampler.
+        collate_ns: Time in collating the current batch; the hooks add to it.
+        send_ns: Time in sending batches since the last row; the sending thread adds to it.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class BatchRecorder:
 
     def _begin(self) -> None:
         self.phase = "idle"
-        self._turn = threading.Lock()  # of the thread that makes a batch: what else is made is not
+        self._batch_lock = threading.Lock()  # held while a batch is recorded
         self.collate_ns = 0
         self.send_ns = 0
         self._number = 0
@@ -46,10 +46,10 @@ class BatchRecorder:
 
     @guarded
     def began(self, loader: int) -> tuple[int, int, int] | None:
-        """A batch of a loader begins; None where one is being made already."""
+        """Start a batch of a loader and return its clocks; None while another one is recorded."""
         if self._owner != os.getpid():
             self._begin()
-        if not self._turn.acquire(blocking=False):
+        if not self._batch_lock.acquire(blocking=False):
             return None
         try:
             began = self._begun(loader)
@@ -57,12 +57,12 @@ class BatchRecorder:
             self.failed()
             raise
         if began is None:
-            self._turn.release()
+            self._batch_lock.release()
         return began
 
     def _begun(self, loader: int) -> tuple[int, int, int] | None:
         if not SESSION.on:
-            self._ended_ns = self._looked_ns = 0  # what is read meanwhile is in no row
+            self._ended_ns = self._looked_ns = 0  # bytes read while recording is off are in no row
             self._received = None
             return None
         if not self._looked_ns:
@@ -75,7 +75,7 @@ class BatchRecorder:
         return time.monotonic_ns(), time.thread_time_ns(), time.process_time_ns()
 
     def ended(self, began: tuple[int, int, int], loader: int, samples: int) -> None:
-        """The batch is made."""
+        """Finish the batch and write its row."""
         try:
             cpu_ns, process_cpu_ns = time.thread_time_ns(), time.process_time_ns()
             now_ns = time.monotonic_ns()
@@ -85,14 +85,14 @@ class BatchRecorder:
         self._write(began, (now_ns, cpu_ns, process_cpu_ns), loader, samples, read_ns)
 
     def failed(self) -> None:
-        """No batch is being made any more: an error was raised, or there was no further one."""
-        # Also where recording has stopped meanwhile.
+        """End the batch without a row: an error was raised, or the dataset has ended."""
+        # Runs even if recording was switched off during the batch.
         try:
-            READ_MONITOR.end()  # first: another thread's batch may begin once this is over
+            READ_MONITOR.end()  # before the lock is released to another thread
         finally:  # a signal may have raised an error
             self.phase = "idle"
-            if self._turn.locked():  # else this is a child that was forked amid a batch
-                self._turn.release()
+            if self._batch_lock.locked():  # not locked in a child that was forked during a batch
+                self._batch_lock.release()
 
     @guarded
     def _time_in_reads(self, loader: int, made_ns: int) -> int:
@@ -123,7 +123,7 @@ class BatchRecorder:
         self._ended_ns = time.monotonic_ns()
 
     def collating(self, collate: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `collate` with its time added to that of the batch at work."""
+        """Return `collate`, with its time added to the current batch."""
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             began_ns = time.monotonic_ns()
@@ -136,12 +136,12 @@ class BatchRecorder:
 
         return timed
 
-    def request_phase(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` with what the process does now."""
-        tell(self.phase)
+    def request_phase(self, receive_phase: Callable[[str], None]) -> None:
+        """Call `receive_phase` with what the process is doing now."""
+        receive_phase(self.phase)
 
     def _all_read_since(self) -> tuple[int, int, int]:
-        """Return bytes and reads since the last batch, and bytes of the network."""
+        """Return bytes and reads since the last batch, and of these the bytes from the network."""
         before, now = self._received or ReceivedTotals(), READ_MONITOR.sums
         self._received = now
         read_bytes, reads = self._read_since()
@@ -152,9 +152,9 @@ class BatchRecorder:
         )
 
     def _read_since(self) -> tuple[int, int]:
-        """Return bytes and read calls of this process since the last look; 0 if that was just now.
+        """Return bytes and read calls of this process since the last look, 0 if that was just now.
 
-        The look itself is one read, which the next look sees and leaves out.
+        Reading /proc/self/io is itself one read call, which the next look subtracts.
         """
         now_ns = time.monotonic_ns()
         often = self._looks < _FREQUENT_LOOKS

@@ -1,11 +1,11 @@
-"""The collector process of a host: drains the records of its processes, samples the host.
+"""The collector process of a host: drains the rings of its processes and samples the host.
 
     python -P -m headrace.observe.probe.collector_process --folder <run>/records/attempt-1 \
         --attempt 1 --parent <pid>
 
-It ends, with all records closed, when its standard input does (the launcher closes the pipe, or
-dies), when it is no longer the child of --parent, or on SIGTERM. Ctrl-C is for the ranks: they
-still record until they have ended.
+It ends, with all records closed, when its standard input is closed (by the launcher, or because the
+launcher died), when it is no longer a child of --parent, or on SIGTERM. It ignores Ctrl-C, because
+the ranks record until they have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DRAIN_S = 0.5  # `records.recent` counts on it
 
 
 class CollectorProcess:
-    """Collects and samples until it is told to end.
+    """Drains the rings and samples the host until it is told to end.
 
     Args:
         folder: The attempt's records folder.
@@ -54,12 +54,12 @@ class CollectorProcess:
         self._was_on = True
         store = self._collector.store
         store.declare_system(self._sampler.columns)
-        if store.is_empty(HOSTS):  # else this one takes over from one that was killed
+        if store.is_empty(HOSTS):  # otherwise this one replaces a collector that was killed
             self._collector.add(HOSTS, [self._row(attempt)])
         self._collector.drain()
 
     def run(self, wake: int) -> None:
-        """Collect until the end; `wake` is a file that becomes readable on a signal."""
+        """Collect until the end; `wake` is a file descriptor that becomes readable on SIGTERM."""
         now_s = time.monotonic()
         drain_s, sample_s = now_s + _DRAIN_S, now_s + self._switch.interval_s
         watched = [sys.stdin.fileno(), wake]
@@ -69,7 +69,7 @@ class CollectorProcess:
             if wake in readable or (readable and not os.read(watched[0], 4096)):
                 return
             now_s = time.monotonic()
-            # The interval may have been made shorter meanwhile.
+            # The interval may have been shortened meanwhile.
             sample_s = min(sample_s, now_s + self._switch.interval_s)
             if now_s >= sample_s:
                 if self._switch.on:
@@ -98,10 +98,10 @@ class CollectorProcess:
         return (self._host, limits.cores, limits.memory_bytes, offset_ns, attempt)
 
     def _sample(self) -> None:
-        """Take a sample of the host; where that fails, only the sample is lost."""
+        """Take a sample of the host; a failure costs only this sample."""
         try:
             self._take_sample()
-        except Exception as error:  # noqa: BLE001 - kernels and drivers differ; rings must be drained
+        except Exception as error:  # noqa: BLE001 - kernels and drivers differ; draining goes on
             if not self._samples_lost:
                 print(f"headrace: the host was not sampled: {error!r}", file=sys.stderr)  # noqa: T201
             self._samples_lost += 1
@@ -113,17 +113,17 @@ class CollectorProcess:
             self._collector.add(PROCESS_USAGE, usage)
 
     def _note_switch(self) -> None:
-        """Write down that recording was switched off, or on again."""
+        """Record that recording was switched off, or on again."""
         is_on = self._switch.on
         if is_on != self._was_on:
-            said = "on" if is_on else "off"
-            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), "switched", said, 0.0)])
+            state = "on" if is_on else "off"
+            self._collector.add(EVENTS, [(-1, time.monotonic_ns(), "switched", state, 0.0)])
             self._was_on = is_on
 
     def _drain(self) -> None:
         try:
             self._collector.drain()
-        except Exception as error:  # noqa: BLE001 - a full disk, say: the rings keep what they have
+        except Exception as error:  # noqa: BLE001 - e.g. a full disk; the rings keep their rows
             if not self._faults:
                 print(f"headrace: records cannot be stored: {error}", file=sys.stderr)  # noqa: T201
             self._faults += 1
@@ -153,20 +153,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _raise_open_file_limit() -> None:
-    """Raise the limit of open files, within what is allowed: each ring is one."""
+    """Raise the soft limit of open files to the hard limit: each ring is one open file."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _wake_on_signals() -> int:
-    """Return a file that becomes readable on SIGTERM."""
+    """Return a file descriptor that becomes readable on SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # with the terminal, the launcher goes too
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the launcher ends, too
     readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writable)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # its launcher holds them back
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher blocked them
     return readable
 
 

@@ -1,15 +1,15 @@
 """Phases of steps by the accelerator's clock, from events in its queue.
 
-The host only puts work into the device's queue; when the device came to it, events in that queue
-tell. So with each report of the host an event is recorded, and once the device has passed it the
-report goes to a second `StepClock`, with the device's time instead of the host's. Both clocks cut
-their time alike, so a row of one has the number of its row of the other. Data wait by the device's
-clock is what the device felt of it: none, where it still had work to do meanwhile.
+The host only puts work into the device's queue; events in that queue tell when the device reached
+it. So an event is recorded with each report of the host, and once the device has passed the event,
+the report goes to a second `StepClock` with the device's time instead of the host's. Both clocks
+cut time in the same way, so their rows have the same numbers. Data wait by the device's clock is
+the time for which the device was idle: zero where it still had work queued.
 
-Nothing waits for an event: it is polled, and polled again later. Where an event could not be
-recorded, or too many have not passed, the rows that this concerns are given up and counted.
+Events are polled, never waited for. Where an event could not be recorded, or too many have not
+passed, the rows concerned are dropped and counted.
 
-`DeviceClock` is pure: events are handed in. `DeviceStepRecorder` makes them by torch, and writes
+`DeviceClock` is pure: events are passed in. `DeviceStepRecorder` makes them with torch and writes
 the rows.
 """
 
@@ -26,35 +26,35 @@ from headrace.observe.probe.step_clock import StepClock
 from headrace.records.schema import DEVICE_STEPS
 
 MAX_PENDING_EVENTS = 1024
-"""Events that may not have passed yet. A device's queue holds about so many launches, and some ten
-events make a step."""
+"""Most events that have not passed yet. A device's queue holds about 1,000 launches, and a step has
+about ten events."""
 
 HostReport = Callable[[StepClock, int], None]
-"""What the host reports: called with a clock and a time of it."""
+"""A report of the host: called with a clock and the time by that clock."""
 
 
 class TimedEvent(Protocol):
-    """A mark in the device's queue, as `torch.Event(enable_timing=True)` is one."""
+    """An event in the device's queue, such as `torch.Event(enable_timing=True)`."""
 
     def record(self) -> Any:
-        """Put it at the queue's end; it may have been in the queue before."""
+        """Put the event at the queue's end; an event may be recorded again."""
 
     def query(self) -> bool:
-        """Return whether the device has passed it, without waiting."""
+        """Return whether the device has passed the event, without waiting."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Return milliseconds from this to another event; both have passed."""
+        """Return the milliseconds from this event to `end`; both have passed."""
 
 
 class DeviceClock:
-    """Tells what the host reports to a clock that goes by the device's time.
+    """Passes the host's reports to a step clock that runs on the device's time.
 
     Args:
         emit: Called with each finished row whose time is known.
-        new_event: Makes an event; None where none can be recorded now.
+        new_event: Returns an event, or None if none can be recorded now.
 
     Attributes:
-        lost: Rows that were given up since the first event.
+        lost: Rows dropped since the first event.
     """
 
     def __init__(self, emit: RowCallback, new_event: Callable[[], TimedEvent | None]) -> None:
@@ -65,30 +65,30 @@ class DeviceClock:
         self._pool: list[TimedEvent] = []
         self._last: TimedEvent | None = None
         self._now_ns = 0
-        self._unknown_ns = 0  # up to here the device's time has gaps
+        self._unknown_ns = 0  # until then the device's time has gaps
         self._has_begun = False
         self.lost = 0
 
     def report(self, report: HostReport, *, timed: bool = True) -> None:
-        """The host reports something at this place of the device's queue.
+        """Add a report of the host at this place of the device's queue.
 
         Args:
-            report: Will be called with the device's clock and time, once that is known.
-            timed: Whether the time is to be had: an event can be recorded.
+            report: Called with the device's clock and time, once the time is known.
+            timed: Whether an event can be recorded for it.
         """
         event = self._recorded() if timed else None
         self._has_begun |= event is not None
         self._waiting.append((event, report))
-        if event is None and len(self._waiting) == 1:  # nothing to wait for: no device is in use
+        if event is None and len(self._waiting) == 1:  # no device is in use
             self.poll()
         elif len(self._waiting) > MAX_PENDING_EVENTS:
-            if timed:  # else not even asking may be allowed
+            if timed:  # otherwise even polling may be forbidden (graph capture)
                 self.poll()
             if len(self._waiting) > MAX_PENDING_EVENTS:
                 self.give_up()
 
     def poll(self) -> None:
-        """Go on with what the device has passed."""
+        """Process the reports whose events the device has passed."""
         while self._waiting:
             event, report = self._waiting[0]
             if event is not None and not event.query():
@@ -97,7 +97,7 @@ class DeviceClock:
             self._pass(event, report)
 
     def give_up(self) -> None:
-        """Wait no longer for the events that have not passed."""
+        """Process all waiting reports without a time; their rows are dropped."""
         waiting, self._waiting = self._waiting, deque()
         for event, report in waiting:
             if event is not None:
@@ -114,8 +114,8 @@ class DeviceClock:
         if event is None:
             self._unknown_ns = self._now_ns
         elif self._last is None:
-            self._now_ns += 1  # so that what begins here is told from the gap before it
-        else:  # unrounded times would add up to more than the whole; a nanosecond does not matter
+            self._now_ns += 1  # so that a row that begins here starts after the gap
+        else:  # truncated times would add up to more than the whole
             self._now_ns += round(self._last.elapsed_time(event) * 1e6)
         if self._last is not None:
             self._pool.append(self._last)
@@ -136,7 +136,7 @@ class DeviceStepRecorder:
     """The device's side of a rank's steps. A fault here ends this part of recording alone.
 
     Attributes:
-        absent: Whether there is no device to tell of, nor will be.
+        absent: Whether there is no device to record, now or later.
     """
 
     def __init__(self) -> None:
@@ -144,20 +144,20 @@ class DeviceStepRecorder:
 
     def _begin(self) -> None:
         self._clock = DeviceClock(_write, self._new_event)
-        self._device: ModuleType | None = None  # torch's module for it, once it is in use
+        self._device: ModuleType | None = None  # torch's module for it, once in use
         self._kind = ""
         self.absent = False
 
     def forked(self) -> None:
-        """Begin anew in a forked child; what the parent had under way is the parent's."""
-        none = self.absent or self._device is not None  # a child cannot use its parent's device
-        # Nor may it touch the parent's events, not even to destroy them.
+        """Start again in a forked child; unfinished steps belong to the parent."""
+        absent = self.absent or self._device is not None  # a child cannot use its parent's device
+        # Keep the parent's events alive: the child must not even destroy them.
         _PARENT_CLOCKS.append(self._clock)
         self._begin()
-        self.absent = none
+        self.absent = absent
 
     def report(self, report: HostReport) -> None:
-        """Tell the device's clock what the host's is told."""
+        """Pass a report of the host to the device's clock."""
         if self.absent:
             return
         try:
@@ -166,17 +166,17 @@ class DeviceStepRecorder:
             self._stop(error)
 
     def row_ended(self) -> None:
-        """The host has finished a row: see how far the device has come."""
+        """Poll the device's events: the host has finished a row."""
         if self.absent:
             return
         try:
             if self._device is not None and not _is_capturing(self._device):
                 self._clock.poll()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             self._stop(error)
 
     def close(self) -> None:
-        """The process ends: what the device has not passed by now is not waited for."""
+        """Close the device's clock at the process's end; events not passed by now are dropped."""
         self.report(lambda clock, at_ns: clock.close(at_ns))
         self.row_ended()
         if not self.absent:
@@ -194,12 +194,12 @@ class DeviceStepRecorder:
         SESSION.fault("DeviceSteps", error)
 
     def _is_usable(self) -> bool:
-        """Whether an event can be recorded now: the script uses a device, and captures no graph."""
+        """Return whether an event can be recorded: a device is in use and no graph is captured."""
         import torch
 
         if self._device is None:
             accelerator = torch.accelerator.current_accelerator()
-            if accelerator is None:  # nor will there be one: this torch was built without
+            if accelerator is None:  # this torch was built without accelerators
                 self.absent = True
                 return False
             module = torch.get_device_module(accelerator)
@@ -217,9 +217,9 @@ class DeviceStepRecorder:
 
 
 def _is_capturing(device: ModuleType) -> bool:
-    """Whether a graph is being captured: events would become part of it, and asking breaks it."""
-    ask = getattr(device, "is_current_stream_capturing", None)
-    return ask is not None and bool(ask())
+    """Return whether a graph is being captured: recording or polling events would break it."""
+    query = getattr(device, "is_current_stream_capturing", None)
+    return query is not None and bool(query())
 
 
 def _write(kind: RowKind, number: int, segment: Segment) -> None:

@@ -1,9 +1,9 @@
-"""Copies to the device: what `.to`, `.cuda` and `.copy_` bring there from the host's memory.
+"""Copies to the device: calls of `.to`, `.cuda` and `.copy_` on tensors in the host's memory.
 
-Trainers come down to these too: accelerate, Lightning and transformers' BatchEncoding call
-`Tensor.to`. Libraries look these methods up on the class, to compare them with what an operation on
-a tensor subclass is said to be, so the class still gives the originals. Calls through the class and
-what makes tensors on the device at once, such as `torch.tensor(..., device=...)`, are not seen.
+Trainers end up in these too: accelerate, Lightning and transformers' BatchEncoding call
+`Tensor.to`. Libraries look these methods up on the class to compare them with the function passed
+to a tensor subclass, so the class still returns the originals. Calls through the class, and
+functions that create tensors on the device such as `torch.tensor(..., device=...)`, are not seen.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Call = Callable[..., Any]
 
 
 class CopyObserver:
-    """The copies to the device that the script makes.
+    """Observer of the script's copies to the device.
 
     Attributes:
-        on_begin: Called before a copy; says whether it counts.
+        on_begin: Called before a copy; returns whether it counts.
         on_end: Called after a copy that counts.
     """
 
@@ -31,17 +31,17 @@ class CopyObserver:
         self.on_end: Callable[[DeviceCopyCounts], None] = lambda _copies: None
 
     def hook(self, torch: ModuleType) -> None:
-        """Watch tensors; torch is imported."""
-        tensor, watches = torch.Tensor, _CopyMethods(torch, self)
+        """Hook the methods of torch.Tensor."""
+        tensor, methods = torch.Tensor, _CopyMethods(torch, self)
         originals = {name: getattr(tensor, name) for name in ("to", "cuda", "copy_")}
-        tensor.to = _WatchedMethod(originals["to"], watches.to(originals["to"]))
-        tensor.cuda = _WatchedMethod(originals["cuda"], watches.cuda(originals["cuda"]))
-        tensor.copy_ = _WatchedMethod(originals["copy_"], watches.copy_(originals["copy_"]))
+        tensor.to = _WatchedMethod(originals["to"], methods.to(originals["to"]))
+        tensor.cuda = _WatchedMethod(originals["cuda"], methods.cuda(originals["cuda"]))
+        tensor.copy_ = _WatchedMethod(originals["copy_"], methods.copy_(originals["copy_"]))
         after_import("torch._dynamo.variables.tensor", lambda module: _restore(module, originals))
 
 
 class _WatchedMethod:
-    """A method that is watched when it is called on a tensor; the class gives the original."""
+    """A method that is observed when called on a tensor; the class returns the original."""
 
     __slots__ = ("_original", "_watched")
 
@@ -54,13 +54,13 @@ class _WatchedMethod:
 
 
 class _CopyMethods:
-    """Makes the watched methods. Most calls copy nothing, and are looked at in a few steps."""
+    """Makes the observed methods. Most calls copy nothing, so they are dismissed in few steps."""
 
-    def __init__(self, torch: ModuleType, seen: CopyObserver) -> None:
-        self._seen = seen
+    def __init__(self, torch: ModuleType, observer: CopyObserver) -> None:
+        self._observer = observer
         self._tensor, self._device, self._dtype = torch.Tensor, torch.device, torch.dtype
         self._plain = {torch.Tensor, torch.nn.Parameter}
-        self._as_plain = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - the way torch does
+        self._as_plain = torch._C.DisableTorchFunctionSubclass  # noqa: SLF001 - as torch does
 
     def to(self, original: _Call) -> _Call:
         dtype, plain = self._dtype, self._plain
@@ -103,35 +103,35 @@ class _CopyMethods:
         if type(tensor) in self._plain:
             return bool(tensor.is_cpu)
         try:
-            with self._as_plain():  # a subclass is not to see that it was asked
+            with self._as_plain():  # a subclass must not notice this call
                 return bool(tensor.is_cpu)
-        except Exception:  # noqa: BLE001 - what a script passes for a tensor may be any object
+        except Exception:  # noqa: BLE001 - a script may pass any object for a tensor
             return False
 
     def _is_pinned(self, tensor: Any) -> bool:
         try:
             with self._as_plain():
                 return bool(tensor.is_pinned())
-        except Exception:  # noqa: BLE001 - a subclass may not know
+        except Exception:  # noqa: BLE001 - a subclass may not implement it
             return False
 
     def _is_copied(self, tensor: Any, target: Any) -> bool:
-        """Whether `tensor.to(target)` copies from the host to a device."""
+        """Return whether `tensor.to(target)` copies from the host to a device."""
         kind = type(target)
         if kind is str:
-            away = not target.startswith("cpu")
+            to_device = not target.startswith("cpu")
         elif kind is self._device:
-            away = target.type != "cpu"
+            to_device = target.type != "cpu"
         elif isinstance(target, self._tensor):
-            away = not self._is_on_host(target)
+            to_device = not self._is_on_host(target)
         else:
-            away = kind is int  # a device's number; other objects are torch's to refuse
-        return away and self._is_on_host(tensor)
+            to_device = kind is int  # a device's number; torch rejects other objects
+        return to_device and self._is_on_host(tensor)
 
     def _count(
         self, original: _Call, source: Any, tensor: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        if not self._seen.on_begin():
+        if not self._observer.on_begin():
             return original(tensor, *args, **kwargs)
         copies = DeviceCopyCounts()  # a call that raises has copied nothing
         try:
@@ -140,18 +140,18 @@ class _CopyMethods:
                 1, int(not self._is_pinned(source)), int(not _is_async(args, kwargs))
             )
         finally:
-            self._seen.on_end(copies)
+            self._observer.on_end(copies)
         return result
 
 
 def _is_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `non_blocking` was given: by name, or as the first truth value."""
-    given = next((each for each in args if type(each) is bool), None)
+    """Return whether `non_blocking` was passed: by name, or as the first bool."""
+    given = next((value for value in args if type(value) is bool), None)
     return bool(kwargs.get("non_blocking", False) if given is None else given)
 
 
 def _restore(module: ModuleType, originals: dict[str, Any]) -> None:
-    """Let torch.compile find the originals where it looks past the class, at its attributes."""
+    """Let torch.compile find the originals in its own table of tensor attributes."""
     known = getattr(module, "all_tensor_attrs", None)
     if isinstance(known, dict):
         known.update(originals)

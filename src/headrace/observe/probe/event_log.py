@@ -1,9 +1,9 @@
-"""The event log of a rank: what the hooks report, noted at once and worked out a little later.
+"""The event log of a rank: reports of the hooks, queued at once and processed a little later.
 
-To note takes a microsecond. To work out phases and to write rows takes fifty, and a few times that
-where the processor has other things in its caches, as between the steps of a script that waits for
-its device. So that is done for all steps of a fifth of a second in one go, by the thread that
-samples stacks, while the script's own thread is at its step.
+Queueing a report takes a microsecond. Working out phases and writing rows takes fifty, and several
+times that where the processor's caches hold other data, as between the steps of a script that waits
+for its device. So the thread that samples stacks does that for a fifth of a second's steps at once,
+while the script's own thread is in its step.
 """
 
 from __future__ import annotations
@@ -18,59 +18,60 @@ from headrace.observe.probe.segments import RowCallback, RowKind, Segment
 from headrace.observe.probe.step_clock import StepClock
 from headrace.records.schema import STEPS
 
-_MAX_PENDING_EVENTS = 256  # some 40 steps; what comes on top is worked out by the thread that notes
-_EVENTS_A_TURN = 16  # of these: twice what a step notes
+# About 40 steps; beyond that, the thread that reports processes some itself.
+_MAX_PENDING_EVENTS = 256
+_EVENTS_A_TURN = 16  # twice the number of reports in a step
 _LONGEST_WAIT_S = 1.0
-_LAST_WAIT_S = 10.0  # there is no later time
+_LAST_WAIT_S = 10.0  # at the end there is no later time
 
 
 class EventLog:
-    """The reports of a rank, and the clock that makes rows of them.
+    """The queued reports of a rank, and the clock that makes rows of them.
 
     Args:
         emit: Called with each row.
 
     Attributes:
-        waiting: What was noted: each report, with the time that it is of.
-        steps_ended: Training steps whose rows were told.
+        waiting: Queued reports, each with its time.
+        steps_ended: Training steps whose rows were emitted.
     """
 
     def __init__(self, emit: RowCallback) -> None:
         self._emit = emit
         self._clock = StepClock(self._emit_row)
-        self._lock = threading.Lock()  # of who works it out; to note, none is needed
+        self._lock = threading.Lock()  # for processing; queueing needs no lock
         self.waiting: deque[tuple[HostReport, int]] = deque()
         self.steps_ended = 0
 
     def forked(self) -> None:
-        """Begin anew in a forked child: what the parent had under way is the parent's."""
+        """Start again in a forked child; unfinished steps belong to the parent."""
         self._lock = threading.Lock()
         self.waiting.clear()
         self._clock.forget()
 
-    def request_phase(self, tell: Callable[[str], None]) -> None:
-        """Have `tell` called, later, with what the rank does at this moment."""
-        self.waiting.append((lambda clock, _: tell(clock.phase), 0))
+    def request_phase(self, receive_phase: Callable[[str], None]) -> None:
+        """Have `receive_phase` called, later, with the rank's phase at this moment."""
+        self.waiting.append((lambda clock, _: receive_phase(clock.phase), 0))
 
     def settle(self) -> None:
-        """Work out what was noted until now; where another thread is at it, leave it that one."""
+        """Process what is queued, unless another thread is doing so."""
         self._settle()
 
     def settle_now(self) -> None:
-        """Likewise, once a thread that is at it has done its part."""
+        """Process what is queued, after a thread that is doing so has finished."""
         self._settle(wait_s=_LONGEST_WAIT_S)
 
     def limit_backlog(self) -> None:
-        """Where so much is noted that it would pile up, work out a little of it."""
+        """Process a few reports if too many are queued."""
         if len(self.waiting) > _MAX_PENDING_EVENTS:
             self._settle(most=_EVENTS_A_TURN)
 
     def close(self, at_ns: int, *, recording: bool) -> None:
-        """The rank ends; not `recording`: what happened lately is unknown."""
+        """End the rank's log; if not `recording`, drop what is unfinished."""
         if not self._settle(wait_s=_LAST_WAIT_S):
             late = TimeoutError(f"the last steps are lost: not worked out in {_LAST_WAIT_S:.0f} s")
             SESSION.fault("Journal.close", late)
-            return  # another thread is at the clock
+            return  # another thread holds the clock
         if recording:
             self._clock.close(at_ns)
         else:
@@ -81,8 +82,8 @@ class EventLog:
             return False
         try:
             waiting, clock = self.waiting, self._clock
-            there = len(waiting)  # no more than that: the rank may go on noting
-            for _ in range(there if most is None else min(most, there)):
+            count = len(waiting)  # the rank may add more meanwhile
+            for _ in range(count if most is None else min(most, count)):
                 report, at_ns = waiting.popleft()
                 try:
                     report(clock, at_ns)

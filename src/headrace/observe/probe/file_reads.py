@@ -1,8 +1,8 @@
-"""Timed reads of files while a batch is made: what Python opens by itself, and `os.read`.
+"""Timed file reads while a batch is made: files that Python opens, and `os.read` and its kind.
 
-A file that is opened to be read gets a raw file that times its reads below the usual buffer, for as
-long as it is open. It behaves as any other, but a line of text takes 0.05 us longer. Files that
-were opened while no batch was being made, and those that native code opens, are not timed.
+A file opened for reading gets a raw file that times the reads below the usual buffer, for as long
+as it is open. It behaves as any other, but a line of text takes 0.05 us longer. Files opened while
+no batch was being made, and those opened by native code, are not timed.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from headrace.core.import_hooks import after_import
 _READ_MODES = {"r", "rt", "tr", "rb", "br"}
 _OS_READS = ("read", "pread", "readv", "preadv")
 _OPEN_ALIASES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"))
-"""Modules that keep `open` by another name."""
+"""Modules that keep `open` under another name."""
 _LARGEST_BUFFER = 8 << 20
 _Text = tuple[str | None, str | None, str | None]  # encoding, errors, newline
 TimedCall = Callable[..., Any]
-"""Calls what it is handed, with the rest of its arguments, and times that while a batch is made."""
+"""Calls its first argument with the others, and times that while a batch is made."""
 
 
 class FileReads:
-    """Times reads while a batch is made; before and after, everything is as it was.
+    """Times file reads during a batch, by functions that replace the originals until its end.
 
-    A script that has replaced `open` keeps its own. Who keeps what stands there meanwhile, or
-    compares or pickles it, or pickles the original meanwhile, gets what it would; `is` alone tells
-    them apart.
+    A script that has replaced `open` itself keeps its own. A replacement compares and pickles as
+    the original does, so a script that stores one meanwhile notices no difference except by `is`.
 
     Args:
-        timed: Calls and times.
-        is_at_work: Whether this thread makes a batch now; files of others are as ever.
+        timed: Calls a function and times it.
+        is_at_work: Returns whether this thread makes a batch now; others' files are not timed.
 
     Attributes:
-        opened: Files that were opened to be timed since the last batch began.
+        opened: Timed files opened since the last batch began.
     """
 
     def __init__(self, timed: TimedCall, is_at_work: Callable[[], bool]) -> None:
@@ -50,53 +49,54 @@ class FileReads:
         self._is_at_work = is_at_work
         self.opened = 0
         self._is_installed = False
-        self._places: list[_Replacement] = []
-        if isinstance(io.open, BuiltinFunctionType):  # else it is somebody's own
-            opened = _StandIn(
+        self._replaced: list[_Replacement] = []
+        if isinstance(io.open, BuiltinFunctionType):  # otherwise a script has replaced it
+            stand_in = _StandIn(
                 io.open, _timed_open(io.open, _timed_raw_class(timed), self._is_timed_open)
             )
-            for module in (builtins, io, sys.modules["_io"]):  # each is where somebody finds it
-                self._places.append(_Replacement(module, "open", io.open, opened))
+            # Each is a place where code looks it up.
+            for module in (builtins, io, sys.modules["_io"]):
+                self._replaced.append(_Replacement(module, "open", io.open, stand_in))
             for name, own_name in _OPEN_ALIASES:
-                after_import(name, functools.partial(self._add_open, own_name, opened))
+                after_import(name, functools.partial(self._add_open, own_name, stand_in))
         for name in _OS_READS:
             self._add(os, name)
         after_import("numpy", lambda numpy: self._add(numpy, "fromfile"))
 
     def begin(self) -> None:
-        """A batch begins."""
+        """Install the replacements: a batch begins."""
         self.opened = 0
-        self._is_installed = True  # first: a signal may raise an error from here on
+        self._is_installed = True  # set first: a signal may raise an error from here on
         copyreg.dispatch_table.setdefault(BuiltinFunctionType, self._reduced)
-        for place in self._places:
-            if getattr(place.module, place.name, None) is place.original:
-                setattr(place.module, place.name, place.ours)
+        for replacement in self._replaced:
+            if getattr(replacement.module, replacement.name, None) is replacement.original:
+                setattr(replacement.module, replacement.name, replacement.ours)
 
     def end(self) -> None:
-        """It is made, or it failed."""
+        """Restore the originals: the batch is made, or it failed."""
         if not self._is_installed:
             return
-        for place in self._places:
-            if getattr(place.module, place.name, None) is place.ours:
-                setattr(place.module, place.name, place.original)
+        for replacement in self._replaced:
+            if getattr(replacement.module, replacement.name, None) is replacement.ours:
+                setattr(replacement.module, replacement.name, replacement.original)
         if copyreg.dispatch_table.get(BuiltinFunctionType) == self._reduced:
             copyreg.dispatch_table.pop(BuiltinFunctionType, None)
         self._is_installed = False
 
     def _is_timed_open(self) -> bool:
-        """Whether the file that is opened now is to be timed; it is counted."""
+        """Return whether the file that is being opened is timed, and count it if so."""
         if not self._is_at_work():
             return False
         self.opened += 1
         return True
 
-    def _add_open(self, name: str, opened: _StandIn, module: ModuleType) -> None:
-        if getattr(module, name, None) is opened.original:
-            self._places.append(_Replacement(module, name, opened.original, opened))
+    def _add_open(self, name: str, stand_in: _StandIn, module: ModuleType) -> None:
+        if getattr(module, name, None) is stand_in.original:
+            self._replaced.append(_Replacement(module, name, stand_in.original, stand_in))
 
     def _reduced(self, function: BuiltinFunctionType) -> str | tuple[Any, ...]:
-        """Return how to pickle a built-in function, also where another stands in its place."""
-        if any(place.original is function for place in self._places):
+        """Return how to pickle a built-in function, even while it is replaced."""
+        if any(replacement.original is function for replacement in self._replaced):
             return _by_name(function)
         return function.__reduce__()
 
@@ -105,11 +105,11 @@ class FileReads:
         if not isinstance(original, BuiltinFunctionType):
             return
         timed = functools.partial(self._timed, original)
-        self._places.append(_Replacement(module, name, original, _StandIn(original, timed)))
+        self._replaced.append(_Replacement(module, name, original, _StandIn(original, timed)))
 
 
 class _Replacement(NamedTuple):
-    """Where a function is found, and what stands there while a batch is made."""
+    """A function's place in a module, the original, and what replaces it while a batch is made."""
 
     module: ModuleType
     name: str
@@ -118,11 +118,11 @@ class _Replacement(NamedTuple):
 
 
 class _StandIn:
-    """Stands for a built-in function, and is no method either where a class keeps it.
+    """Replacement of a built-in function; like one, it is no method when stored on a class.
 
     Args:
         original: The function.
-        call: What is called instead.
+        call: Called instead.
     """
 
     def __init__(self, original: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -144,7 +144,7 @@ class _StandIn:
 
 
 def _by_name(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return how to pickle a function so that it is found where Headrace is not installed, too."""
+    """Return how to pickle a function by name, readable where Headrace is not installed."""
     return pkgutil.resolve_name, (f"{function.__module__}:{function.__name__}",)
 
 
@@ -167,24 +167,24 @@ def _timed_raw_class(timed: TimedCall) -> type[io.FileIO]:
     return FileIO
 
 
-def _timed_open(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[], bool]) -> Any:
-    """Return `open` with timed files where they are to be read and a batch is being made."""
+def _timed_open(original: Any, raw_file: type[io.FileIO], is_timed: Callable[[], bool]) -> Any:
+    """Return an `open` whose files are timed if they are opened for reading during a batch."""
 
-    def open(  # noqa: A001 - it stands for that very function
+    def open(  # noqa: A001 - it replaces that very function
         file: Any,
         mode: str = "r",
         buffering: int = -1,
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-        closefd: bool = True,  # noqa: FBT001, FBT002 - likewise
+        closefd: bool = True,  # noqa: FBT001, FBT002 - the signature of `open`
         opener: Any = None,
     ) -> Any:
         text = (encoding, errors, newline)
-        if not (_is_to_be_timed(mode, buffering, text) and takes_over()):
+        if not (_is_to_be_timed(mode, buffering, text) and is_timed()):
             return original(file, mode, buffering, *text, closefd, opener)
         if "b" not in mode:
-            encoding = io.text_encoding(encoding, 3)  # warns at the script's line, where asked to
+            encoding = io.text_encoding(encoding, 3)  # warns at the script's line, if enabled
         path = file if hasattr(type(file), "__index__") else os.fspath(file)
         raw = raw_file(path, "r", closefd, opener)
         try:
@@ -197,7 +197,7 @@ def _timed_open(original: Any, raw_file: type[io.FileIO], takes_over: Callable[[
 
 
 def _is_to_be_timed(mode: str, buffering: int, text: _Text) -> bool:
-    """Whether that asks for a file to be read; what is wrong the original tells best."""
+    """Return whether these arguments open a file for reading; the original reports wrong ones."""
     if mode not in _READ_MODES:
         return False
     if "b" in mode:
@@ -206,7 +206,7 @@ def _is_to_be_timed(mode: str, buffering: int, text: _Text) -> bool:
 
 
 def _open_buffered(raw: io.FileIO, mode: str, buffering: int, text: _Text) -> Any:
-    """Return a raw file as `open` hands it out."""
+    """Return a raw file wrapped as `open` would return it."""
     if buffering == 0:
         return raw
     buffer = io.BufferedReader(raw, buffering if buffering > 1 else _buffer_size(raw))
@@ -214,13 +214,13 @@ def _open_buffered(raw: io.FileIO, mode: str, buffering: int, text: _Text) -> An
         return buffer
     encoding, errors, newline = text
     by_line = buffering < 0 and raw.isatty()
-    found: Any = io.TextIOWrapper(buffer, encoding, errors, newline, by_line)
-    found.mode = mode
-    return found
+    text_file: Any = io.TextIOWrapper(buffer, encoding, errors, newline, by_line)
+    text_file.mode = mode
+    return text_file
 
 
 def _buffer_size(raw: Any) -> int:
-    """Return how much `open` reads ahead: a block of the file system, or Python's own size."""
+    """Return the buffer size that `open` uses: a file system block, or Python's default."""
     block = int(getattr(raw, "_blksize", 0))
     if sys.version_info >= (3, 14):
         return max(min(block, _LARGEST_BUFFER), io.DEFAULT_BUFFER_SIZE)

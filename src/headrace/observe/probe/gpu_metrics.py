@@ -1,4 +1,4 @@
-"""Metrics of the host's GPUs by NVML; none, without an error, where the driver is missing."""
+"""Metrics of the host's GPUs by NVML; empty, without an error, where the driver is missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_SHORTEST_LOOK_NS = 20_000_000  # the driver's own counters are no finer
+_SHORTEST_LOOK_NS = 20_000_000  # the driver's own counters are updated no more often
 _MOST_BYTES_PER_S = 1e12  # more than any PCIe link moves: the counter has wrapped
 
 
@@ -16,7 +16,7 @@ class GpuSampler:
     """Samples every GPU of the host.
 
     Attributes:
-        columns: What `sample` returns, in its order; what a GPU does not tell is left out.
+        columns: The names of what `sample` returns; metrics that a GPU lacks are left out.
     """
 
     def __init__(self) -> None:
@@ -26,44 +26,44 @@ class GpuSampler:
             self._nvml: Any = importlib.import_module("pynvml")
             self._nvml.nvmlInit()
             count = self._nvml.nvmlDeviceGetCount()
-        except Exception:  # noqa: BLE001  # no package, no driver, or one that cannot be asked
+        except Exception:  # noqa: BLE001  # no package, no driver, or one that fails
             return
         for number in range(count):
             self._find_columns(number)
 
     def sample(self) -> list[float | None]:
-        """Return the values of the columns; None where a GPU did not tell this time."""
+        """Return the values of the columns; None where reading a metric failed this time."""
         return [value for read in self._reads for value in read()]
 
     def _find_columns(self, number: int) -> None:
         nvml = self._nvml
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        except Exception:  # noqa: BLE001  # a lost GPU: the others are sampled
+        except Exception:  # noqa: BLE001  # a lost GPU: the others are still sampled
             return
-        known: dict[tuple[str, ...], Callable[[], list[float]]] = {
+        readers: dict[tuple[str, ...], Callable[[], list[float]]] = {
             ("utilisation_percent",): lambda: [nvml.nvmlDeviceGetUtilizationRates(handle).gpu],
             ("sm_percent",): _MultiprocessorUse(nvml, handle).busy_percent,
             ("memory_bytes", "memory_total_bytes"): lambda: _memory_bytes(nvml, handle),
             ("power_w",): lambda: [nvml.nvmlDeviceGetPowerUsage(handle) / 1000],
             ("pcie_received_bytes_per_s", "pcie_sent_bytes_per_s"): _PcieRates(nvml, handle).rates,
         }
-        for names, ask in known.items():
+        for names, read in readers.items():
             try:
-                ask()
-            except Exception:  # noqa: BLE001, S112  # this GPU or driver does not tell it
+                read()
+            except Exception:  # noqa: BLE001, S112  # this GPU or driver lacks the metric
                 continue
             self.columns += tuple(f"gpu_{number}_{name}" for name in names)
-            self._reads.append(_none_on_error(ask, len(names)))
+            self._reads.append(_none_on_error(read, len(names)))
 
 
 def _memory_bytes(nvml: Any, handle: Any) -> list[float]:
-    found = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return [found.used, found.total]
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return [memory.used, memory.total]
 
 
 class _PcieRates:
-    """Rates from the driver's counters; asking it for rates would take 20 ms each."""
+    """PCIe rates from the driver's counters; reading its own rates would take 20 ms each."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -86,9 +86,9 @@ class _PcieRates:
 
 
 class _MultiprocessorUse:
-    """How many of a GPU's streaming multiprocessors were busy, between two looks.
+    """The share of a GPU's streaming multiprocessors that was busy between two samples.
 
-    The driver tells it of GPUs from the Hopper generation on ("GPU performance monitoring").
+    Available from the Hopper generation on ("GPU performance monitoring").
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -111,21 +111,23 @@ class _MultiprocessorUse:
             return [math.nan]
         nvml.nvmlGpmSampleGet(self._handle, self._now)
         self._looked_ns = now_ns
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
-        asked.sample1, asked.sample2 = self._before, self._now
-        asked.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+        request.sample1, request.sample2 = self._before, self._now
+        request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
         self._before, self._now = self._now, self._before
-        answer = nvml.nvmlGpmMetricsGet(asked).metrics[0]
+        answer = nvml.nvmlGpmMetricsGet(request).metrics[0]
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
             raise nvml.NVMLError(answer.nvmlReturn)
         return [float(answer.value)]
 
 
-def _none_on_error(ask: Callable[[], list[float]], width: int) -> Callable[[], list[float | None]]:
+def _none_on_error(
+    query: Callable[[], list[float]], width: int
+) -> Callable[[], list[float | None]]:
     def read() -> list[float | None]:
         try:
-            return [None if math.isnan(value) else value for value in ask()]
+            return [None if math.isnan(value) else value for value in query()]
         except Exception:  # noqa: BLE001  # a GPU may be lost at any time
             return [None] * width
 

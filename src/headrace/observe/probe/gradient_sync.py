@@ -1,14 +1,13 @@
-"""Gradient sync of DistributedDataParallel and FSDP: what backward does not hide.
+"""Gradient sync of DistributedDataParallel and FSDP that is not hidden behind backward.
 
-DDP times its own communication, but only in one iteration of so many, and leaves the old numbers
-standing in between. So the probe sets how often, and reads only where a new measurement is there.
-DDP reports what it measured of an iteration as the next one begins: the step that is said to have
-been measured has the sync of the one before it.
+DDP times its own communication, but only in one iteration of so many, and keeps the old numbers in
+between. So the probe sets that rate, and reads only new measurements. DDP reports a measurement as
+the next iteration begins, so it is added to the step after the one that it was made in.
 
 FSDP gathers parameters, and reduces and scatters gradients. Where parameters are on the host
-(gloo), the rank waits in each collective, so its time is that of the call. Where they are on a
+(gloo), the rank waits in each collective, so the time of the call is the wait. Where they are on a
 device the calls return at once, and the device waits: from the event of the collective to the copy
-of what it brought. That goes to the device's clock alone.
+of its result. Such waits are reported to the device's clock alone.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from typing import Any
 from headrace.core.import_hooks import after_import
 from headrace.observe.probe.recording_session import guarded
 
-_TIMED_ONE_IN = 20  # iterations that DDP times; on CUDA reading its clocks may wait for the device
+# Iterations to one that DDP times; on CUDA reading its clocks may wait for the device.
+_TIMED_ONE_IN = 20
 
 
 class GradientSync:
-    """The DDP models of this rank.
+    """The DDP models of this rank and their exposed gradient sync.
 
     Attributes:
-        any: Whether there are some.
+        any: Whether there are any models.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class GradientSync:
         self._read: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def hook(self, module: ModuleType) -> None:
-        """Watch DistributedDataParallel."""
+        """Hook the construction of DistributedDataParallel."""
         original = module.DistributedDataParallel.__init__
 
         @functools.wraps(original)
@@ -51,17 +51,17 @@ class GradientSync:
     @guarded
     def exposed_ns(self) -> int | None:
         """Return the exposed sync of the backward before the one that just ended, if measured."""
-        measured = [found for model in self._models if (found := self._of(model)) is not None]
+        measured = [sync_ns for model in self._models if (sync_ns := self._of(model)) is not None]
         return sum(measured) if measured else None
 
     @guarded
     def _watch(self, model: Any) -> None:
-        model._set_ddp_runtime_logging_sample_rate(_TIMED_ONE_IN)  # noqa: SLF001 - torch offers no other
+        model._set_ddp_runtime_logging_sample_rate(_TIMED_ONE_IN)  # noqa: SLF001 - no public way
         self._models.add(model)
         self.any = True
 
     def _of(self, model: Any) -> int | None:
-        data = model._get_ddp_logging_data()  # noqa: SLF001 - likewise
+        data = model._get_ddp_logging_data()  # noqa: SLF001 - no public way
         iteration = int(data.get("iteration", 0))
         if self._read.get(model) == iteration or not iteration:
             return None
@@ -93,11 +93,11 @@ WaitCallback = Callable[[bool], None]
 
 
 class ShardedSync:
-    """The waits of this rank for the others, in FSDP.
+    """The waits of this rank for other ranks, in FSDP.
 
     Attributes:
-        on_host_wait: Called with True as the host begins to wait, and with False when it has.
-        on_device_wait: Likewise for the device: as what it waits for is put into its queue.
+        on_host_wait: Called with True as the host begins to wait, and with False afterwards.
+        on_device_wait: Called in the same way as the device's wait is put into its queue.
     """
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class ShardedSync:
         self.on_device_wait: WaitCallback = lambda _begins: None
 
     def prepare(self) -> None:
-        """Watch FSDP, once it is imported."""
+        """Hook FSDP, once it is imported."""
         for name in _CALLERS:
             after_import(name, self._hook_caller)
         after_import(f"{_FSDP}._fully_shard._fsdp_param_group", self._hook_group)
 
     def _hook_caller(self, module: Any) -> None:
-        """Have FSDP's own calls timed, and not the script's calls of the same functions."""
+        """Time FSDP's own calls of collectives, not the script's calls of the same functions."""
         module.dist = _TimedModule(module.dist, self._timed)
 
     def _hook_group(self, module: Any) -> None:
@@ -145,7 +145,7 @@ class ShardedSync:
 
 
 class _TimedModule(ModuleType):
-    """A module as one importer of it sees it: some of its functions are timed."""
+    """A module as one importer sees it, with some of its functions timed."""
 
     def __init__(self, module: ModuleType, timed: Callable[..., Callable[..., Any]]) -> None:
         super().__init__(module.__name__, module.__doc__)

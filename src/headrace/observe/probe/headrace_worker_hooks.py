@@ -1,4 +1,4 @@
-"""Hooks where Headrace's own loader makes batches: its workers, and the rank without workers."""
+"""Hooks where Headrace's own loader makes batches: in its workers, or in a rank without workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _hook_worker(module: ModuleType) -> None:
 @guarded
 def _begin_worker(worker: Any) -> None:
     loader = env.LOADER.get_int(-1)
-    number = worker._number  # noqa: SLF001 - the probe looks at what is not for scripts
+    number = worker._number  # noqa: SLF001 - not part of the public interface
     SESSION.become_worker(-1 if loader is None else loader, number, SESSION.rank)
     start_sampler(BATCH_RECORDER.request_phase)
 
@@ -52,46 +52,46 @@ def _end_worker() -> None:
     SESSION.close()
 
 
-def _hook_build(maker_class: Any) -> None:
-    original = maker_class.make
+def _hook_build(builder_class: Any) -> None:
+    original = builder_class.make
 
     @functools.wraps(original)
-    def make(maker: Any, order: Any, arena: Any) -> bytes:
+    def make(builder: Any, spec: Any, arena: Any) -> bytes:
         loader = _loader_at_work()
         began = BATCH_RECORDER.began(loader)
         if began is None:
-            return bytes(original(maker, order, arena))
+            return bytes(original(builder, spec, arena))
         try:
             if TRANSFORM_TIMER.is_due(loader):
-                recipe = maker._loader_spec  # noqa: SLF001 - likewise
-                with TRANSFORM_TIMER.timing(recipe.dataset, loader):
-                    content: bytes = original(maker, order, arena)
+                loader_spec = builder._loader_spec  # noqa: SLF001 - not part of the interface
+                with TRANSFORM_TIMER.timing(loader_spec.dataset, loader):
+                    content: bytes = original(builder, spec, arena)
             else:
-                content = original(maker, order, arena)
+                content = original(builder, spec, arena)
         except BaseException:
             BATCH_RECORDER.failed()
             raise
         if BATCH_RECORDER.collate_ns:
             BATCH_RECORDER.collate_ns += time.monotonic_ns() - began[0]
-        BATCH_RECORDER.ended(began, loader, maker._samples_made)  # noqa: SLF001
+        BATCH_RECORDER.ended(began, loader, builder._samples_made)  # noqa: SLF001
         return content
 
-    maker_class.make = make
+    builder_class.make = make
 
 
-def _hook_sample(maker_class: Any) -> None:
-    original = maker_class._seeded  # noqa: SLF001 - where one sample is made
+def _hook_sample(builder_class: Any) -> None:
+    original = builder_class._seeded  # noqa: SLF001 - makes one sample
 
     @functools.wraps(original)
-    def _seeded(maker: Any, index: Any, seed: int) -> Any:
+    def _seeded(builder: Any, index: Any, seed: int) -> Any:
         began_ns = time.monotonic_ns()
         try:
-            return original(maker, index, seed)
+            return original(builder, index, seed)
         finally:
-            # Samples are made while they are collated: what is left of the batch is collating.
+            # Samples are made during collation: the rest of the batch's time is collating.
             BATCH_RECORDER.collate_ns -= time.monotonic_ns() - began_ns
 
-    maker_class._seeded = _seeded  # noqa: SLF001
+    builder_class._seeded = _seeded  # noqa: SLF001
 
 
 def _loader_at_work() -> int:

@@ -1,11 +1,11 @@
 """The loaders of a rank: their numbers, where they were constructed, their iterators and queues.
 
-A loader that a script makes anew, as for each epoch, keeps the number it had.
+A loader that a script constructs again, such as for each epoch, keeps its number.
 
-A batch of tensors comes from a worker of torch's as handles: reading them, getting each from the
-worker, and mapping the memory behind it takes a rank's time however early the batch was made. What
-of it is the rank's own CPU time stays; the rest is waiting for a worker's answer, which comes late
-while it runs Python. Where a thread pins memory, that thread takes batches, and nothing is known.
+A batch of tensors comes from a torch worker as handles: reading them, fetching each from the worker
+and mapping the memory behind it takes the rank's time however early the batch was made. Part of it
+is the rank's own CPU time; the rest is waiting for the worker, which answers late while it runs
+Python. Where a thread pins memory, that thread takes the batches, and these times are unknown.
 """
 
 from __future__ import annotations
@@ -29,61 +29,61 @@ from headrace.observe.probe.recording_session import SESSION, guarded
 from headrace.records.schema import LOADERS
 
 _OWN_REFERENCES = 4
-"""A data set that nobody but its loader has: the loader, its sampler, and whoever counts, twice."""
+"""References to a dataset that only its loader uses: loader, sampler, and two of the counting."""
 _PLAIN = (bool, int, float, str, type(None))
 
 
 class LoaderNumbers:
     """Numbers loaders in the order of their construction.
 
-    A loader takes the number of an earlier one that is not iterated any more where the very same
-    calls construct it with the same settings, and with the same data set; or with another, where
-    nobody but the earlier loader has its data set still. So one that is made in each round counts
-    as one, and those for training and evaluation, made by turns at one line, as two.
+    A loader takes the number of an earlier one whose iteration has ended if the same call stack
+    constructs it with the same settings and the same dataset, or with another dataset if only the
+    earlier loader still refers to its own. So a loader made anew in each round counts as one, and
+    those for training and evaluation, made by turns at one line, count as two.
     """
 
     def __init__(self) -> None:
         self._next = count()
-        self._made: dict[Hashable, list[int]] = {}  # by how: the one that was made last comes last
-        self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was made last
+        self._made: dict[Hashable, list[int]] = {}  # by construction; the latest comes last
+        self._iterators: dict[int, list[weakref.ref[Any]]] = {}  # since each was last constructed
         self._datasets: dict[int, Callable[[], Any]] = {}
 
     def new(self) -> int:
-        """Return a number that no loader has."""
+        """Return an unused number."""
         return next(self._next)
 
     def constructed(self, arguments: Sequence[tuple[int | str, Any]]) -> int:
         """Return the number of a loader that is being constructed.
 
         Args:
-            arguments: By place or name; the data set is at place 0.
+            arguments: The constructor's, by position or name; the dataset is at position 0.
         """
         dataset = next((value for name, value in arguments if name in (0, "dataset")), None)
-        made = self._made.setdefault((_construction_stack(), _settings_of(arguments)), [])
-        over = [number for number in made if self._is_over(number)]
-        again = [number for number in over if self._datasets[number]() is dataset]
-        again += [number for number in over if self._is_dataset_gone(number)]
-        number = again[0] if again else self.new()
-        if again:
-            made.remove(number)
+        numbers = self._made.setdefault((_construction_stack(), _settings_of(arguments)), [])
+        unused = [number for number in numbers if self._is_over(number)]
+        reusable = [number for number in unused if self._datasets[number]() is dataset]
+        reusable += [number for number in unused if self._is_dataset_gone(number)]
+        number = reusable[0] if reusable else self.new()
+        if reusable:
+            numbers.remove(number)
             del self._iterators[number]
-        made.append(number)
+        numbers.append(number)
         self._datasets[number] = _weak_reference(dataset)
         return number
 
     def iterated(self, number: int, iterator: Any) -> None:
-        """Note an iterator of a loader."""
+        """Register an iterator of a loader."""
         known = self._iterators.get(number, ())
-        alive = [each for each in known if each() is not None and each() is not iterator]
+        alive = [ref for ref in known if ref() is not None and ref() is not iterator]
         self._iterators[number] = [*alive, weakref.ref(iterator)]
 
     def _is_over(self, number: int) -> bool:
-        """Whether a loader has been iterated since it was constructed, and is not any more."""
+        """Return whether a loader was iterated since its construction, and no iterator is left."""
         known = self._iterators.get(number)
-        return known is not None and all(each() is None for each in known)
+        return known is not None and all(ref() is None for ref in known)
 
     def _is_dataset_gone(self, number: int) -> bool:
-        """Whether a loader's data set is gone, or would go with the loader."""
+        """Return whether a loader's dataset is gone, or would go with the loader."""
         dataset = self._datasets[number]()
         return dataset is None or sys.getrefcount(dataset) <= _OWN_REFERENCES
 
@@ -91,12 +91,12 @@ class LoaderNumbers:
 def _weak_reference(dataset: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(dataset)
-    except TypeError:  # a list, say
+    except TypeError:  # such as a list
         return lambda: None
 
 
 def _construction_stack() -> Hashable:
-    """Return the calls that led here: file and line of each frame, from the innermost on."""
+    """Return file and line of each frame that led here, innermost first."""
     found, frame = [], sys._getframe(1).f_back  # noqa: SLF001 - inspect.stack reads source files
     while frame is not None:
         found.append((frame.f_code.co_filename, frame.f_lineno))
@@ -105,7 +105,7 @@ def _construction_stack() -> Hashable:
 
 
 def _settings_of(arguments: Sequence[tuple[int | str, Any]]) -> Hashable:
-    """Return the settings among arguments, and of what type all else is, by its name."""
+    """Return the settings among arguments, and the type names of all others."""
     return tuple(
         (name, value if type(value) in _PLAIN else _type_name(value)) for name, value in arguments
     )
@@ -117,31 +117,29 @@ def _type_name(value: Any) -> str:
 
 _NUMBER_ATTRIBUTE = "_headrace_loader"  # attribute of loaders and their iterators
 _FETCH_COUNT_ATTRIBUTE = "_headrace_fetched"  # of iterators: [epoch, batches asked for]
-_QUEUE_POLL_ATTRIBUTE = (
-    "_headrace_asked"  # of iterators: how to ask their pipe whether something is in it
-)
+_QUEUE_POLL_ATTRIBUTE = "_headrace_asked"  # of iterators: polls their queue for a batch
 
 STARTING_LOADER: ContextVar[int] = ContextVar("headrace_starting", default=-1)
-"""The loader whose workers are being started, in this thread; in a worker, the one it works for."""
+"""The loader whose workers this thread is starting; in a worker, the one it works for."""
 
 
 class LoaderRegistry:
     """The loaders of this rank, numbered as they are constructed: see LoaderNumbers.
 
     Attributes:
-        on_iterator: Called with a loader's number and True as an iterator is being made, and with
-            False when it has been: workers may start meanwhile.
-        asked: The loader that was asked for a batch last; -1 before.
+        on_iterator: Called with a loader's number and True before an iterator is made, and with
+            False afterwards; workers may start in between.
+        asked: The loader that the last batch was requested from; -1 before the first.
     """
 
     def __init__(self) -> None:
         self._numbers = LoaderNumbers()
-        self._epochs: dict[int, int] = {}  # how often each was iterated
+        self._epochs: dict[int, int] = {}  # iterations of each loader
         self.asked = -1
         self.on_iterator: Callable[[int, bool], None] = lambda _loader, _begins: None
 
     def hook_torch(self, module: ModuleType) -> None:
-        """Watch torch's DataLoader."""
+        """Hook torch's DataLoader."""
         self._watch(module.DataLoader, _describe_torch)
         original = module._BaseDataLoaderIter.__init__  # noqa: SLF001 - see number_of_iterator
 
@@ -153,7 +151,7 @@ class LoaderRegistry:
         module._BaseDataLoaderIter.__init__ = __init__  # noqa: SLF001
 
     def hook_own(self, module: ModuleType) -> None:
-        """Watch Headrace's DataLoader."""
+        """Hook Headrace's DataLoader."""
         self._watch(module.DataLoader, _describe_own)
 
     @staticmethod
@@ -163,7 +161,7 @@ class LoaderRegistry:
 
     @staticmethod
     def count_fetch(iterator: Any) -> tuple[int, int]:
-        """Count that the iterator was asked; return (epoch, number of the batch), from 0."""
+        """Count a request for a batch; return (epoch, number of the batch), both from 0."""
         fetched = getattr(iterator, _FETCH_COUNT_ATTRIBUTE, None)
         if fetched is None:
             return 0, -1
@@ -171,14 +169,14 @@ class LoaderRegistry:
         fetched[1] = number + 1
         return epoch, number
 
-    def add(self, *described: float | str) -> int:
-        """Note a loader that no hook saw constructed, as it is used first; return its number."""
+    def add(self, *description: float | str) -> int:
+        """Record a loader whose construction no hook saw, at its first use; return its number."""
         number = self._numbers.new()
-        _record_description(number, described)
+        _record_description(number, description)
         return number
 
     def mark(self, iterator: Any, number: int) -> None:
-        """Tell an iterator its loader: it is the loader's next epoch."""
+        """Attach a loader's number and next epoch to an iterator."""
         epoch = self._epochs.get(number, 0)
         self._epochs[number] = epoch + 1
         setattr(iterator, _NUMBER_ATTRIBUTE, number)
@@ -195,8 +193,8 @@ class LoaderRegistry:
         @functools.wraps(original_init)
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             number = self._constructed(*args, **kwargs)
-            number = self._numbers.new() if number is None else number  # the probe's own fault
-            with _starting_workers_of(number):  # Headrace's may start right now
+            number = self._numbers.new() if number is None else number  # None if the probe failed
+            with _starting_workers_of(number):  # Headrace's workers may start right now
                 original_init(loader, *args, **kwargs)
             _record_loader(loader, number, describe)
 
@@ -220,7 +218,7 @@ LOADER_REGISTRY = LoaderRegistry()
 
 @contextmanager
 def _starting_workers_of(number: int) -> Iterator[None]:
-    """Let processes that start meanwhile know whose workers they are."""
+    """Let worker processes that start in the block know their loader's number."""
     token = STARTING_LOADER.set(number)
     try:
         with env.child_overrides({env.LOADER.name: str(number)}):
@@ -238,18 +236,16 @@ def _record_loader(loader: Any, number: int, describe: Callable[[Any], tuple[Any
 
 
 @guarded
-def _record_description(number: int, described: tuple[Any, ...]) -> None:
-    if (
-        SESSION.is_claimed_by_another
-    ):  # a program that the rank has started, with loaders of its own
+def _record_description(number: int, description: tuple[Any, ...]) -> None:
+    if SESSION.is_claimed_by_another:  # a program that the rank started, with its own loaders
         return
     file, line = script_location()
-    SESSION.write(LOADERS, SESSION.rank, number, *described, file, line, time.monotonic_ns())
+    SESSION.write(LOADERS, SESSION.rank, number, *description, file, line, time.monotonic_ns())
 
 
 @guarded
 def _register_iterator(iterator: Any, loader: Any) -> None:
-    """Tell an iterator its loader; one that is used again is in its next epoch."""
+    """Attach a loader's number to an iterator; a reused iterator begins its next epoch."""
     if (
         _NUMBER_ATTRIBUTE not in loader.__dict__
         or getattr(iterator, _FETCH_COUNT_ATTRIBUTE, (0, 1))[1] == 0
@@ -269,7 +265,7 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
     return (
         "torch",
         type(loader.dataset).__qualname__,
-        "map" if loader._dataset_kind == 0 else "iterable",  # noqa: SLF001 - no public way to ask
+        "map" if loader._dataset_kind == 0 else "iterable",  # noqa: SLF001 - no public way
         loader.num_workers,
         loader.prefetch_factor or 0,
         -1 if loader.batch_size is None else loader.batch_size,
@@ -282,7 +278,8 @@ def _describe_torch(loader: Any) -> tuple[Any, ...]:
 
 def _describe_own(loader: Any) -> tuple[Any, ...]:
     return (
-        "ray" if loader.is_ray_dataset else "headrace",  # whose processes make its batches
+        # Which library's processes make its batches.
+        "ray" if loader.is_ray_dataset else "headrace",
         type(loader.dataset).__qualname__,
         "iterable" if loader.iterable else "map",
         loader.num_workers,
@@ -296,7 +293,7 @@ def _describe_own(loader: Any) -> tuple[Any, ...]:
 
 
 def ready_batches(iterator: Any) -> int:
-    """Return how many batches wait in the iterator, 1 standing for one or more; -1: unknown."""
+    """Return how many batches wait in the iterator, 1 meaning one or more; -1 if unknown."""
     tasks = getattr(iterator, "_task_info", None)
     if tasks is None:
         return -1
@@ -308,11 +305,11 @@ def ready_batches(iterator: Any) -> int:
 
 
 def _queue_poll(iterator: Any) -> Callable[[int], object]:
-    """Return what tells whether a batch is in the iterator's queue, and keep it with the iterator.
+    """Return a function that polls the iterator's queue for a batch, cached on the iterator.
 
-    The queue's own answer takes ten times as long.
+    The queue's own `empty` takes ten times as long.
     """
-    queue = iterator._data_queue  # noqa: SLF001 - no public way to ask
+    queue = iterator._data_queue  # noqa: SLF001 - no public way
     reader = getattr(queue, "_reader", None)
     poll: Callable[[int], object]
     if reader is None:  # the pinning thread's queue is no pipe
@@ -328,10 +325,10 @@ def _queue_poll(iterator: Any) -> Callable[[int], object]:
 
 
 def samples_in(batch: object) -> int:
-    """Return how many samples a batch has, by the length of what is first in it; -1: unknown."""
+    """Return the samples in a batch by the length of its first element; -1 if unknown."""
     try:
         return _samples_in(batch)
-    except Exception:  # noqa: BLE001 - a batch may be any object, and its methods do anything
+    except Exception:  # noqa: BLE001 - a batch may be any object, with any methods
         return -1
 
 
@@ -357,13 +354,13 @@ _QUEUE_READS_ATTRIBUTE = "_headrace_receipts"  # attribute of iterators
 
 
 class _QueueReads:
-    """Of one iterator.
+    """Times of reading the queue of one iterator.
 
     Attributes:
-        began_ns: When the batch that is being taken began to be read; 0: none is.
+        began_ns: When reading the current batch began; 0 if none is being read.
         began_cpu_ns: The CPU time of the rank's thread then.
-        spent_ns: In taking batches, since that was asked last; -1: unknown.
-        spent_cpu_ns: Of it: CPU time; -1: unknown.
+        spent_ns: Time in reading batches since it was last queried; -1 if unknown.
+        spent_cpu_ns: CPU time of it; -1 if unknown.
     """
 
     __slots__ = ("began_cpu_ns", "began_ns", "spent_cpu_ns", "spent_ns")
@@ -374,56 +371,53 @@ class _QueueReads:
 
 
 def time_queue_reads(module: ModuleType) -> None:
-    """Time what torch's loader takes from its workers."""
-    kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 - there is no public way
-    original = kind._try_get_data  # noqa: SLF001 - likewise
+    """Time how long torch's loader takes to read batches from its workers."""
+    kind = module._MultiProcessingDataLoaderIter  # noqa: SLF001 - no public way
+    original = kind._try_get_data  # noqa: SLF001 - no public way
 
     @functools.wraps(original)
     def _try_get_data(iterator: Any, *args: Any, **kwargs: Any) -> Any:
         if not SESSION.on:
             return original(iterator, *args, **kwargs)
-        receipts = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None) or _time_queue(iterator)
-        receipts.began_ns = 0
+        reads = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None) or _time_queue(iterator)
+        reads.began_ns = 0
         found = original(iterator, *args, **kwargs)
-        if receipts.began_ns:
-            receipts.spent_ns += monotonic_ns() - receipts.began_ns
-            receipts.spent_cpu_ns += thread_time_ns() - receipts.began_cpu_ns
-            receipts.began_ns = 0
+        if reads.began_ns:
+            reads.spent_ns += monotonic_ns() - reads.began_ns
+            reads.spent_cpu_ns += thread_time_ns() - reads.began_cpu_ns
+            reads.began_ns = 0
         return found
 
-    kind._try_get_data = _try_get_data  # noqa: SLF001 - likewise
+    kind._try_get_data = _try_get_data  # noqa: SLF001 - no public way
 
 
 def queue_read_ns(iterator: Any) -> tuple[int, int]:
-    """Return what an iterator spent in taking batches since this was asked last: time, CPU time.
-
-    Both are -1 where that is unknown.
-    """
-    receipts = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None)
-    if receipts is None or receipts.spent_ns < 0:
+    """Return time and CPU time of queue reads since the last call; -1 if unknown."""
+    reads = getattr(iterator, _QUEUE_READS_ATTRIBUTE, None)
+    if reads is None or reads.spent_ns < 0:
         return -1, -1
-    spent = receipts.spent_ns, receipts.spent_cpu_ns
-    receipts.spent_ns = receipts.spent_cpu_ns = 0
+    spent = reads.spent_ns, reads.spent_cpu_ns
+    reads.spent_ns = reads.spent_cpu_ns = 0
     return spent
 
 
 def _time_queue(iterator: Any) -> _QueueReads:
-    """Note when an iterator's queue begins to be read, from now on."""
-    receipts = _QueueReads()
-    setattr(iterator, _QUEUE_READS_ATTRIBUTE, receipts)
+    """Record from now on when reading an iterator's queue begins."""
+    reads = _QueueReads()
+    setattr(iterator, _QUEUE_READS_ATTRIBUTE, reads)
     try:
-        queue = iterator._data_queue  # noqa: SLF001 - likewise
+        queue = iterator._data_queue  # noqa: SLF001 - no public way
         read = getattr(queue, "_recv_bytes", None)
         if read is None:  # a thread that pins memory takes the batches
-            return receipts
+            return reads
 
         def _recv_bytes(*args: Any, **kwargs: Any) -> Any:
-            # It knows no iterator: one in a cycle would keep its workers.
-            receipts.began_ns, receipts.began_cpu_ns = monotonic_ns(), thread_time_ns()
+            # No reference to the iterator: a cycle would keep its workers alive.
+            reads.began_ns, reads.began_cpu_ns = monotonic_ns(), thread_time_ns()
             return read(*args, **kwargs)
 
-        queue._recv_bytes = _recv_bytes  # noqa: SLF001 - likewise
-        receipts.spent_ns = receipts.spent_cpu_ns = 0
+        queue._recv_bytes = _recv_bytes  # noqa: SLF001 - no public way
+        reads.spent_ns = reads.spent_cpu_ns = 0
     except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
         SESSION.fault("receipts", error)
-    return receipts
+    return reads

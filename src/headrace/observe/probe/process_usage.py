@@ -1,4 +1,4 @@
-"""Usage of CPU, memory and reads by each process of a run: a few reads of /proc each a tick."""
+"""Usage of CPU, memory and reads by each process of a run, from a few reads of /proc a tick."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MAX_PROC_BYTES = 1 << 14
 
 
 def read_proc_file(path: str) -> bytes:
-    """Return what is in a file of /proc, up to 16 KB.
+    """Return the content of a file in /proc, up to 16 KB.
 
     Raises:
-        OSError: It is not there, or belongs to someone else.
+        OSError: It does not exist, or belongs to another user.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -27,23 +27,23 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CORES = os.cpu_count() or 1
 _LONGEST_WAIT_NS = 3_000_000_000
-"""A worker that lives short is heard of some time after its end: rings are drained by turns."""
+"""A short-lived worker is known only some time after its end, when its ring is drained."""
 _ENDED = 0
-"""Threads of a process that has ended."""
-_Process = tuple[int, int]  # its number, which may be used again, and when it was born
+"""Number of threads in the row of a process that has ended."""
+_Process = tuple[int, int]  # pid, which may be reused, and start time
 _Row = tuple[int, int, float, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _ProcessSample:
-    """A process at one moment; CPU time in the kernel's ticks."""
+    """The state of a process at one moment; CPU time in clock ticks of the kernel."""
 
     t_ns: int
     pid: int
     born: int
     parent: int
     cpu: int
-    ended_cpu: int  # of its children that have ended, and their children
+    ended_cpu: int  # of its descendants that have ended
     lived_ns: int
     threads: int
     resident_bytes: int
@@ -51,105 +51,109 @@ class _ProcessSample:
 
 
 class ProcessUsage:
-    """Looks at processes; what each used is over the time since it was looked at before.
+    """Samples processes; a row holds what a process used since its previous sample.
 
-    What the run used is not to be taken for others' use, however short a process lives: one that is
-    new has what it used since the tick before, and what its parents were told of those that have
-    ended, and nobody saw, goes to these.
+    CPU time of the run must not be taken for that of other programs, however short a process lives.
+    So a new process's row holds its use since the tick before, and CPU time of children that ended
+    unseen, which the kernel adds to their parents, goes to rows of the children.
     """
 
     def __init__(self) -> None:
         self._before: dict[_Process, _ProcessSample] = {}
         self._before_ns = 0
         self._known_pids: set[int] = set()
-        self._unseen = 0.0  # CPU time of processes that have ended, in no row
+        self._unseen = 0.0  # CPU ticks of ended processes that are in no row yet
         self._unseen_since_ns = 0
 
     def rows(self, pids: Iterable[int]) -> list[_Row]:
-        """Return rows of `process_usage`; those of the first call have none.
+        """Return rows of `process_usage`; the first call returns none.
 
         Args:
-            pids: The processes; also those that are gone, or were before they were looked at.
+            pids: The processes of the run, including those that have ended.
         """
         began_ns, known = time.monotonic_ns(), set(pids)
-        # Whose parent has ended still is the run's, unless its number is another's by now.
+        # A process whose parent has ended is still the run's, unless its pid was reused.
         pids = known | {pid for pid, _ in self._before}
-        # Parents first: a child that ends meanwhile is not to be in what they were told, and alive.
-        looks = [
-            look
+        # Parents first, so that a child that ends meanwhile is not counted twice.
+        samples = [
+            sample
             for pid in sorted(pids)
-            if (look := _sample_process(pid)) is not None
-            and (pid in known or _is_in(self._before, look))
+            if (sample := _sample_process(pid)) is not None
+            and (pid in known or _is_in(self._before, sample))
         ]
-        now = {(look.pid, look.born): look for look in looks}
-        found = [self._row(look) for look in looks if self._before_ns]
+        now = {(sample.pid, sample.born): sample for sample in samples}
+        rows_found = [self._row(sample) for sample in samples if self._before_ns]
         ended = self._ended_cpu(now)
         if ended > 0:
             self._unseen_since_ns = self._unseen_since_ns if self._unseen else self._before_ns
             self._unseen += ended
-        missed = known - {look.pid for look in looks} - self._known_pids
-        found += self._unseen_rows(
-            [look for process, look in self._before.items() if process not in now], missed, began_ns
+        missed = known - {sample.pid for sample in samples} - self._known_pids
+        rows_found += self._unseen_rows(
+            [sample for process, sample in self._before.items() if process not in now],
+            missed,
+            began_ns,
         )
         self._before, self._before_ns = now, began_ns
         self._known_pids |= known
-        return found
+        return rows_found
 
-    def _row(self, look: _ProcessSample) -> _Row:
-        before = self._before.get((look.pid, look.born))
+    def _row(self, sample: _ProcessSample) -> _Row:
+        before = self._before.get((sample.pid, sample.born))
         if before is not None:
-            cpu, since_ns = float(look.cpu - before.cpu), before.t_ns
-            read = -1 if look.read_bytes < 0 else look.read_bytes - before.read_bytes
+            cpu, since_ns = float(sample.cpu - before.cpu), before.t_ns
+            read = -1 if sample.read_bytes < 0 else sample.read_bytes - before.read_bytes
         else:
-            since_ns, read = self._before_ns, look.read_bytes
-            cpu = look.cpu * min((look.t_ns - since_ns) / max(look.lived_ns, 1), 1.0)
-        percent = _percent(cpu, look.t_ns - since_ns)
-        return look.t_ns, look.pid, percent, look.resident_bytes, look.threads, read
+            since_ns, read = self._before_ns, sample.read_bytes
+            cpu = sample.cpu * min((sample.t_ns - since_ns) / max(sample.lived_ns, 1), 1.0)
+        percent = _percent(cpu, sample.t_ns - since_ns)
+        return sample.t_ns, sample.pid, percent, sample.resident_bytes, sample.threads, read
 
     def _ended_cpu(self, now: dict[_Process, _ProcessSample]) -> float:
-        """Return what children that ended since the tick before used after they were seen."""
+        """Return the CPU ticks that ended children used after their last sample."""
         both = now.keys() & self._before.keys()
         ended = float(sum(now[one].ended_cpu - self._before[one].ended_cpu for one in both))
         parents = {pid for pid, _ in both}
-        gone = {pid: look for (pid, born), look in self._before.items() if (pid, born) not in now}
-        for look in gone.values():
-            parent = look.parent
-            for _ in gone:  # what it used went up to the first that is still there
+        gone = {
+            pid: sample for (pid, born), sample in self._before.items() if (pid, born) not in now
+        }
+        for sample in gone.values():
+            parent = sample.parent
+            for _ in gone:  # its CPU time went to the nearest ancestor still alive
                 if parent not in gone:
                     break
                 parent = gone[parent].parent
             if parent in parents:
-                ended -= look.cpu + look.ended_cpu
+                ended -= sample.cpu + sample.ended_cpu
         return ended
 
     def _unseen_rows(
         self, gone: Sequence[_ProcessSample], missed: set[int], now_ns: int
     ) -> Iterator[_Row]:
-        """Give rows to processes that have ended, of what nobody saw; other children have none."""
-        heirs = len(gone) + len(missed)
-        if not heirs:
+        """Yield rows that share the unseen CPU time among the processes that have ended."""
+        sharers = len(gone) + len(missed)
+        if not sharers:
             if now_ns - self._unseen_since_ns > _LONGEST_WAIT_NS:
                 self._unseen = 0.0
             return
-        # No more than the cores had time for: else it is of a child that nobody is to hear of.
-        most = _CORES * (now_ns - self._unseen_since_ns) / 1e9 * _TICKS_PER_S
-        cpu, self._unseen = min(self._unseen, most) / heirs, 0.0
-        for look in gone if cpu else ():
-            percent = _percent(cpu, now_ns - look.t_ns)
-            yield now_ns, look.pid, percent, look.resident_bytes, _ENDED, -1
+        # At most what the cores had time for: the rest is of children that never record.
+        limit = _CORES * (now_ns - self._unseen_since_ns) / 1e9 * _TICKS_PER_S
+        cpu, self._unseen = min(self._unseen, limit) / sharers, 0.0
+        for sample in gone if cpu else ():
+            percent = _percent(cpu, now_ns - sample.t_ns)
+            yield now_ns, sample.pid, percent, sample.resident_bytes, _ENDED, -1
         for pid in missed if cpu and self._before_ns else ():
             yield now_ns, pid, _percent(cpu, now_ns - self._before_ns), 0, _ENDED, -1
 
 
-def _is_in(looks: Mapping[_Process, _ProcessSample], look: _ProcessSample) -> bool:
-    return (look.pid, look.born) in looks
+def _is_in(samples: Mapping[_Process, _ProcessSample], sample: _ProcessSample) -> bool:
+    return (sample.pid, sample.born) in samples
 
 
 def with_children(pids: Iterable[int]) -> set[int]:
-    """Return processes with all that these have started, and those in turn, and that live.
+    """Return the processes and all their living descendants.
 
-    A pool of a script's own never trains, and so does not record; what it uses is the run's still.
-    Only what a main thread has started is found, as pools and loaders are.
+    A script's own process pool never trains, and so does not record, but its use is the run's. Only
+    children started by main threads are found, as those of pools and loaders are.
     """
     found, new = set[int](), set(pids)
     while new:
@@ -161,7 +165,7 @@ def with_children(pids: Iterable[int]) -> set[int]:
 def _children(pid: int) -> list[int]:
     try:
         return [int(child) for child in read_proc_file(f"/proc/{pid}/task/{pid}/children").split()]
-    except (OSError, ValueError):  # it has ended, or this kernel does not tell
+    except (OSError, ValueError):  # it has ended, or this kernel lacks the file
         return []
 
 
@@ -170,12 +174,12 @@ def _percent(cpu: float, span_ns: int) -> float:
 
 
 def _sample_process(pid: int) -> _ProcessSample | None:
-    """Look at a process; None: it has ended."""
+    """Return a sample of a process; None if it has ended."""
     try:
         stat = read_proc_file(f"/proc/{pid}/stat")
     except OSError:
         return None
-    # From the third on, as proc(5) numbers them: the second, a name, may have spaces in it.
+    # From the third field of proc(5) on: the second, a name, may contain spaces.
     fields = stat.rpartition(b")")[2].split()
     now_ns = time.monotonic_ns()
     alive_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(fields[19]) * 10**9 // _TICKS_PER_S
@@ -194,14 +198,14 @@ def _sample_process(pid: int) -> _ProcessSample | None:
 
 
 def _anonymous_bytes(pid: int, resident: int) -> int:
-    """Return the memory that a process holds, without pages of files.
+    """Return the memory of a process without pages of files.
 
-    A file that is mapped and read through fills memory page by page, and the kernel takes it back
-    as it likes: that is a cache, and no growth.
+    A mapped file that is read fills memory page by page, and the kernel reclaims it as needed: that
+    is a cache, not growth.
 
     Args:
         pid: The process.
-        resident: What is held with those pages: the answer where the kernel tells no more.
+        resident: Its resident bytes with those pages, returned if the kernel tells no more.
     """
     try:
         _, _, rest = read_proc_file(f"/proc/{pid}/status").partition(b"\nRssFile:")
@@ -211,7 +215,7 @@ def _anonymous_bytes(pid: int, resident: int) -> int:
 
 
 def _read_bytes(pid: int) -> int:
-    """Return what the process's read calls gave it so far; -1: it belongs to someone else."""
+    """Return the bytes of the process's read calls so far; -1 if it belongs to another user."""
     try:
         return int(read_proc_file(f"/proc/{pid}/io").split(maxsplit=2)[1])  # "rchar: 123"
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
 """Traces of a few steps by torch.profiler, for Perfetto, when deep recording is requested.
 
-torch has one profiler a process, so the script's own comes first: a trace is not begun where that
-is at work, and ends where it begins.
+torch has one profiler a process, and the script's own takes precedence: no trace begins while that
+runs, and a trace ends when the script's begins.
 """
 
 from __future__ import annotations
@@ -18,21 +18,18 @@ from headrace.observe.probe.recording_session import SESSION
 STEPS, FEWEST_STEPS = 4, 3
 MAX_TRACE_BYTES = 200 * 2**20
 LONGEST_S = 10.0
-"""A burst ends at the next batch after so long: evaluations have batches, and no training steps."""
+"""A trace ends at the next batch after this time: evaluations have batches but no steps."""
 _FOLDER = "traces"
-_PROFILER_STARTS = (
-    "_prepare_profiler",
-    "_enable_profiler",
-)  # what every profiler of torch's begins with
+_PROFILER_STARTS = ("_prepare_profiler", "_enable_profiler")  # called first by torch's profilers
 
 
 class ProfilerTrace:
-    """The bursts of this rank, one for each time that deep recording was asked for."""
+    """The traces of this rank, one for each request for deep recording."""
 
     def __init__(self) -> None:
-        self._seen = 0
-        self._left = 0
-        self._thread = 0  # that began it: no other can end it
+        self._last_request = 0
+        self._steps_left = 0
+        self._thread = 0  # that began the trace; no other can end it
         self._until_s = 0.0
         self._waits_for_device = False
         self._profiler: Any = None
@@ -40,50 +37,50 @@ class ProfilerTrace:
 
     @property
     def under_way(self) -> bool:
-        """Whether steps are traced now."""
+        """Whether steps are being traced."""
         return self._profiler is not None
 
     @property
     def is_due(self) -> bool:
-        """Whether a burst was asked for that was not made."""
-        return SESSION.deep and self._seen != SESSION.deep_count
+        """Whether a trace was requested that has not been made."""
+        return SESSION.deep and self._last_request != SESSION.deep_count
 
     def begin(self) -> None:
-        """Trace the steps that follow; the next that ends is the one under way, cut."""
+        """Start a trace; the first step that ends in it is incomplete."""
         import torch
 
-        self._seen = SESSION.deep_count
+        self._last_request = SESSION.deep_count
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._waits_for_device = len(activities) > 1
-        if torch._C._autograd._profiler_enabled():  # noqa: SLF001 - no public way to ask
+        if torch._C._autograd._profiler_enabled():  # noqa: SLF001 - no public way
             SESSION.event("trace-dropped", "the script uses torch.profiler itself")
             return
         profiler = torch.profiler.profile(activities=activities)
         profiler.start()
-        self._profiler, self._left = profiler, STEPS
+        self._profiler, self._steps_left = profiler, STEPS
         self._thread, self._until_s = get_ident(), time.monotonic() + LONGEST_S
         self._unwatch = self._watch(torch.autograd.profiler)
 
     def steps_ended(self, count: int) -> None:
-        """So many training steps have ended since this was told last; it is told at each batch."""
-        self._left -= count
-        if self._left < 0 or time.monotonic() > self._until_s:
+        """Count training steps that have ended since the last call; called at each batch."""
+        self._steps_left -= count
+        if self._steps_left < 0 or time.monotonic() > self._until_s:
             self.end()
 
     def end(self) -> None:
-        """Trace no more, and keep what was traced, where a burst is under way."""
+        """End the trace and save it, if one is under way."""
         if not self.under_way or get_ident() != self._thread:
             return
         profiler = self._drop()
         try:
             self._keep(profiler)
-        except Exception as error:  # noqa: BLE001 - a full disk, say: the records are to go on
+        except Exception as error:  # noqa: BLE001 - e.g. a full disk; recording goes on
             SESSION.fault("Burst", error)
 
     def give_up(self) -> None:
-        """The process ends: keep what was traced, unless that waits for a device."""
+        """Save the trace at the process's end, unless that would wait for a device."""
         if not self._waits_for_device:
             self.end()
         elif self.under_way:
@@ -103,13 +100,13 @@ class ProfilerTrace:
             )
         else:
             SESSION.event("trace", str(path), size)
-            whole = max(STEPS - self._left - 1, 0)  # the last one counted was cut
-            if whole < FEWEST_STEPS:
-                said = f"{path.name}: fewer than {FEWEST_STEPS} whole steps"
-                SESSION.event("trace-short", said, whole)
+            complete = max(STEPS - self._steps_left - 1, 0)  # the last one counted was incomplete
+            if complete < FEWEST_STEPS:
+                text = f"{path.name}: fewer than {FEWEST_STEPS} whole steps"
+                SESSION.event("trace-short", text, complete)
 
     def forked(self) -> None:
-        """Know of no burst in a forked child: what the parent traces is the parent's."""
+        """Drop a trace in a forked child: it is the parent's."""
         self._drop()
 
     def _drop(self) -> Any:
@@ -119,7 +116,7 @@ class ProfilerTrace:
         return profiler
 
     def _watch(self, module: Any) -> Callable[[], None]:
-        """End where the script begins to profile; return what takes that back."""
+        """End the trace when the script starts profiling; return what undoes the hooks."""
         originals = {
             name: getattr(module, name) for name in _PROFILER_STARTS if hasattr(module, name)
         }

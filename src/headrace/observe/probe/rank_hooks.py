@@ -1,7 +1,7 @@
-"""Hooks in a training process: into torch, its loaders and Ray Data, for the rank's recorder.
+"""Hooks in a training process: into torch, its loaders and Ray Data, for the rank recorder.
 
-The batches of Ray Data are made by Ray's own processes, which the probe does not look into: only
-the waits for what `iter_torch_batches` hands over are recorded.
+Ray Data's batches are made by Ray's own processes, which the probe does not observe: only the waits
+for the batches of `iter_torch_batches` are recorded.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from headrace.observe.probe.loaders import LOADER_REGISTRY, time_queue_reads
 from headrace.observe.probe.rank_recorder import RANK_RECORDER, RankRecorder
 from headrace.observe.probe.recording_session import SESSION, guarded
 
-_BATCH_SIZE, _PREFETCH_BATCHES = 256, 1  # what Ray takes where the script says nothing
+_BATCH_SIZE, _PREFETCH_BATCHES = 256, 1  # Ray's defaults
 
 
 class RecordedRayBatches:
-    """What `iter_torch_batches` returned; each iteration of it is an epoch.
+    """Wrapper of the return value of `iter_torch_batches`; each iteration of it is an epoch.
 
     Args:
         batches: What Ray returned.
@@ -44,7 +44,7 @@ class RecordedRayBatches:
 
 
 class RecordedRayIterator:
-    """An iterator over Ray's batches, at whose `__next__` the rank waits.
+    """Wrapper of an iterator over Ray's batches, whose `__next__` is hooked.
 
     Args:
         batches: Ray's iterator.
@@ -66,14 +66,14 @@ class RecordedRayIterator:
 
 
 class _LoadersByLine:
-    """The loaders by where the script asks for batches: each epoch asks anew."""
+    """Ray Data loaders by the line that asks for batches, which is the same in each epoch."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
 
     @guarded
     def number(self, kwargs: dict[str, Any]) -> int | None:
-        """Return the number of the loader that the script asks for; None where none is recorded."""
+        """Return the number of the loader at the script's line; None if this is no rank."""
         if SESSION.role != "rank":
             return None
         place = script_location()
@@ -98,7 +98,7 @@ _LOADERS_BY_LINE = _LoadersByLine()
 
 
 def hook_ray_data(module: ModuleType) -> None:
-    """Watch Ray Data; `ray.data.iterator` is imported."""
+    """Hook Ray Data; `ray.data.iterator` is imported."""
     original = module.DataIterator.iter_torch_batches
 
     @functools.wraps(original)
@@ -111,7 +111,7 @@ def hook_ray_data(module: ModuleType) -> None:
 
 
 _EXIT_PRIORITY = 100
-"""At a process's end: what others do then takes its time, and is no step."""
+"""Of the finalizer at a process's end: it runs first, as later ones take time that is no step."""
 
 
 def hook_rank() -> None:
@@ -139,7 +139,7 @@ def hook_rank() -> None:
     after_import("headrace.data.loader.dataloader", _hook_own_loader)
     after_import("ray.data.iterator", _hook_ray)
     atexit.register(RANK_RECORDER.close)
-    # A child that multiprocessing forks ends without that: it may train as a rank of its own.
+    # A child that multiprocessing forks does not run atexit, and may train as a rank of its own.
     util.register_after_fork(RANK_RECORDER, _close_forked)
 
 
@@ -148,19 +148,17 @@ def _close_forked(recorder: RankRecorder) -> None:
 
 
 def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[..., None]:
-    """Return a hook of optimizers that torch.compile leaves its graph for, and does not look into.
+    """Return an optimizer hook that torch.compile runs outside its graph.
 
-    The step of each of torch's own optimizers ends the graph by itself. Others' may be part of one
-    that must not end: these steps are not seen.
+    The step of each of torch's own optimizers breaks the graph anyway. Others may be part of a
+    graph that must not break: their compiled steps are not seen.
     """
     is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
-    def call_hook_outside_graph(
-        optimizer: Any,
-    ) -> None:  # torch marks it, as it could not mark a method
+    def call_hook_outside_graph(optimizer: Any) -> None:  # torch cannot mark a method
         hook(optimizer)
 
-    left_alone = getattr(torch, "_disable_dynamo", lambda function: function)(
+    uncompiled_hook = getattr(torch, "_disable_dynamo", lambda function: function)(
         call_hook_outside_graph
     )
 
@@ -168,7 +166,7 @@ def _eager_hook(torch: ModuleType, hook: Callable[[Any], None]) -> Callable[...,
         if not is_compiling():
             hook(optimizer)
         elif type(optimizer).__module__.startswith("torch.optim"):
-            left_alone(optimizer)
+            uncompiled_hook(optimizer)
 
     return call_hook
 
@@ -179,7 +177,7 @@ def _hook_backward(torch: ModuleType) -> None:
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         try:
-            RANK_RECORDER.backward_began()  # a signal may raise in it: it must not stay begun
+            RANK_RECORDER.backward_began()  # in the block, as a signal may raise in it
             return original(*args, **kwargs)
         finally:
             RANK_RECORDER.backward_ended()
@@ -189,8 +187,8 @@ def _hook_backward(torch: ModuleType) -> None:
 
 def _hook_torch_loader(module: ModuleType) -> None:
     LOADER_REGISTRY.hook_torch(module)
-    _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - where every torch loader hands over
-    time_queue_reads(module)  # last: a torch of other makings may lack what it hooks
+    _hook_next(module._BaseDataLoaderIter)  # noqa: SLF001 - base of all torch iterators
+    time_queue_reads(module)  # last, because some versions of torch lack what it hooks
 
 
 def _hook_own_loader(module: ModuleType) -> None:
@@ -207,7 +205,7 @@ def _hook_next(iterator_class: Any) -> None:
     original = iterator_class.__next__
 
     @functools.wraps(original)
-    def __next__(self: Any) -> Any:  # noqa: N807 - it takes that method's place
+    def __next__(self: Any) -> Any:  # noqa: N807 - replaces that method
         began = RANK_RECORDER.fetch_began(self)
         if began is None:
             return original(self)

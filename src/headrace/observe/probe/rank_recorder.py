@@ -1,7 +1,7 @@
 """The recorder of a training process: waits for batches, copies, backward, optimizer steps, sync.
 
-What is called at each step is written to take as few steps of its own as can be: it is `guarded` by
-hand, and reads the switch at a step's begin and end alone.
+What runs at each step is written to cost as little as possible: it is `guarded` by hand, and reads
+the live switch only where a step begins or ends.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from headrace.observe.probe.step_clock import StepClock
 from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 from headrace.records.schema import FETCHES
 
-_DEEP_CHECK_NS = 50_000_000  # how often is asked whether to look closer
+_DEEP_CHECK_NS = 50_000_000  # how often deep recording is checked for
 _MAX_STEPS_WITHOUT_FETCH = 16
-"""A script that steps so often without asking for a batch has its data elsewhere by now."""
+"""After so many steps without asking for a batch, a script has its data from elsewhere."""
 
 
 class RankRecorder:
-    """Notes what the hooks of this process see.
+    """Records what the hooks of this process report.
 
-    One thread trains: that which steps the optimizer. What other threads do, such as fetching
-    batches ahead in the background, is not time of the step.
+    One thread trains: the one that steps the optimizer. What other threads do, such as fetching
+    batches in the background, is not time of the step.
 
     Attributes:
-        grad_is_on: Says whether gradients are on in the thread that asks.
+        grad_is_on: Returns whether gradients are on in the calling thread.
     """
 
     def __init__(self) -> None:
         self.grad_is_on: Callable[[], bool] = lambda: True
-        self._journal = EventLog(write_row)
-        self._note = self._journal.waiting.append
+        self._event_log = EventLog(write_row)
+        self._queue_report = self._event_log.waiting.append
         self._begin()
 
     def _begin(self) -> None:
@@ -50,28 +50,28 @@ class RankRecorder:
         self._copying = False
         self._was_off = False
         self._claimed: bool | None = None
-        self._thread: int | None = None  # that steps the optimizer; None: none has yet
+        self._thread: int | None = None  # that steps the optimizer; None before the first step
         self._seen_threads: set[int] = set()
-        self._live = False  # it is known and sampled, and was recorded when the step began
+        self._live = False  # known and sampled, and recording was on as the step began
         self._under_way = False  # there is a step, or time between steps, to add to
         self._backwards = 0
-        self._backward_thread: int | None = None  # that called the outermost one under way
-        self._unfetched = 0  # optimizer steps since a batch was asked for
-        self._deep_asked_ns = 0
-        self._steps_told = 0  # of those that the journal has ended, what the burst was told of
+        self._backward_thread: int | None = None  # that called the outermost backward under way
+        self._unfetched_steps = 0  # optimizer steps since a batch was asked for
+        self._deep_checked_ns = 0
+        self._steps_traced = 0  # training steps that the profiler trace has counted
 
     def forked(self) -> None:
-        """Begin anew in a forked child: what the parent had under way is the parent's."""
-        self._journal.forked()
+        """Start again in a forked child; unfinished steps belong to the parent."""
+        self._event_log.forked()
         DEVICE_RECORDER.forked()
         self._begin()
         TRANSFORM_TIMER.forget()
 
     @guarded
     def iterating(self, loader: int, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
-        """The script asks for an iterator (True), and has it (False)."""
+        """Record that the script asks for an iterator (True), or has it (False)."""
         if begins:
-            PROFILER_TRACE.end()  # workers may be forked now, and would go on with it
+            PROFILER_TRACE.end()  # workers may be forked now, and would inherit the trace
         if self._is_off(asks=True, resumes=begins):
             return
         self._under_way = True
@@ -82,21 +82,21 @@ class RankRecorder:
             self._report(StepClock.iterator_ended)
 
     def fetch_began(self, iterator: Any) -> tuple[int, int] | None:
-        """The script asks for a batch; return (time, batches ready), None within another fetch."""
+        """Record a request for a batch; return (time, batches ready); None if nested."""
         try:
             if self._thread in {None, get_ident()}:
-                self._unfetched = 0
+                self._unfetched_steps = 0
             if self._is_off(asks=True, resumes=True) or self._fetching:
                 return None
             self._start_sampling()
             self._catch_up()
             ready = ready_batches(iterator)
-            queue_read_ns(iterator)  # what it took while nothing was recorded is in no wait
+            queue_read_ns(iterator)  # discards reads made while recording was off
             self._under_way = True
             loader = LOADER_REGISTRY.asked = LOADER_REGISTRY.number_of_iterator(iterator)
             grad = self.grad_is_on()
             at_ns = self._report(lambda clock, at_ns: clock.fetch_began(loader, at_ns, grad=grad))
-            self._fetching = True  # last: a signal may have raised an error until here
+            self._fetching = True  # set last: a signal may raise an error until here
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_began", error)
             return None
@@ -105,7 +105,7 @@ class RankRecorder:
     def fetch_ended(
         self, iterator: Any, began: tuple[int, int], batch: object, *, ended: bool
     ) -> None:
-        """The script has its batch, or the loader has come to its end."""
+        """Record that the script has its batch, or that the loader has ended."""
         try:
             now_ns = monotonic_ns()
             self._fetching = False
@@ -120,16 +120,18 @@ class RankRecorder:
             began_ns, ready = began
             took = now_ns - began_ns, ready, int(ended), *queue_read_ns(iterator)
             row = (loader, epoch, number, began_ns, *took)
-            self._note((lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns))
-        except Exception as error:  # noqa: BLE001 - likewise
+            self._queue_report(
+                (lambda _clock, _: SESSION.write(FETCHES, SESSION.rank, *row), now_ns)
+            )
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("fetch_ended", error)
 
     def fetch_failed(self) -> None:
-        """Asking for a batch raised an error, which the script gets."""
+        """Note that the request for a batch raised an error."""
         self._fetching = False
 
     def backward_began(self) -> None:
-        """Backward begins."""
+        """Record the start of backward."""
         try:
             if self._is_off():
                 return
@@ -139,11 +141,11 @@ class RankRecorder:
                 self._backward_thread = get_ident()
             self._backwards += 1
             self._report(StepClock.backward_began)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_began", error)
 
     def backward_ended(self) -> None:
-        """Backward has ended."""
+        """Record the end of backward."""
         try:
             if self._is_off():
                 return
@@ -155,40 +157,40 @@ class RankRecorder:
                 self._report(StepClock.backward_ended, now_ns)
             else:
                 self._report(lambda clock, at_ns: clock.backward_ended(at_ns, sync_ns), now_ns)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("backward_ended", error)
 
     @guarded
     def copy_began(self) -> bool:
-        """A tensor will be copied to the device; return whether that counts."""
+        """Record the start of a copy to the device; return whether it counts."""
         if self._copying or self._is_outside_steps() or self._is_off():
             return False
         self._report(lambda clock, at_ns: clock.within_began("copy", at_ns))
-        self._copying = True  # last, likewise
+        self._copying = True  # set last: a signal may raise an error until here
         return True
 
     @guarded
     def copy_ended(self, copies: DeviceCopyCounts) -> None:
-        """It was copied."""
+        """Record the end of a copy to the device."""
         self._copying = False
         if not self._is_off():
             self._report(lambda clock, at_ns: clock.within_ended(at_ns, copies))
 
     @guarded
-    def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - likewise
-        """FSDP begins to wait for other ranks (True), or has waited (False)."""
+    def host_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
+        """Record that FSDP begins to wait for other ranks (True), or has waited (False)."""
         if not self._is_outside_steps() and not self._is_off():
             self._report(_sync_wait_report(begins))
 
     @guarded
-    def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - likewise
-        """Likewise, as the device comes to it; in backward torch does that in its own thread."""
+    def device_waits(self, begins: bool) -> None:  # noqa: FBT001 - a callback's two calls
+        """Record such a wait of the device; in backward it is reported from torch's own thread."""
         if self._is_off(any_thread=self._backwards > 0):
             return
         DEVICE_RECORDER.report(_sync_wait_report(begins))
 
     def optimizer_began(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer begins its step."""
+        """Record the start of an optimizer's step."""
         try:
             in_backward = self._is_in_backward()
             SESSION.trains()
@@ -198,70 +200,72 @@ class RankRecorder:
             self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_began(number, at_ns))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("optimizer_began", error)
 
     def optimizer_ended(self, optimizer: Any, *_: Any) -> None:
-        """An optimizer has made its step."""
+        """Record the end of an optimizer's step."""
         try:
             in_backward = self._is_in_backward()
-            self._unfetched += 1
-            # A script that asks for no batches takes up recording here: its steps end here.
-            alone = LOADER_REGISTRY.asked < 0 or self._unfetched > _MAX_STEPS_WITHOUT_FETCH
-            alone = alone and not self._backwards
-            if self._is_off(asks=True, resumes=alone, any_thread=in_backward):
+            self._unfetched_steps += 1
+            # Without requests for batches, steps end here, and so recording resumes here.
+            without_fetches = (
+                LOADER_REGISTRY.asked < 0 or self._unfetched_steps > _MAX_STEPS_WITHOUT_FETCH
+            )
+            without_fetches = without_fetches and not self._backwards
+            if self._is_off(asks=True, resumes=without_fetches, any_thread=in_backward):
                 return
             self._under_way = True
             number = id(optimizer)
             self._report(lambda clock, at_ns: clock.optimizer_ended(number, at_ns))
-            if alone:
+            if without_fetches:
                 self._catch_up()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("optimizer_ended", error)
 
     @guarded
     def close(self) -> None:
-        """The process ends."""
+        """Write what is left at the process's end."""
         if SESSION.role == "rank":
-            # The interpreter ends, and no thread is to meet that.
+            # No thread may run while the interpreter shuts down.
             stop_sampler(wait=True)
-            self._journal.close(monotonic_ns(), recording=SESSION.on)
+            self._event_log.close(monotonic_ns(), recording=SESSION.on)
             DEVICE_RECORDER.close()
             TRANSFORM_TIMER.flush()
             PROFILER_TRACE.give_up()
             SESSION.close()
 
     def _report(self, report: HostReport, at_ns: int | None = None) -> int:
-        """Note what happens now, or happened then; return when, by the host's clock."""
+        """Queue a report of now, or of `at_ns`; return its time by the host's clock."""
         if not DEVICE_RECORDER.absent:
             DEVICE_RECORDER.report(report)
         if at_ns is None:
             at_ns = monotonic_ns()
-        self._note((report, at_ns))
+        self._queue_report((report, at_ns))
         return at_ns
 
     def _catch_up(self) -> None:
-        """Do what a step's thread does itself: ask the device, trace, and not fall behind."""
+        """Do what the step's own thread must: poll the device, trace, and limit the backlog."""
         if not DEVICE_RECORDER.absent:
             DEVICE_RECORDER.row_ended()
-        self._journal.limit_backlog()
+        self._event_log.limit_backlog()
         if PROFILER_TRACE.under_way:
-            self._journal.settle_now()
-            PROFILER_TRACE.steps_ended(self._journal.steps_ended - self._steps_told)
-            self._steps_told = self._journal.steps_ended
+            self._event_log.settle_now()
+            PROFILER_TRACE.steps_ended(self._event_log.steps_ended - self._steps_traced)
+            self._steps_traced = self._event_log.steps_ended
             return
-        if self._thread is None:  # nothing was trained yet, and that is what is looked at
+        if self._thread is None:  # before the first step there is nothing to trace
             return
         now_ns = monotonic_ns()
-        if now_ns - self._deep_asked_ns >= _DEEP_CHECK_NS:
-            self._deep_asked_ns = now_ns
+        if now_ns - self._deep_checked_ns >= _DEEP_CHECK_NS:
+            self._deep_checked_ns = now_ns
             if PROFILER_TRACE.is_due:
-                self._journal.settle_now()
-                self._steps_told = self._journal.steps_ended
+                self._event_log.settle_now()
+                self._steps_traced = self._event_log.steps_ended
                 PROFILER_TRACE.begin()
 
     def _forget(self) -> None:
-        """Drop what is not finished."""
+        """Drop what is unfinished."""
         self._report(lambda clock, _: clock.forget())
         self._fetching = self._copying = self._under_way = False
         self._backwards = 0
@@ -269,12 +273,12 @@ class RankRecorder:
     def _is_off(
         self, *, asks: bool = False, resumes: bool = False, any_thread: bool = False
     ) -> bool:
-        """Whether nothing is recorded now: switched off, not taken up again, or not training.
+        """Return whether nothing is recorded: off, not resumed yet, or not the training thread.
 
         Args:
-            asks: The switch is asked now. Else it is enough that it was on when the step began.
-            resumes: What happens is a point from which recording can be taken up again.
-            any_thread: It counts in whatever thread it happens.
+            asks: Read the switch now; otherwise it is enough that it was on as the step began.
+            resumes: Recording can be resumed at this point.
+            any_thread: The report counts in whatever thread it is made.
         """
         if self._live and get_ident() == self._thread and (not asks or SESSION.on):
             return False
@@ -291,7 +295,7 @@ class RankRecorder:
             return True
         if self._was_off and resumes:
             self._was_off = False
-            self._forget()  # what happened meanwhile is unknown
+            self._forget()  # what happened while recording was off is unknown
         self._live = not self._was_off and self._thread is not None and is_sampled(self._thread)
         return self._was_off
 
@@ -300,10 +304,10 @@ class RankRecorder:
             PROFILER_TRACE.end()
         if not self._was_off:
             self._was_off, self._live = True, False
-            self._journal.settle_now()
+            self._event_log.settle_now()
 
     def _is_outside_steps(self) -> bool:
-        """Whether what happens belongs to no step, or to a thread that did nothing for one yet."""
+        """Return whether this is part of no step, or of a thread that has not trained yet."""
         unknown = self._thread is None and get_ident() not in self._seen_threads
         return unknown or not self._under_way
 
@@ -313,36 +317,37 @@ class RankRecorder:
         return self._claimed
 
     def _is_in_backward(self) -> bool:
-        """Whether this is another thread, of torch's, in which a backward comes to parameters.
+        """Return whether this is a thread of torch's that runs a backward of this rank.
 
-        Optimizers may step there as gradients come; on an accelerator torch has a thread for it.
+        On an accelerator torch runs backward in a thread of its own, and optimizers may step there
+        as gradients become ready.
         """
         return self._backwards > 0 and get_ident() != self._backward_thread
 
     def _trains(self, thread: int | None) -> None:
         if self._thread != thread:
             self._thread = thread
-            if self._seen_threads - {thread}:  # a mixture of threads is no step
+            if self._seen_threads - {thread}:  # a step holds the time of one thread only
                 backwards = self._backwards
                 self._forget()
-                if thread != get_ident():  # in whose backward this is
+                if thread != get_ident():  # the thread whose backward this is
                     self._backwards = backwards
             self._seen_threads.clear()
             if thread == get_ident() and is_sampled() and not is_sampled(thread):
                 self._sample()
 
     def _start_sampling(self) -> None:
-        """Sample this thread, which asks for batches or goes backward, until another trains."""
+        """Sample this thread, which asks for batches or runs backward, until another one trains."""
         known = self._thread if self._thread == get_ident() else None
         if not self._live and not is_sampled(known):
             self._sample()
 
     def _sample(self) -> None:
-        start_sampler(self._journal.request_phase, self._journal.settle)
+        start_sampler(self._event_log.request_phase, self._event_log.settle)
 
 
-def _sync_wait_report(begins: bool) -> HostReport:  # noqa: FBT001 - likewise
-    """Return the report that waiting for other ranks begins, or has ended."""
+def _sync_wait_report(begins: bool) -> HostReport:  # noqa: FBT001 - a callback's two calls
+    """Return the report that a wait for other ranks begins, or has ended."""
     if begins:
         return lambda clock, at_ns: clock.within_began("sync", at_ns)
     return lambda clock, at_ns: clock.within_ended(at_ns)

@@ -1,15 +1,15 @@
-"""Bytes that are read while batches are made, from files and the network, and the time of reads.
+"""Bytes read while batches are made, from files and the network, and the time of these reads.
 
-The kernel counts what a process gets by `read`. Python's sockets get theirs by `recv`, which it
-does not count, so their methods are wrapped once a process makes batches; that costs about 1 us a
-call. TLS gets by `read` below them, so its bytes are counted already, encrypted.
+The kernel counts what a process gets by `read`. Python's sockets use `recv`, which it does not
+count, so their methods are wrapped once a process makes batches; that costs about 1 us a call. TLS
+uses `read` below them, so its bytes are counted already, encrypted.
 
-Headrace's own storage receives in native code; what arrives is counted where it is handed over.
-Other native clients receive unseen.
+Headrace's own storage receives in native code; its bytes are counted where they are handed over.
+Those of other native clients are not seen.
 
-To time the reads of a file makes opening it dearer. So where a loader's batches open so many files
-that it would cost more than a small share of making them, it is done in some batches alone, once a
-hundred were made: the rows of the others have no time of reads.
+Timing a file's reads makes opening it slower. So where a loader's batches open so many files that
+this would cost more than a small share of making them, only some batches are timed after the first
+hundred: the rows of the others have no time of reads.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _FILE_TIMING_BUDGET = TimingBudget(
     at_first=100, one_in=1, early_share=0.0005, share=0.0005, deep_share=0.002
 )
 _OPEN_NS = 5_000
-"""What a file that is timed takes longer, opened and read at once, in workers that decode images:
-there the processor's caches hold other things than the probe."""
+"""What timing adds to opening and reading a file in workers that decode images, where the
+processor's caches hold little of the probe's code."""
 _SIZE_OF_ANSWER: dict[str, Callable[[Any], int]] = {
     "recv": len,
     "recv_into": int,
-    "recvfrom": lambda found: len(found[0]),
-    "recvfrom_into": lambda found: int(found[0]),
-    "recvmsg": lambda found: len(found[0]),
-    "recvmsg_into": lambda found: int(found[0]),
+    "recvfrom": lambda answer: len(answer[0]),
+    "recvfrom_into": lambda answer: int(answer[0]),
+    "recvmsg": lambda answer: len(answer[0]),
+    "recvmsg_into": lambda answer: int(answer[0]),
 }
-"""How many bytes a method's answer stands for."""
+"""Bytes received, by a socket method's return value."""
 
 
 class ReceivedTotals(NamedTuple):
-    """Sums since the process began.
+    """Totals since the process began.
 
     Attributes:
-        bytes: That came over the network.
-        uncounted_bytes: Of these: which the kernel's count of reads leaves out.
-        uncounted_reads: The calls that brought them.
+        bytes: Bytes received over the network.
+        uncounted_bytes: Of these, bytes that the kernel's count of reads leaves out.
+        uncounted_reads: The calls that received them.
     """
 
     bytes: int = 0
@@ -61,15 +61,15 @@ class ReceivedTotals(NamedTuple):
 
 
 class ReadMonitor:
-    """Counts what the process receives.
+    """Counts what the process receives, and times the reads of the batch under way.
 
-    Threads add to the sums, and each adds what it has worked out before: then no other gets in
-    between.
+    Threads add to the totals in one operation each, with what they computed before, so that no
+    update is lost.
 
     Attributes:
-        thread: That makes a batch now, by its identifier; None: no batch is made, or recorded.
-        read_ns: Of the batch at work: time of that thread in reads that are timed. Of one that is
-            made: -1 where it was left out.
+        thread: Identifier of the thread that makes a batch; None if no batch is made or recorded.
+        read_ns: That thread's time in timed reads of the current batch; after a batch whose reads
+            were not timed, -1.
     """
 
     def __init__(self) -> None:
@@ -78,10 +78,10 @@ class ReadMonitor:
         self._bytes = self._uncounted_bytes = self._uncounted_reads = 0
         self._hooked = False
         self._file_reads: FileReads | None = None
-        self._rhythms: dict[int, TimingRate] = defaultdict(
+        self._timing_rates: dict[int, TimingRate] = defaultdict(
             partial(TimingRate, _FILE_TIMING_BUDGET)
         )  # by loader
-        self._times_files = False  # in the batch at work
+        self._times_files = False  # in the current batch
         self._timing = False
 
     @property
@@ -90,7 +90,7 @@ class ReadMonitor:
         return ReceivedTotals(self._bytes, self._uncounted_bytes, self._uncounted_reads)
 
     def begin(self, loader: int) -> None:
-        """This thread begins to make a batch of a loader."""
+        """Begin to observe a batch of a loader, made by this thread."""
         if not self._hooked:
             self._hooked = True
             after_import("socket", self._hook_sockets)
@@ -100,13 +100,13 @@ class ReadMonitor:
             self._file_reads = FileReads(self._timed, self._is_at_work)
         self._timing = False
         self.read_ns = 0
-        self._times_files = self._rhythms[loader].is_due(on=True, deep=SESSION.deep)
+        self._times_files = self._timing_rates[loader].is_due(on=True, deep=SESSION.deep)
         if self._times_files and self._file_reads is not None:
             self._file_reads.begin()
         self.thread = get_ident()
 
     def end(self) -> None:
-        """The batch is made, or it failed."""
+        """End it: the batch is made, or it failed."""
         self.thread = None
         if not self._times_files:
             self.read_ns = -1
@@ -114,20 +114,20 @@ class ReadMonitor:
             self._file_reads.end()
 
     def weigh(self, loader: int, made_ns: int) -> None:
-        """Look at what timing took of the last batch, one of that loader, made in `made_ns`."""
+        """Adapt how often files are timed to the cost in the last batch, made in `made_ns`."""
         if self._times_files and self._file_reads is not None:
             cost_ns = min(self._file_reads.opened * _OPEN_NS, 0.9 * made_ns)
-            self._rhythms[loader].weigh(cost_ns / max(made_ns - cost_ns, 1))
+            self._timing_rates[loader].weigh(cost_ns / max(made_ns - cost_ns, 1))
 
     def forked(self) -> None:
-        """Begin anew in a forked child, which makes other batches, if any."""
+        """Start again in a forked child."""
         self.end()
-        self._rhythms.clear()
+        self._timing_rates.clear()
 
-    def _add(self, size_of: Callable[[Any], int], found: Any, counted: bool) -> None:  # noqa: FBT001
-        """Add what one call brought; the kernel has counted it, or not."""
-        try:  # `guarded` by hand: this is called very often
-            size_bytes = size_of(found)
+    def _add(self, size_of: Callable[[Any], int], answer: Any, counted: bool) -> None:  # noqa: FBT001
+        """Add what one call received; `counted` says whether the kernel counts it."""
+        try:  # `guarded` by hand, as this is called very often
+            size_bytes = size_of(answer)
         except Exception as error:  # noqa: BLE001 - the script must not feel the probe's faults
             SESSION.fault("Receiver", error)
             return
@@ -137,11 +137,11 @@ class ReadMonitor:
             self._uncounted_reads += 1
 
     def _is_at_work(self) -> bool:
-        """Whether this thread makes a batch now."""
+        """Return whether this thread makes a batch now."""
         return get_ident() == self.thread
 
     def _timed(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call it, and time it where this thread makes the batch and is in no other such call."""
+        """Call a function, timed if this thread makes the batch and is in no other timed call."""
         if self._timing or get_ident() != self.thread:
             return call(*args, **kwargs)
         self._timing = True
@@ -169,29 +169,29 @@ class ReadMonitor:
             if self.thread is None:
                 return original(sock, *args, **kwargs)
             began_ns = monotonic_ns()
-            found = original(sock, *args, **kwargs)
+            answer = original(sock, *args, **kwargs)
             spent_ns = monotonic_ns() - began_ns
             if get_ident() == self.thread and not self._timing:
                 self.read_ns += spent_ns
-            self._add(size_of, found, counted)
-            return found
+            self._add(size_of, answer, counted)
+            return answer
 
         setattr(kind, name, receive)
 
     def _hook_storage(self, module: ModuleType) -> None:
-        original = module.DirectClient._get  # noqa: SLF001 - where all that is read comes from
+        original = module.DirectClient._get  # noqa: SLF001 - all reads go through it
 
         @functools.wraps(original)
         async def _get(client: Any, target: str, fetch: Any) -> Any:
-            found = await original(client, target, fetch)
-            self._add(_size_of, found, counted=False)
-            return found
+            answer = await original(client, target, fetch)
+            self._add(_size_of, answer, counted=False)
+            return answer
 
         module.DirectClient._get = _get  # noqa: SLF001
 
     def _hook_samples(self, module: ModuleType) -> None:
         reader = module.SampleReader
-        fetched, arrived = reader._fetched, reader._arrived  # noqa: SLF001 - where it waits
+        fetched, arrived = reader._fetched, reader._arrived  # noqa: SLF001 - both wait for data
 
         @functools.wraps(fetched)
         def _fetched(self_: Any, *args: Any) -> Any:
@@ -204,15 +204,14 @@ class ReadMonitor:
         reader._fetched, reader._arrived = _fetched, staticmethod(_arrived)  # noqa: SLF001
 
 
-def _size_of(found: Any) -> int:
-    """Return how many bytes an answer is: a number of them, a part of an object, a range, none."""
-    data = getattr(found, "data", found)
+def _size_of(answer: Any) -> int:
+    """Return the bytes of a storage answer: a count, bytes, a part of an object, or 0."""
+    data = getattr(answer, "data", answer)
     if isinstance(data, int):
         return data
     return len(data) if isinstance(data, bytes | bytearray | memoryview) else 0
 
 
 READ_MONITOR = ReadMonitor()
-os.register_at_fork(
-    after_in_child=READ_MONITOR.forked
-)  # a pool that a dataset starts makes no batch
+# A process pool of a dataset makes no batches.
+os.register_at_fork(after_in_child=READ_MONITOR.forked)

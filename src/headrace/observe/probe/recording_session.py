@@ -1,11 +1,12 @@
-"""The recording of one process: its rank lock, its ring of rows, and the faults of the probe.
+"""The recording of one process: its claim to a rank, its ring of rows, and the probe's faults.
 
-A fault of the probe never reaches the script: it is caught where it happens, counted, reported in
-the records, and after a hundred of them the process records no more. An error that a signal handler
-of the script raises amid the probe's code is the script's, and is passed on.
+A fault of the probe never reaches the script: it is caught where it happens, counted and recorded,
+and after a hundred of them the process stops recording. An error that the script's signal handler
+raises inside the probe's code is the script's, and is passed on.
 
-A script may start programs that train or evaluate, and they inherit all that names the rank. The
-first that trains claims the rank, in a file; while that process lives, the others record nothing.
+A script may start programs that train or evaluate, and they inherit the variables that name the
+rank. The first process that trains claims the rank in a file; while it lives, the others record
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from headrace.records.schema import EVENTS, LOADERS, PROCESSES, Table
 
 
 def is_raised_by_signal(error: BaseException) -> bool:
-    """Whether a signal handler raised the error, or something that it called."""
+    """Return whether a signal handler, or a function that it called, raised the error."""
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     traceback = error.__traceback__
     while traceback is not None:
@@ -46,7 +47,7 @@ def is_raised_by_signal(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Return the Python code of a handler: a function, a method, a partial or a callable object."""
+    """Return the Python code of a handler: a function, method, partial or callable object."""
     handler = getattr(handler, "func", handler)
     if not hasattr(handler, "__code__") and callable(handler):
         handler = type(handler).__call__
@@ -58,14 +59,14 @@ _MAX_CLAIM_BYTES = 64
 
 
 def claim_rank_file(path: Path) -> bool:
-    """Claim what the file stands for; return False where another process lives that has done so.
+    """Claim a rank by its claim file; return False if another living process has claimed it.
 
     Raises:
         OSError: The file cannot be made or written.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with suppress(OSError):  # a disk without locks
+        with suppress(OSError):  # a file system without locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if _is_other_process(os.pread(descriptor, _MAX_CLAIM_BYTES, 0)):
             return False
@@ -77,7 +78,7 @@ def claim_rank_file(path: Path) -> bool:
 
 
 def is_file_claimed_by_another(path: Path) -> bool:
-    """Whether another process lives that has claimed it."""
+    """Return whether another living process has claimed the rank of a claim file."""
     try:
         return _is_other_process(path.read_bytes())
     except FileNotFoundError:
@@ -96,7 +97,7 @@ _R = TypeVar("_R")
 _MAX_FAULTS = 100
 _RANK_EVERY_NS = 100_000_000
 _MAX_REPORTED_FAULTS = 10
-_MAX_PENDING_LOADERS = 64  # that are kept while it is not known whether this is a rank
+_MAX_PENDING_LOADERS = 64  # held until it is known whether this process is a rank
 
 
 class RecordingSession:
@@ -104,7 +105,7 @@ class RecordingSession:
 
     Attributes:
         role: "rank", or "worker" of one of its loaders.
-        loader: The loader that a worker works for; -1 in a rank.
+        loader: The number of a worker's loader; -1 in a rank.
         worker: The worker's number; -1 in a rank.
     """
 
@@ -124,16 +125,17 @@ class RecordingSession:
         self._writer: RingWriter | None = None
         self._rank_known: int | None = None
         self._rank_now, self._rank_looked_ns = 0, -_RANK_EVERY_NS
-        self._failed = self._switch is None or self._refused  # workers of a refused one, too
+        # Workers of a refused rank record nothing either.
+        self._failed = self._switch is None or self._refused
         self._faults = 0
-        self._hooks_told = 0
+        self._hooks_reported = 0
 
     def _find_switch(self) -> LiveSwitch | None:
         if self._folder is None:
             return None
         try:
             return LiveSwitch(self._folder)
-        except HeadraceError:  # a process that outlived its run: nobody reads what it would write
+        except HeadraceError:  # the run has ended, and nobody would read the records
             return None
 
     @property
@@ -145,49 +147,49 @@ class RecordingSession:
 
     @property
     def working(self) -> bool:
-        """Whether this process records, or may again once it is switched on."""
+        """Whether this process records, or can again when it is switched on."""
         return not self._failed
 
     @property
     def deep(self) -> bool:
-        """Whether this process is to look closer now."""
+        """Whether deep recording is on."""
         return self._switch is not None and self._switch.deep
 
     @property
     def deep_count(self) -> int:
-        """How often deep recording was asked for."""
+        """How often deep recording was requested."""
         return 0 if self._switch is None else self._switch.deep_count
 
     @property
     def folder(self) -> Path:
         """The attempt's records folder."""
-        assert self._folder is not None  # asked for by what records, alone
+        assert self._folder is not None  # only used by code that records
         return self._folder
 
     @property
     def rank(self) -> int:
-        """The global rank that this process is, or works for."""
+        """The global rank of this process, or of the rank that it works for."""
         if self._rank_known is not None:
             return self._rank_known
         now_ns = time.monotonic_ns()
-        if now_ns >= self._rank_looked_ns + _RANK_EVERY_NS:  # a script may begin without one
+        if now_ns >= self._rank_looked_ns + _RANK_EVERY_NS:  # a script may get its rank later
             self._rank_looked_ns = now_ns
             self._rank_now = self._find_rank()
         return self._rank_now
 
     def _find_rank(self) -> int:
-        told = env.RANK.get_int()
+        rank = env.RANK.get_int()
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._rank_known = int(distributed.get_rank())
             return self._rank_known
-        self._rank_known = told
-        if told is None:  # Lightning's own ranks are told this alone until they meet
-            told = env.LOCAL_RANK.get_int()
-        return told or 0
+        self._rank_known = rank
+        if rank is None:  # Lightning's ranks know only this until they have met
+            rank = env.LOCAL_RANK.get_int()
+        return rank or 0
 
     def become_worker(self, loader: int, worker: int, rank: int) -> None:
-        """Begin anew as a worker, in its own process."""
+        """Start again as a worker, in its own process."""
         stopped = self._failed or self._is_undecided
         self._is_undecided = False
         self._lock = threading.Lock()
@@ -196,19 +198,18 @@ class RecordingSession:
         self._failed = self._failed or stopped
 
     def trains(self) -> None:
-        """This process trains: where it may have been no rank until now, it is one."""
+        """Become a rank if this process was undecided until now: it trains."""
         if self._is_undecided:
             self._is_undecided = False
-            env.change(
-                {env.DRIVER_SCRIPT.name: None}
-            )  # what it starts from now on works for a rank
+            # Processes that it starts from now on work for a rank.
+            env.change({env.DRIVER_SCRIPT.name: None})
             if not self.is_claimed_by_another:
                 for row in self._loaders:
                     self.write(LOADERS, *row)
 
     def claim_rank(self) -> bool:
-        """Claim to be this rank's training process; False where another one lives that did."""
-        self._rank_looked_ns = -_RANK_EVERY_NS  # it may have become another since
+        """Claim to be this rank's training process; return False if another living process is."""
+        self._rank_looked_ns = -_RANK_EVERY_NS  # the process may have become another rank
         if claim_rank_file(self._claim):
             return True
         self._failed = self._refused = True
@@ -216,7 +217,7 @@ class RecordingSession:
 
     @property
     def is_claimed_by_another(self) -> bool:
-        """Whether another process lives that has claimed to be this rank's."""
+        """Whether another living process has claimed this rank."""
         return is_file_claimed_by_another(self._claim)
 
     @property
@@ -225,12 +226,12 @@ class RecordingSession:
         return self.folder / RINGS / f"rank-{self.rank}-{restart}.claim"
 
     def forked(self) -> None:
-        """Begin anew in a forked child: the parent's ring is the parent's."""
+        """Start again in a forked child, which gets a ring of its own."""
         self._lock = threading.Lock()
         self._begin(self.role, self.loader, self.worker)
 
     def write(self, table: Table, *values: float | str) -> None:
-        """Write a row; where that is not possible, record no more."""
+        """Write a row; stop recording if that is impossible."""
         if self._failed:
             return
         if self._is_undecided:
@@ -242,19 +243,19 @@ class RecordingSession:
             writer.write(table, *values)
 
     def event(self, kind: str, text: str, value: float = 0.0) -> None:
-        """Write down that something happened."""
+        """Write a row of `events`."""
         self.write(EVENTS, self.rank, time.monotonic_ns(), kind, text, value)
 
     def fault(self, where: str, error: Exception) -> None:
-        """Count a fault of the probe, and tell of the first few.
+        """Count a fault of the probe, and record the first few.
 
         Raises:
-            Exception: It is none: the script's own, raised amid the probe's code by a signal.
+            Exception: The error, if a signal handler of the script raised it: it is no fault.
         """
         if is_raised_by_signal(error):
             raise error
         self._faults += 1
-        with suppress(Exception):  # what is at fault may be the telling
+        with suppress(Exception):  # the fault may be in writing events
             if self._faults <= _MAX_REPORTED_FAULTS:
                 self.event("probe-fault", f"{where}: {type(error).__name__}: {error}", self._faults)
             if self._faults == _MAX_FAULTS:
@@ -263,7 +264,7 @@ class RecordingSession:
             self._failed = True
 
     def close(self) -> None:
-        """Say that nothing more will be written."""
+        """Close the ring: nothing more will be written."""
         if self._writer is not None:
             self._report_failed_hooks(self._writer)
             self._writer.close()
@@ -278,7 +279,7 @@ class RecordingSession:
                 )
                 try:
                     self._writer = RingWriter(path)
-                except OSError:  # no room, or the folder is gone: the script goes on unrecorded
+                except OSError:  # no space, or the folder is gone: the script goes on unrecorded
                     self._failed = True
                     return None
                 self._writer.write(
@@ -289,10 +290,10 @@ class RecordingSession:
             return self._writer
 
     def _report_failed_hooks(self, writer: RingWriter) -> None:
-        """Tell of hooks that failed since this was told last: modules are imported at any time."""
-        for failed in FAILED_HOOKS[self._hooks_told :]:
+        """Record import hooks that failed since the last call: modules are imported at any time."""
+        for failed in FAILED_HOOKS[self._hooks_reported :]:
             writer.write(EVENTS, self.rank, time.monotonic_ns(), "probe-fault", failed, 0.0)
-        self._hooks_told = len(FAILED_HOOKS)
+        self._hooks_reported = len(FAILED_HOOKS)
 
 
 SESSION = RecordingSession()
@@ -300,7 +301,7 @@ os.register_at_fork(after_in_child=SESSION.forked)
 
 
 def guarded(function: Callable[_P, _R]) -> Callable[_P, _R | None]:
-    """Return a function of the probe that never raises; None where it failed."""
+    """Return a function of the probe that never raises; it returns None on failure."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:

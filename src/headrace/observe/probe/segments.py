@@ -1,4 +1,4 @@
-"""Segments of a rank's time: their phases, and what happened in them."""
+"""Segments of a rank's time: their phases, batches and copies."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ NO_COPIES = DeviceCopyCounts()
 
 @dataclass(slots=True)
 class Segment:
-    """Time of a rank from asking for a batch to asking for the next.
+    """Time of a rank from one request for a batch to the next.
 
     Attributes:
-        loader: The loader that was asked; -1 where none was.
-        start_ns: When it began.
+        loader: The loader that was asked for a batch; -1 if none was.
+        start_ns: When the segment began.
         phases_ns: Nanoseconds by phase.
-        sync_ns: Of backward: exposed gradient sync, where it was measured.
-        syncs: How often it was measured, in backward or as a phase of its own.
-        batches: Batches in it.
-        samples: Samples in them; -1 where unknown.
+        sync_ns: Exposed gradient sync within backward, if measured.
+        syncs: How often sync was measured, in backward or as a phase of its own.
+        batches: Number of batches.
+        samples: Samples in them; -1 if unknown.
         backwards: How often backward ran.
-        optimizers: Which optimizers stepped.
-        copies: Copies to the device in it.
+        optimizers: Identifiers of the optimizers that stepped.
+        copies: Copies to the device.
     """
 
     loader: int
@@ -75,23 +75,23 @@ class Segment:
 
     @property
     def wall_ns(self) -> int:
-        """All of it: the phases add up."""
+        """The sum of all phases."""
         return sum(self.phases_ns.values())
 
     def times_ns(self) -> tuple[int, ...]:
-        """Return the time of each of `PHASES`, in their order; what was sync is not backward's."""
-        # What DDP measures by another clock cannot be more than backward took.
+        """Return the time of each of `PHASES`, in order; sync within backward counts as sync."""
+        # DDP measures by another clock: no more than backward took counts.
         sync_ns = min(self.sync_ns, self.phases_ns.get("backward", 0))
         phases_ns = self.phases_ns
         if sync_ns:
             phases_ns = phases_ns.copy()
             phases_ns["backward"] -= sync_ns
             phases_ns["sync"] = phases_ns.get("sync", 0) + sync_ns
-        return tuple([phases_ns.get(each, 0) for each in _PHASES])
+        return tuple([phases_ns.get(phase, 0) for phase in _PHASES])
 
     def copy(self) -> Segment:
-        """Return the segment as it is now."""
-        return Segment(  # some 10 us less than dataclasses.replace, once a step
+        """Return a copy of the segment."""
+        return Segment(  # about 10 us faster than dataclasses.replace, once a step
             loader=self.loader, start_ns=self.start_ns, phases_ns=self.phases_ns.copy(),
             sync_ns=self.sync_ns, syncs=self.syncs, batches=self.batches, samples=self.samples,
             backwards=self.backwards, optimizers=self.optimizers, copies=self.copies,
@@ -100,19 +100,19 @@ class Segment:
     def plus(self, other: Segment) -> Segment:
         """Return this segment and the one that follows it as one.
 
-        Of two loaders it is that which was waited for longer; its batches count.
+        Of two loaders, the one that was waited for longer counts, with its batches.
         """
         phases = dict(self.phases_ns)
         for phase, spent_ns in other.phases_ns.items():
             phases[phase] = phases.get(phase, 0) + spent_ns
         known = self.samples >= 0 and other.samples >= 0
-        one = self.loader == other.loader or not (self.batches and other.batches)
+        same_loader = self.loader == other.loader or not (self.batches and other.batches)
         loader = other.loader if other.batches else self.loader
         batches = self.batches + other.batches
-        if not one:
-            waited = self.phases_ns.get("data_wait", 0) > other.phases_ns.get("data_wait", 0)
-            longer = self if waited else other
-            loader, batches = longer.loader, longer.batches
+        if not same_loader:
+            mostly_self = self.phases_ns.get("data_wait", 0) > other.phases_ns.get("data_wait", 0)
+            main = self if mostly_self else other
+            loader, batches = main.loader, main.batches
         return Segment(
             loader=loader,
             start_ns=self.start_ns,
@@ -128,4 +128,4 @@ class Segment:
 
 
 RowCallback = Callable[[RowKind, int, Segment], None]
-"""Told of each finished row: its kind, its number among those of this kind, and its time."""
+"""Called with each finished row: its kind, its number among rows of this kind, and its time."""

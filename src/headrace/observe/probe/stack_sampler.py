@@ -1,13 +1,13 @@
-"""The stack sampler: where the thread at work is, up to 50 times a second, with its CPU time.
+"""The stack sampler: where the working thread is, up to 50 times a second, with its CPU time.
 
-A thread of the process looks at the other's frames. What it saw counts for the wall time since it
-looked last, and for the other's own CPU clock over that time: where a line took wall time and no
-CPU, it waited. Native code that holds the interpreter delays a look; the clock, read then, makes up
-for it. A thread whose clock stands still is where it was: no frame is looked at.
+A sampler thread reads the frames of the thread that works. A sample counts for the wall time since
+the last one, and for the working thread's CPU time in it: a line with wall time and no CPU time was
+waiting. Native code that holds the interpreter delays a sample; the CPU clock, read afterwards,
+makes up for it. If that clock stands still, the thread has not moved, and no frame is read.
 
-A thread that wants the interpreter gets it when the other gives it up, and that may be long after
-the line it should have seen: by default after 5 ms, or at the next call that releases it, which
-would then be blamed for all that came before. So the interpreter is set to switch sooner.
+A thread that wants the interpreter lock gets it when the other gives it up: by default after 5 ms,
+or at its next call that releases it, which would then be blamed for the time of all lines before.
+So the interpreter's switch interval is made shorter.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from headrace.observe.probe.recording_session import SESSION
 from headrace.observe.probe.sampling_rates import SAMPLING_PERIOD_S, SamplingRate
 from headrace.records.schema import STACKS
 
-_OFF_S = 0.25  # how often a sampler that is switched off looks whether it is on again
+_OFF_S = 0.25  # how often a sampler that is switched off checks the switch
 _FLUSH_S = 1.0
 _SETTLE_S = 0.2  # `records.recent` counts on it
 _SWITCH_S = 0.0002
-_USUAL_SWITCH_S = 0.005  # what Python sets; another value is the script's choice
+_USUAL_SWITCH_S = 0.005  # Python's default; another value is the script's choice
 _LONGEST_LOOK_S = 1.0
-_LAST_WAIT_S = 10.0  # and the journal likewise: less than a launcher gives at the end
+_LAST_WAIT_S = 10.0  # less than the launcher waits at the end; the event log waits as long
 _PROBE_FOLDER = f"{Path(__file__).parent}/"
 _MAX_FRAMES = 48
-_MAX_STACKS = 512  # different ones in one flush; what comes on top is added up without its lines
+_MAX_STACKS = 512  # distinct ones in one flush; more are summed without their lines
 
 PhaseRequest = Callable[[Callable[[str], None]], None]
-"""Tells what it is handed, now or later, what the thread does at this moment."""
-_Stack = tuple[int | None, ...]  # identity of the code and line, from the innermost frame out
+"""Calls its argument, now or later, with what the thread does at this moment."""
+_Stack = tuple[int | None, ...]  # id of each code and its line, innermost frame first
 
 
 class _Lines:
-    """Where a thread is: codes and lines, from the innermost frame out.
+    """The stack of a thread: codes and lines, innermost frame first.
 
-    Codes are told apart by identity, and kept so that it stays their own. To hash one takes a look
-    at all that is in it, again each time.
+    Codes are told apart by id, because hashing one hashes all its content each time. They are kept
+    alive so that their ids stay unique.
 
     Args:
         frame: The innermost frame.
@@ -65,25 +65,27 @@ class _Lines:
         self.stack: _Stack = (*map(id, codes), *lines)
 
     def text(self) -> str:
-        """Return the lines as they are recorded: those of the probe's hooks left out."""
+        """Return the lines as recorded, without those of the probe's hooks."""
         lines = self.stack[len(self.codes) :]
-        every = list(zip(reversed(self.codes), reversed(lines), strict=True))
-        scripts = [each for each in every if not each[0].co_filename.startswith(_PROBE_FOLDER)]
+        all_lines = list(zip(reversed(self.codes), reversed(lines), strict=True))
+        script_lines = [
+            pair for pair in all_lines if not pair[0].co_filename.startswith(_PROBE_FOLDER)
+        ]
         return "\n".join(
             f"{code.co_filename}:{line or 0}:{code.co_qualname}"  # None: between two lines
-            for code, line in scripts or every
+            for code, line in script_lines or all_lines
         )
 
 
 class _SampleSums:
-    """Where a thread was seen since the last flush, and how often."""
+    """Sums of the samples since the last flush, by phase and stack."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, _Stack], tuple[_Lines | None, list[int]]] = {}
         self._texts: dict[_Stack, tuple[_Lines, str]] = {}
 
     def add(self, lines: _Lines, wall_ns: int, cpu_ns: int, phase: str) -> None:
-        """Add a look."""
+        """Add a sample."""
         found = self._seen.get((phase, lines.stack))
         if found is None:
             if len(self._seen) >= _MAX_STACKS:
@@ -96,7 +98,7 @@ class _SampleSums:
         sums[2] += min(cpu_ns, wall_ns)
 
     def flush(self, start_ns: int) -> None:
-        """Write what was seen since a moment."""
+        """Write the sums since `start_ns`."""
         seen, self._seen, end_ns = self._seen, {}, time.monotonic_ns()
         for (phase, _), (lines, (samples, wall_ns, cpu_ns)) in list(seen.items()):
             SESSION.write(
@@ -116,17 +118,16 @@ class _SampleSums:
 
 
 class StackSampler(threading.Thread):
-    """Samples the thread that makes it, until that or the process ends.
+    """Samples the thread that creates it, until that thread or the process ends.
 
-    It sleeps between looks, and is not woken: a wait that can be ended sooner costs more.
+    It sleeps between samples and cannot be woken: a wait that can be interrupted costs more.
 
     Args:
-        ask: Asks what the thread is doing: a phase of a step, or work and idle.
-        settle: Called some times a second, and before what was seen is written; answers what was
-            asked until then.
+        ask: Requests what the thread is doing: a phase of a step, "work" or "idle".
+        settle: Called a few times a second, and before sums are written; answers the requests.
 
     Attributes:
-        watched: The thread that is looked at, by its identifier.
+        watched: Identifier of the sampled thread.
         has_thread_ended: Whether that thread has ended.
     """
 
@@ -136,25 +137,25 @@ class StackSampler(threading.Thread):
         self._settle = settle
         self.watched = threading.get_ident()
         self.has_thread_ended = False
-        # Of this very thread, now: asking for that of a thread that has ended may crash.
+        # Taken in this thread, now: for a thread that has ended the call may crash.
         self._clock = time.pthread_getcpuclockid(self.watched)
-        self._turn = threading.Lock()  # of who looks, or writes what was seen
-        self._is_told = self._is_over = False
-        self._pace = SamplingRate()
-        self._seen = _SampleSums()
+        self._sampling_lock = threading.Lock()  # held while sampling or writing
+        self._is_stopping = self._is_over = False
+        self._rate = SamplingRate()
+        self._sums = _SampleSums()
         self._lines: _Lines | None = None
-        self._looked_cpu_ns: int | None = None
-        self._looked_ns = self._flushed_ns = self._settled_ns = 0
+        self._sampled_cpu_ns: int | None = None
+        self._sampled_ns = self._flushed_ns = self._settled_ns = 0
         self._begin_anew()
 
     def run(self) -> None:
-        """Look until the process ends."""
+        """Sample until the thread or the process ends."""
         pause_s = SAMPLING_PERIOD_S
         try:
             while not self._is_over:
                 time.sleep(pause_s)
-                with self._turn:
-                    if self._is_told:
+                with self._sampling_lock:
+                    if self._is_stopping:
                         self._end()
                     else:
                         pause_s = self._look()
@@ -162,17 +163,17 @@ class StackSampler(threading.Thread):
             SESSION.fault("StackSampler", error)
 
     def stop(self) -> None:
-        """Look no more, and write what was seen."""
-        self._is_told = True
-        if not self._turn.acquire(timeout=_LONGEST_LOOK_S):
-            return  # in the middle of a look: it ends after that
+        """Stop sampling, and write the sums."""
+        self._is_stopping = True
+        if not self._sampling_lock.acquire(timeout=_LONGEST_LOOK_S):
+            return  # during a sample: it ends after that
         try:
             self._end()
         finally:
-            self._turn.release()
+            self._sampling_lock.release()
 
     def _look(self) -> float:
-        """Look once; return how long to wait until the next time, in seconds."""
+        """Take a sample; return the pause until the next one, in seconds."""
         if not SESSION.working:
             self._end()
             return 0.0
@@ -182,26 +183,26 @@ class StackSampler(threading.Thread):
             return _OFF_S
         if self._was_off:
             self._begin_anew()
-            self._pace.resting()
+            self._rate.resting()
             return SAMPLING_PERIOD_S
         now_ns, cpu_now_ns = time.monotonic_ns(), self._cpu_ns()
-        if cpu_now_ns is None or self._looked_cpu_ns is None:
-            self.has_thread_ended = True  # another may have its identifier
+        if cpu_now_ns is None or self._sampled_cpu_ns is None:
+            self.has_thread_ended = True  # its identifier may be reused
             self._end()
             return 0.0
-        cpu_ns = cpu_now_ns - self._looked_cpu_ns
+        cpu_ns = cpu_now_ns - self._sampled_cpu_ns
         if self._lines is None or cpu_ns:
             self._lines = self._lines_now()
         if self._lines is not None:
-            self._ask(partial(self._seen.add, self._lines, now_ns - self._looked_ns, cpu_ns))
-        self._looked_ns, self._looked_cpu_ns = now_ns, cpu_now_ns
-        self._pace.looked()
+            self._ask(partial(self._sums.add, self._lines, now_ns - self._sampled_ns, cpu_ns))
+        self._sampled_ns, self._sampled_cpu_ns = now_ns, cpu_now_ns
+        self._rate.looked()
         self._settle_and_flush(now_ns)
-        self._pace.resting()
-        return self._pace.pause_s(deep=SESSION.deep)
+        self._rate.resting()
+        return self._rate.pause_s(deep=SESSION.deep)
 
     def _settle_and_flush(self, now_ns: int) -> None:
-        """Do what is due now and then."""
+        """Settle requests and write sums, if due."""
         if now_ns - self._flushed_ns >= _FLUSH_S * 1e9:
             self._flush()
             self._flushed_ns = self._settled_ns = now_ns
@@ -210,18 +211,18 @@ class StackSampler(threading.Thread):
             self._settled_ns = now_ns
 
     def _begin_anew(self) -> None:
-        """Look from now on: what was before is unknown."""
+        """Start sampling now: what happened before is unknown."""
         self._was_off = False
-        self._looked_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
-        self._looked_cpu_ns = self._cpu_ns()
+        self._sampled_ns = self._flushed_ns = self._settled_ns = time.monotonic_ns()
+        self._sampled_cpu_ns = self._cpu_ns()
         self._lines = None
 
     def _lines_now(self) -> _Lines | None:
-        frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - the documented way
+        frame = sys._current_frames().get(self.watched)  # noqa: SLF001 - documented
         return None if frame is None else _Lines(frame)
 
     def _cpu_ns(self) -> int | None:
-        """Return the CPU time of the thread that is looked at; None once it has ended."""
+        """Return the CPU time of the sampled thread; None if it has ended."""
         try:
             return time.clock_gettime_ns(self._clock)
         except OSError:
@@ -234,18 +235,18 @@ class StackSampler(threading.Thread):
 
     def _flush(self) -> None:
         self._settle()
-        self._seen.flush(self._flushed_ns)
+        self._sums.flush(self._flushed_ns)
 
 
 _RUNNING: list[StackSampler] = []
 
 
 def start_sampler(ask: PhaseRequest, settle: Callable[[], None] = lambda: None) -> None:
-    """Begin to sample this thread, and end the sampling of another, where there is one.
+    """Start sampling this thread, in place of another one.
 
     Args:
-        ask: Asks what the thread is doing; see StackSampler.
-        settle: Answers what was asked.
+        ask: Requests what the thread is doing; see StackSampler.
+        settle: Answers the requests.
     """
     stop_sampler()
     if sys.getswitchinterval() == _USUAL_SWITCH_S:
@@ -256,7 +257,7 @@ def start_sampler(ask: PhaseRequest, settle: Callable[[], None] = lambda: None) 
 
 
 def is_sampled(thread: int | None = None) -> bool:
-    """Whether this process samples a thread, or that one, that has not ended."""
+    """Return whether this process samples `thread`, or any thread, that has not ended."""
     for sampler in _RUNNING:
         if not sampler.has_thread_ended and (thread is None or thread == sampler.watched):
             return True
@@ -264,10 +265,10 @@ def is_sampled(thread: int | None = None) -> bool:
 
 
 def stop_sampler(*, wait: bool = False) -> None:
-    """End the sampling of this process, where there is one, and write what was seen.
+    """Stop sampling in this process, and write the sums.
 
     Args:
-        wait: Until its thread has ended, too: on a machine that can do so, a pause and a look.
+        wait: Wait until the sampler's thread has ended, usually no longer than a pause.
     """
     for sampler in _RUNNING:
         sampler.stop()
@@ -276,5 +277,5 @@ def stop_sampler(*, wait: bool = False) -> None:
     _RUNNING.clear()
 
 
-# A forked child has the parent's sampler as an object alone: the thread is not there.
+# In a forked child the sampler is an object without its thread.
 os.register_at_fork(after_in_child=_RUNNING.clear)

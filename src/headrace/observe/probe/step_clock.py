@@ -1,11 +1,11 @@
-"""The step clock: which phase each nanosecond of a rank belongs to, from what the hooks report.
+"""The step clock: which phase each nanosecond of a rank belongs to, from the hooks' reports.
 
-A rank's time is cut where it asks for a batch. Such a segment holds the wait, what follows up to
-backward (forward), backward, optimizer steps, and the rest. What comes between a backward, or an
-optimizer's step, and the next backward without a batch in between is forward, too. Segments are put
-into steps: a step ends with the segment in which an optimizer stepped, so accumulated gradients
-make a step of several batches, and so do batches of two loaders that are trained on in every step.
-Batches without backward are evaluation where they are asked for with gradients off, or come from a
+A rank's time is cut into segments where it asks for a batch. A segment holds the data wait, the
+time up to backward (forward), backward, optimizer steps, and the rest. Without a batch in between,
+the time from a backward or an optimizer's step to the next backward is forward, too. Segments are
+joined into steps: a step ends with the segment in which an optimizer stepped, so accumulated
+gradients make a step of several batches, and so do batches of two loaders that every step trains
+on. Batches without backward are evaluation if they are requested with gradients off, or come from a
 loader that is never trained on, several in a row or one now and then. All phases of a row add up to
 its wall time.
 
@@ -25,8 +25,8 @@ from headrace.observe.probe.segments import (
     Segment,
 )
 
-_MAX_PENDING = 64  # batches that may wait for a backward before they are taken for evaluation
-_MAX_AHEAD = 16  # likewise, of a loader never trained on, once another one was
+_MAX_PENDING = 64  # batches without a backward, before they count as evaluation
+_MAX_AHEAD = 16  # the same, for a loader never trained on, once another one was
 
 
 class StepClock:
@@ -43,21 +43,22 @@ class StepClock:
         self._after_optimizer: Segment | None = None
         self._pending: list[Segment] = []
         self._trained: set[int] = set()
-        self._evaluated: int | None = None  # the loader whose batch was evaluated before
-        self._lone: set[int] = set()  # loaders of which one batch alone came since the last step
-        self._partners: set[int] = set()  # likewise, before the last step
+        self._evaluated: int | None = None  # the loader of the last batch, if it was evaluated
+        self._singles: set[int] = set()  # loaders with exactly one batch since the last step
+        # Loaders with exactly one batch before the last step.
+        self._singles_before: set[int] = set()
         self._marked_ns = 0
-        self._other_had_ns = 0  # of this phase, as the script came to it last
-        self._asked_with_grad = True  # for the batch of the current segment
-        self._only_iterator = False  # the current segment has an iterator and no batch yet
-        self._backwards_under_way = 0  # backward may call backward: checkpointing does
-        self._optimizer_had_ns: int | None = None  # of this phase, as the step under way began
-        self._around: list[Phase] = []  # phases that go on after the one within them
+        self._other_before_ns = 0  # time in phase "other" when it was entered last
+        self._with_grad = True  # gradients were on when the segment's batch was requested
+        self._only_iterator = False  # the current segment has an iterator but no batch yet
+        self._backwards_under_way = 0  # backward may call backward, as checkpointing does
+        self._optimizer_before_ns: int | None = None  # time in it as the step began
+        self._outer_phases: list[Phase] = []  # outer phases that go on after the inner one
         self.phase: Phase = "other"
 
     @property
     def under_way(self) -> bool:
-        """Whether there is a step, or time between steps, that what happens now belongs to."""
+        """Whether a step, or time between steps, is under way."""
         return self._current is not None
 
     @property
@@ -66,24 +67,24 @@ class StepClock:
         return self._backwards_under_way > 0
 
     def iterator_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
-        """The rank asks `loader` for an iterator, which may start its workers: it waits for data.
+        """Begin a data wait: the rank asks `loader` for an iterator, which may start its workers.
 
-        `grad` says whether gradients are on where it asks.
+        `grad` says whether gradients are on in the calling thread.
         """
         self._next_segment(loader, at_ns, grad=grad)
         self._only_iterator = True
 
     def iterator_ended(self, at_ns: int) -> None:
-        """The rank has the iterator."""
+        """End the wait for the iterator."""
         self._spend(at_ns)
         self._enter("other")
 
     def fetch_began(self, loader: int, at_ns: int, *, grad: bool) -> None:
-        """The rank asks `loader` for a batch; `grad`: gradients are on where it asks."""
+        """Begin a data wait: the rank asks `loader` for a batch; `grad`: gradients are on."""
         current = self._current
         if self._only_iterator and current is not None and current.loader == loader:
             self._spend(at_ns)  # the first batch and the wait for its iterator are one
-            self._asked_with_grad &= grad
+            self._with_grad &= grad
         else:
             self._next_segment(loader, at_ns, grad=grad)
         self._only_iterator = False
@@ -92,15 +93,15 @@ class StepClock:
     def _next_segment(self, loader: int, at_ns: int, *, grad: bool) -> None:
         self._spend(at_ns)
         if self._current is not None:
-            # Whoever asks with gradients off, before the batch or after it, evaluates.
-            with_grad = grad and self._asked_with_grad
+            # Gradients off at either request mean evaluation.
+            with_grad = grad and self._with_grad
             self._finish(self._current, grad=with_grad, next_loader=loader)
         self._begin(loader, at_ns)
-        self._asked_with_grad = grad
+        self._with_grad = grad
         self._enter("data_wait")
 
     def fetch_ended(self, at_ns: int, samples: int, *, ended: bool) -> None:
-        """The rank has its batch, or learns that there is none."""
+        """End the wait: the rank has its batch, or the loader has ended."""
         self._spend(at_ns)
         segment = self._segment(at_ns)
         if not ended:
@@ -109,47 +110,47 @@ class StepClock:
         self._enter("other" if ended else "forward")
 
     def within_began(self, phase: Phase, at_ns: int) -> None:
-        """Within the phase under way another begins: a copy to the device, or waiting for ranks."""
+        """Begin an inner phase: a copy to the device, or a wait for other ranks."""
         if self._current is None:
             return
         self._spend(at_ns)
-        self._around.append(self.phase)
+        self._outer_phases.append(self.phase)
         self.phase = phase
 
     def within_ended(self, at_ns: int, copies: DeviceCopyCounts = NO_COPIES) -> None:
-        """It has ended, and the phase around it goes on; `copies` were made in it."""
-        if self._current is None or not self._around:  # the script went on to something else
+        """End the inner phase, in which `copies` were made; the outer one goes on."""
+        if self._current is None or not self._outer_phases:  # the script has entered another phase
             return
         self._spend(at_ns)
         self._current.syncs += int(self.phase == "sync")
         self._current.copies += copies
-        self.phase = self._around.pop()
+        self.phase = self._outer_phases.pop()
 
     def backward_began(self, at_ns: int) -> None:
-        """Backward begins; the time since the batch came was forward."""
+        """Begin backward; the time since the batch came was forward."""
         self._backwards_under_way += 1
         if self._backwards_under_way > 1:
             return
         segment = self._segment(at_ns)
         self._spend(at_ns)
-        if self._optimizer_had_ns is not None:  # within a closure that the optimizer calls
-            spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_had_ns
-            segment.phases_ns["optimizer"] = self._optimizer_had_ns
+        if self._optimizer_before_ns is not None:  # in a closure that the optimizer calls
+            spent_ns = segment.phases_ns.get("optimizer", 0) - self._optimizer_before_ns
+            segment.phases_ns["optimizer"] = self._optimizer_before_ns
             segment.phases_ns["forward"] = segment.phases_ns.get("forward", 0) + spent_ns
         elif self.phase == "other":
             self._other_was_forward(segment)
         self._enter("backward")
 
     def _other_was_forward(self, segment: Segment) -> None:
-        """A backward came without a batch since the last, of which this was the forward pass."""
+        """Count the time since the last backward as forward: no batch came in between."""
         phases = segment.phases_ns
-        spent_ns = phases.get("other", 0) - self._other_had_ns
+        spent_ns = phases.get("other", 0) - self._other_before_ns
         if spent_ns > 0:
-            phases["other"] = self._other_had_ns
+            phases["other"] = self._other_before_ns
             phases["forward"] = phases.get("forward", 0) + spent_ns
 
     def backward_ended(self, at_ns: int, sync_ns: int | None = None) -> None:
-        """Backward has ended; of it `sync_ns` were exposed gradient sync, None where not known."""
+        """End backward; `sync_ns` of it was exposed gradient sync, None if unknown."""
         self._backwards_under_way = max(self._backwards_under_way - 1, 0)
         if self._backwards_under_way:
             return
@@ -160,42 +161,42 @@ class StepClock:
             segment.sync_ns += sync_ns
             segment.syncs += 1
         self._enter("other")
-        if self._optimizer_had_ns is not None:
-            self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
+        if self._optimizer_before_ns is not None:
+            self._optimizer_before_ns = segment.phases_ns.get("optimizer", 0)
             self._enter("optimizer")
 
     def optimizer_began(self, optimizer: int, at_ns: int) -> None:
-        """An optimizer begins its step; stepping again without a batch, it begins a new one."""
-        if self._backwards_under_way:  # optimizers that step as gradients come are backward's
+        """Begin an optimizer's step; if it steps again without a batch, a new step begins."""
+        if self._backwards_under_way:  # optimizers that step during backward are part of it
             return
         self._spend(at_ns)
         segment = self._segment(at_ns)
         if optimizer in segment.optimizers and self._after_optimizer is not None:
             segment = self._split(self._after_optimizer, segment)
-        self._optimizer_had_ns = segment.phases_ns.get("optimizer", 0)
+        self._optimizer_before_ns = segment.phases_ns.get("optimizer", 0)
         self._enter("optimizer")
 
     def optimizer_ended(self, optimizer: int, at_ns: int) -> None:
-        """The optimizer has made its step."""
+        """End an optimizer's step."""
         segment = self._segment(at_ns)
         segment.optimizers |= {optimizer}
         if self._backwards_under_way:
             return
         self._spend(at_ns)
-        self._optimizer_had_ns = None
+        self._optimizer_before_ns = None
         self._after_optimizer = segment.copy()
-        # Without a batch in between, what follows is the next step's forward, or its data wait.
+        # Without a batch in between, the next step's forward or data wait follows.
         self._enter("other" if segment.loader >= 0 else "forward")
 
     def forget(self) -> None:
-        """Drop what is not finished: recording was off, and what happened meanwhile is unknown."""
+        """Drop what is unfinished: recording was off meanwhile."""
         self._current, self._after_optimizer, self._pending = None, None, []
         self._only_iterator = False
-        self._backwards_under_way, self._optimizer_had_ns = 0, None
+        self._backwards_under_way, self._optimizer_before_ns = 0, None
         self._enter("other")
 
     def close(self, at_ns: int) -> None:
-        """The rank ends."""
+        """Emit what is left: the rank ends."""
         self._spend(at_ns)
         if self._current is not None:
             self._finish(self._current, grad=True, next_loader=-2)
@@ -205,9 +206,9 @@ class StepClock:
 
     def _enter(self, phase: Phase) -> None:
         if phase == "other" and self._current is not None:
-            self._other_had_ns = self._current.phases_ns.get("other", 0)
+            self._other_before_ns = self._current.phases_ns.get("other", 0)
         self.phase = phase
-        self._around.clear()
+        self._outer_phases.clear()
 
     def _spend(self, at_ns: int) -> None:
         if self._current is not None:
@@ -220,15 +221,15 @@ class StepClock:
 
     def _begin(self, loader: int, at_ns: int) -> Segment:
         self._current = Segment(loader=loader, start_ns=at_ns)
-        self._asked_with_grad = True
-        self._after_optimizer, self._other_had_ns = None, 0
-        if self._optimizer_had_ns is not None:  # a batch asked for within an optimizer's closure
-            self._optimizer_had_ns = 0
+        self._with_grad = True
+        self._after_optimizer, self._other_before_ns = None, 0
+        if self._optimizer_before_ns is not None:  # a batch is requested in an optimizer's closure
+            self._optimizer_before_ns = 0
         self._marked_ns = at_ns
         return self._current
 
     def _split(self, before: Segment, whole: Segment) -> Segment:
-        """End a step at its last optimizer step; the rest of the segment begins the next one."""
+        """End a step at its last optimizer step; the rest of the segment begins the next step."""
         rest = {
             phase: spent_ns - before.phases_ns.get(phase, 0)
             for phase, spent_ns in whole.phases_ns.items()
@@ -266,15 +267,15 @@ class StepClock:
             self._give_up_pending()
 
     def _evaluates(self, next_loader: int) -> bool:
-        """Whether the last batches are of an evaluation: several in a row, none trained on.
+        """Return whether the last batches are an evaluation: several in a row, none trained on.
 
-        One alone in every step is a part of its data: two loaders are iterated over together.
+        A single batch in every step is part of its data: two loaders are iterated together.
         """
         if not self._pending or self._pending[-1].loader in self._trained:
             return False
         last = self._pending[-1].loader
         in_a_row = sum(segment.loader == last for segment in self._pending)
-        if next_loader == last:  # their backward may be to come: some scripts fetch ahead
+        if next_loader == last:  # their backward may follow, as some scripts fetch ahead
             goes_on = self._evaluated == last or in_a_row > _MAX_AHEAD
             if goes_on and self._trained:
                 self._evaluated = last
@@ -282,8 +283,8 @@ class StepClock:
         before, self._evaluated = self._evaluated, None
         if in_a_row > 1 or last == before:
             return True
-        self._lone.add(last)
-        return last not in self._partners and self._numbers["train"] > 0
+        self._singles.add(last)
+        return last not in self._singles_before and self._numbers["train"] > 0
 
     def _step(self, segment: Segment) -> None:
         if segment.loader >= 0:
@@ -291,19 +292,19 @@ class StepClock:
         for earlier in reversed(self._pending):
             segment = earlier.plus(segment)
         self._pending, self._evaluated = [], None
-        self._partners, self._lone = self._lone, set()
+        self._singles_before, self._singles = self._singles, set()
         self._emit_row("train", segment)
 
     def _give_up_pending(self) -> None:
-        kept = []
+        with_backward = []
         for segment in self._pending:
             if segment.backwards:
-                kept.append(segment)
+                with_backward.append(segment)
             else:
                 self._emit_row("eval", segment)
-        if len(kept) > _MAX_PENDING:  # only their sum counts, and there may be no step at all
-            kept = [functools.reduce(Segment.plus, kept)]
-        self._pending = kept
+        if len(with_backward) > _MAX_PENDING:  # only their sum matters
+            with_backward = [functools.reduce(Segment.plus, with_backward)]
+        self._pending = with_backward
 
     def _emit_row(self, kind: RowKind, segment: Segment) -> None:
         number = self._numbers[kind]

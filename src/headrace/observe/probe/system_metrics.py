@@ -1,6 +1,6 @@
-"""System metrics of a host, and the limits of the job's container: a few reads of /proc a tick.
+"""System metrics of a host, and the limits of the job's container, from a few reads a tick.
 
-The limits are the CPU quota and the memory limit of the control groups, version 1 and 2.
+The limits are the CPU quota and memory limit of the control groups, version 1 and 2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.observe.probe.gpu_metrics import GpuSampler
 from headrace.observe.probe.process_usage import read_proc_file
 from headrace.records import system_table
 
-_NO_LIMIT_BYTES = 1 << 60  # version 1 writes a huge number where there is none
+_NO_LIMIT_BYTES = 1 << 60  # version 1 has a huge number where there is no limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class ResourceLimits:
     Attributes:
         cores: Cores by affinity and quota; may be a fraction.
         core_numbers: The cores that they may run on.
-        memory_bytes: The container's limit, else the host's memory.
-        memory_used: File that tells what counts against the limit, in bytes; None: no limit.
-        cpu_stat: File that tells how long the quota stopped the processes; None: no quota.
+        memory_bytes: The container's limit, or else the host's memory.
+        memory_used: File with the bytes that count against the limit; None: no limit.
+        cpu_stat: File with the time for which the quota stopped the processes; None: no quota.
     """
 
     cores: float
@@ -41,10 +41,10 @@ class ResourceLimits:
 
 
 def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
-    """Return the limits of this process's control groups; the tightest on the way up counts.
+    """Return the limits of this process's control groups: the tightest of all levels.
 
     Args:
-        proc: The process as /proc shows it.
+        proc: Folder of the process in /proc.
     """
     core_numbers = tuple(sorted(os.sched_getaffinity(0)))
     cores, cpu_stat = float(len(core_numbers)), None
@@ -70,17 +70,17 @@ def read_limits(proc: Path = Path("/proc/self")) -> ResourceLimits:
 
 
 def _groups(proc: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of a controller's groups that hold the process, from the innermost out."""
+    """Yield the folders of a controller's groups that hold the process, innermost first."""
     lines = _text_of(proc / "cgroup").splitlines()
-    member = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     for line in _text_of(proc / "mountinfo").splitlines():
         # A line is: two numbers, device, root, mount point, options - type, source, more options.
         before, _, after = line.partition(" - ")
         kind, _, options = [*after.split(" ", 2), "", "", ""][:3]
         if kind == "cgroup2":
-            paths = [path for number, _, path in member if number == "0"]
+            paths = [path for number, _, path in groups if number == "0"]
         elif kind == "cgroup" and controller in options.split(","):
-            paths = [path for _, names, path in member if controller in names.split(",")]
+            paths = [path for _, names, path in groups if controller in names.split(",")]
         else:
             continue
         root, mount = before.split()[3:5]
@@ -89,7 +89,7 @@ def _groups(proc: Path, controller: str) -> Iterator[Path]:
 
 
 def _upward(mount: Path, root: str, path: str) -> Iterator[Path]:
-    # In a container the mount shows its own group as the root, and the path may be the host's.
+    # In a container the mount's root is its own group, while the path may be the host's.
     inside = path.removeprefix(root) if root != "/" else path
     group = mount / inside.lstrip("/")
     if ".." in group.parts or not group.is_dir():
@@ -104,9 +104,8 @@ def _upward(mount: Path, root: str, path: str) -> Iterator[Path]:
 def _quota(group: Path) -> float | None:
     words = _text_of(group / "cpu.max").split()
     if not words:
-        words = [
-            _text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
-        ]  # version 1
+        # version 1
+        words = [_text_of(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     try:
         quota, period = int(words[0]), int(words[1])
     except (ValueError, IndexError):  # "max", or no such file
@@ -131,27 +130,24 @@ def _text_of(path: Path) -> str:
 
 
 _CPU_FIELD_INDEXES = {"user": (0, 1), "system": (2, 5, 6), "io_wait": (4,), "steal": (7,)}
-_IDLE_FIELD_INDEXES = (
-    3,
-    4,
-)  # of a line of /proc/stat: user nice system idle iowait irq softirq steal
+_IDLE_FIELD_INDEXES = (3, 4)  # in /proc/stat: user nice system idle iowait irq softirq steal
 _CPU_FIELDS = 8
 
 
 @dataclass(slots=True)
 class _Counters:
-    """What only grows, at one moment."""
+    """Counters that only grow, at one moment."""
 
     t_ns: int
     cores: dict[int, tuple[int, ...]]
     throttled_ns: int
     disk: tuple[int, int] | None
     net: tuple[int, int] | None
-    cards: tuple[str, ...]  # whose bytes these are
+    cards: tuple[str, ...]  # the network cards that `net` counts
 
 
 class SystemSampler:
-    """Samples the host; what is a rate is over the time since the sample before.
+    """Samples the host; rates are over the time since the previous sample.
 
     Attributes:
         columns: The columns of `system` that this host has, in the order of `sample`.
@@ -185,7 +181,7 @@ class SystemSampler:
         values |= self._memory()
         disk = _rates(now.disk, before.disk, elapsed_s)
         values["disk_read_bytes_per_s"], values["disk_write_bytes_per_s"] = disk
-        same = now.cards == before.cards  # else its bytes since it was made would be this tick's
+        same = now.cards == before.cards  # a new card's total since boot is not this tick's traffic
         net = _rates(now.net, before.net, elapsed_s) if same else (None, None)
         values["net_received_bytes_per_s"], values["net_sent_bytes_per_s"] = net
         throttled_ns = now.throttled_ns - before.throttled_ns
@@ -210,10 +206,10 @@ class SystemSampler:
         for number in self._numbers:
             old = before.cores.get(number)
             new = now.cores.get(number)
-            if old is None or new is None:  # the core is switched off at the moment
+            if old is None or new is None:  # the core is offline
                 values[f"core_{number}_percent"] = None
                 continue
-            # Some counters of the kernel go back a little at times.
+            # Some kernel counters go back a little at times.
             spent = [max(0, a - b) for a, b in zip(new, old, strict=True)]
             total = [a + b for a, b in zip(total, spent, strict=True)]
             values[f"core_{number}_percent"] = _busy_percent(spent)
@@ -249,7 +245,7 @@ _VIRTUAL_DISKS = ("loop", "zram", "ram")  # files, and memory
 
 
 def _disk_bytes() -> tuple[int, int] | None:
-    """Return the bytes read from and written to disks; None where the host does not tell."""
+    """Return the bytes read from and written to disks; None if the host has no such counters."""
     try:
         disks = psutil.disk_io_counters(perdisk=True, nowrap=False)
     except _NO_COUNTERS:
@@ -259,12 +255,12 @@ def _disk_bytes() -> tuple[int, int] | None:
 
 
 def _net_bytes() -> tuple[tuple[str, ...], tuple[int, int] | None]:
-    """Return by which cards, and the bytes received and sent; None where the host does not tell."""
+    """Return the cards that count, and bytes received and sent; None without such counters."""
     try:
         cards = psutil.net_io_counters(pernic=True, nowrap=False)
     except _NO_COUNTERS:
         return (), None
-    cards.pop("lo", None)  # what ranks of this host tell each other
+    cards.pop("lo", None)  # traffic between ranks of this host
     names = own_interfaces(tuple(cards))
     own = [cards[name] for name in names]
     return names, (sum(card.bytes_recv for card in own), sum(card.bytes_sent for card in own))
@@ -272,11 +268,11 @@ def _net_bytes() -> tuple[tuple[str, ...], tuple[int, int] | None]:
 
 @functools.cache
 def is_disk(name: str, block: Path = Path("/sys/block")) -> bool:
-    """Whether that is a whole disk: no part of one, and nothing that lies on others."""
+    """Return whether it is a whole physical disk: no partition, and not built on other disks."""
     disk = block / name.replace("/", "!")
     if not disk.exists() or name.startswith(_VIRTUAL_DISKS):
         return False
-    return not any((disk / "slaves").glob("*"))  # as volumes, RAID and encryption have
+    return not any((disk / "slaves").glob("*"))  # volumes, RAID and encryption have them
 
 
 @functools.lru_cache(maxsize=8)
@@ -285,10 +281,10 @@ def own_interfaces(
     net: Path = Path("/sys/class/net"),
     routes: Path = Path("/proc/net/route"),
 ) -> tuple[str, ...]:
-    """Return through which of the interfaces bytes leave the host; all, where nothing tells.
+    """Return the interfaces through which bytes leave the host; all, if that is unknown.
 
-    A bond, a bridge or a tunnel tells again what goes through a card. A container has no card: its
-    Ethernet is where its default route goes.
+    A bond, bridge or tunnel counts the bytes of its cards again. A container has no card: there,
+    the Ethernet of the default route counts.
     """
     cards = [
         name
@@ -308,7 +304,7 @@ def _default_routes(routes: Path) -> set[str]:
 
 
 def _is_ethernet(interface: Path) -> bool:
-    """Whether it is Ethernet that leads out of a container, and lies on nothing else there."""
+    """Return whether it is Ethernet that leads out of a container and is built on no other."""
     try:
         kind, number, other_end = (
             int((interface / name).read_text()) for name in ("type", "ifindex", "iflink")

@@ -1,4 +1,4 @@
-"""Hooks where torch's DataLoader makes batches: its workers, and the rank without workers."""
+"""Hooks where torch's DataLoader makes batches: in its workers, or in a rank without workers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from headrace.observe.probe.transform_timer import TRANSFORM_TIMER
 
 
 def hook_workers() -> None:
-    """Install the hooks; torch is imported, perhaps not yet its data package."""
+    """Install the hooks; torch is imported, its data package perhaps not yet."""
     after_import("torch.utils.data._utils.worker", _hook_worker_loop)
     after_import("torch.utils.data._utils.fetch", _hook_fetchers)
 
 
 def _hook_worker_loop(module: Any) -> None:
-    module._worker_loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - what workers run
+    module._worker_loop = _WorkerLoop(module._worker_loop)  # noqa: SLF001 - runs in workers
     _hook_watchdog(module)
 
 
 class _WorkerLoop:
-    """What a worker process runs, recorded.
+    """torch's worker loop, recorded.
 
-    A forked worker knows whose it is as its parent did. One that is spawned, or forked by a server,
-    is sent what it is to run: that takes the loader's number along.
+    A forked worker knows its loader from its parent's context variable. A worker that is spawned,
+    or forked by a fork server, gets the pickled loop, and the loader's number with it.
 
     Args:
         original: torch's loop.
@@ -54,20 +54,20 @@ class _WorkerLoop:
 
 
 def _worker_loop_of(loader: int) -> Any:
-    """Return what a worker of that loader runs, in the worker's process."""
+    """Return the loop for a worker of that loader, in the worker's process."""
     from torch.utils.data._utils import worker
 
-    if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - likewise
-        install_hooks()  # the script has changed PYTHONPATH: nobody did so as the process began
+    if not isinstance(worker._worker_loop, _WorkerLoop):  # noqa: SLF001 - no public way
+        install_hooks()  # not installed at start, as the script changed PYTHONPATH
     STARTING_LOADER.set(loader)
-    return worker._worker_loop  # noqa: SLF001 - likewise
+    return worker._worker_loop  # noqa: SLF001 - no public way
 
 
 def _hook_watchdog(module: Any) -> None:
-    """Let a worker whose rank was killed before the worker had begun notice it, and end.
+    """Let a worker notice, and end, if its rank was killed before the worker had begun.
 
-    torch takes whoever is the worker's parent when its loop begins for the rank. Our own beginning
-    comes before that, so without this it would leave more orphans behind than there were.
+    torch takes the worker's parent at the start of its loop for the rank. The probe's start comes
+    before that, so without this it would leave more orphans.
     """
     original = module.ManagerWatchdog
 
@@ -87,7 +87,7 @@ def _watch_rank(watchdog: Any) -> None:
 
 
 def _is_from_a_fork_server() -> bool:
-    """Whether this process is a child of multiprocessing's fork server, not of the rank."""
+    """Return whether this process is a child of multiprocessing's fork server."""
     chosen = getattr(multiprocessing.current_process(), "_start_method", None)
     return (chosen or multiprocessing.get_start_method(allow_none=True)) == "forkserver"
 
@@ -173,10 +173,10 @@ def _hook_fetch(fetcher_class: Any) -> None:
 
 
 def _batch_size(fetcher: Any, possibly_batched_index: Any, batch: Any) -> int:
-    """Return the samples of a batch; -1 where unknown, as of a dataset that yields whole ones."""
+    """Return the samples of a batch; -1 if unknown, such as for a dataset that yields batches."""
     try:
         return len(possibly_batched_index) if fetcher.auto_collation else samples_in(batch)
-    except TypeError:  # a batch sampler may yield what can only be iterated over
+    except TypeError:  # a batch sampler may yield an iterable without a length
         return samples_in(batch)
 
 

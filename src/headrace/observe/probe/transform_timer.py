@@ -1,9 +1,9 @@
-"""The timer of transforms: one batch in some is timed exactly, call by call.
+"""The transform timer: one batch in several is timed exactly, call by call.
 
-While such a batch is made, the methods that the dataset's objects are called by (`__getitem__`,
-`__call__`, `forward`) are wrapped in their classes, and plain functions that it holds are replaced
-by wrapped ones. No object is replaced: types, attributes and identity stay what the script made
-them. Afterwards everything is as it was, and other batches pay nothing.
+While such a batch is made, methods of the dataset's objects (`__getitem__`, `__call__`, `forward`)
+are wrapped in their classes, and plain functions held by them are replaced by wrapped ones. Objects
+are not replaced: types, attributes and identity stay as the script made them. Afterwards everything
+is restored, and other batches pay nothing.
 """
 
 from __future__ import annotations
@@ -26,52 +26,54 @@ from headrace.records.schema import TRANSFORMS
 
 _TRIAL_CALLS = 32
 _FAR_APART_NS, _FAR_APART_FACTOR = 100_000, 5
-"""Where this passes from one call to the next, to time it takes so many times what it takes in a
-loop: caches hold what the batch is made of, and code whose classes were changed begins slowly."""
+"""If calls are further apart than this, timing one takes so many times what it takes in a loop: the
+caches hold batch data, and code of changed classes starts slowly."""
 _TRANSFORM_TIMING_BUDGET = TimingBudget(
     at_first=0, one_in=8, early_share=0.01, share=0.001, deep_share=0.01
 )
 _FLUSH_NS = 1_000_000_000
 _MAX_DEPTH = 4  # datasets in datasets, Composes in Composes
 _MAX_WRAPPED, _MAX_SEARCHED = 64, 512
-_MAX_CONTAINER_LENGTH = 32  # a longer list, or a larger dictionary, is data
+_MAX_CONTAINER_LENGTH = 32  # a longer list or larger dictionary is data
 _TRANSFORM_MODULE = re.compile(r"(^|\.)(transforms?|albumentations|kornia|augmentations)(\.|$)")
 
 Undo = Callable[[], None]
-# Loader, one batch in how many, name, identity of the code or class that is called.
+# Loader, batches to one timed batch, name, id of the code or class that is called.
 _Call = tuple[int, int, str, int]
 
 
 class TransformTimer:
-    """Times calls and adds them up by name.
+    """Times calls and sums them by name.
 
     Attributes:
-        active: Whether the batch at work is timed.
+        active: Whether the current batch is timed.
     """
 
     def __init__(self) -> None:
         self.active = False
-        self._rhythms: dict[int, TimingRate] = defaultdict(
+        self._timing_rates: dict[int, TimingRate] = defaultdict(
             partial(TimingRate, _TRANSFORM_TIMING_BUDGET)
         )  # by loader
         self._calls = 0
-        self._call_ns = 0.0  # what it takes to time one; 0: not known yet
-        self._loader, self._one_in = -1, _TRANSFORM_TIMING_BUDGET.one_in  # of the batch at work
+        self._call_ns = 0.0  # cost of timing a call; 0: not known yet
+        self._loader, self._one_in = -1, _TRANSFORM_TIMING_BUDGET.one_in  # of the current batch
         self._labels: dict[tuple[str, int], str] = {}  # by method and object
         self._inside: set[tuple[str, int]] = set()
-        self._searched: set[int] = set()  # attributes of objects, in the batch that is timed now
+        # Ids of attribute dictionaries searched for the current batch.
+        self._searched: set[int] = set()
         self._sums: dict[_Call, list[int]] = {}
-        self._places: dict[_Call, tuple[Any, str, int]] = {}  # and what is called: ids stay its own
+        # With the code or class itself, so that its id stays unique.
+        self._places: dict[_Call, tuple[Any, str, int]] = {}
         self._flushed_ns = time.monotonic_ns()
 
     def is_due(self, loader: int) -> bool:
-        """Whether the batch of a loader that begins is to be timed."""
-        return self._rhythms[loader].is_due(on=SESSION.on, deep=SESSION.deep)
+        """Return whether to time the batch of a loader that begins."""
+        return self._timing_rates[loader].is_due(on=SESSION.on, deep=SESSION.deep)
 
     @contextmanager
     def timing(self, dataset: Any, loader: int) -> Iterator[None]:
-        """Time what the dataset calls, inside the block."""
-        self._loader, self._one_in = loader, self._rhythms[loader].one_in
+        """Time the calls of a dataset's transforms inside the block."""
+        self._loader, self._one_in = loader, self._timing_rates[loader].one_in
         undo: list[Undo] = []
         began_ns = time.monotonic_ns()
         self._prepare(dataset, undo)
@@ -83,30 +85,30 @@ class TransformTimer:
         finally:
             self.active = False
             made_ns = time.monotonic_ns()
-            for each in reversed(undo):
-                each()
+            for undo_one in reversed(undo):
+                undo_one()
             self._labels.clear()
-            beside_ns = time.monotonic_ns() - made_ns + prepared_ns - began_ns
-            self._note_timing_cost(made_ns - prepared_ns, beside_ns)
+            wrapping_ns = time.monotonic_ns() - made_ns + prepared_ns - began_ns
+            self._note_timing_cost(made_ns - prepared_ns, wrapping_ns)
             if time.monotonic_ns() - self._flushed_ns > _FLUSH_NS:
                 self.flush()
 
     @guarded
-    def _note_timing_cost(self, made_ns: int, beside_ns: int) -> None:
-        """Look at what timing took: of the batch, made in `made_ns`, and before and after it."""
-        if not self._call_ns:  # the first time all is slow, and says nothing of the next
+    def _note_timing_cost(self, made_ns: int, wrapping_ns: int) -> None:
+        """Adapt the rate to what timing a batch, made in `made_ns`, and wrapping cost."""
+        if not self._call_ns:  # the first time is slow, and not typical
             self._call_ns = _cost_of_a_call_ns()
             return
         far_apart = made_ns > self._calls * _FAR_APART_NS
         call_ns = self._call_ns * (_FAR_APART_FACTOR if far_apart else 1)
         cost_ns = min(self._calls * call_ns, 0.9 * made_ns)
-        cost_share = (cost_ns + beside_ns) / max(made_ns - cost_ns, 1)
-        self._rhythms[self._loader].weigh(cost_share)
+        cost_share = (cost_ns + wrapping_ns) / max(made_ns - cost_ns, 1)
+        self._timing_rates[self._loader].weigh(cost_share)
 
     def call(
         self, name: str, code: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        """Call a function, timed under this name; `code` tells where it is written."""
+        """Call a function, timed under `name`; `code` is what was written in the script."""
         began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
             return function(*args, **kwargs)
@@ -115,13 +117,13 @@ class TransformTimer:
 
     @guarded
     def add(self, name: str, code: Any, wall_ns: int, cpu_ns: int) -> None:
-        """Add a call."""
+        """Add a timed call."""
         self._calls += 1
         kind = getattr(code, "__code__", None) or type(code)
         key = (self._loader, self._one_in, name, id(kind))
         sums = self._sums.get(key)
         if sums is None:
-            if key not in self._places:  # to look it up takes longer than a short call
+            if key not in self._places:  # the lookup takes longer than a short call
                 self._places[key] = (kind, *place_of(code))
             sums = self._sums[key] = [0, 0, 0]
         sums[0] += 1
@@ -130,7 +132,7 @@ class TransformTimer:
 
     @guarded
     def flush(self) -> None:
-        """Write what was added up."""
+        """Write the sums."""
         sums, self._sums = self._sums, {}
         start_ns, self._flushed_ns = self._flushed_ns, time.monotonic_ns()
         for key, (calls, wall_ns, cpu_ns) in sums.items():
@@ -142,7 +144,7 @@ class TransformTimer:
             )  # fmt: skip
 
     def forget(self) -> None:
-        """Drop what a parent process added up: it is the parent's to tell."""
+        """Drop sums of the parent process, which writes them itself."""
         self._sums.clear()
         self.active = False
 
@@ -173,11 +175,11 @@ class TransformTimer:
                 self._search_value(value, where, undo, depth)
 
     def _search_held(self, held: Any, where: str, undo: list[Undo], depth: int) -> None:
-        """Search a list of datasets, as ConcatDataset has one, or a dictionary of transforms.
+        """Search a list of datasets, such as ConcatDataset's, or a dictionary of transforms.
 
-        Functions stay there: a script may look them up, or know them by their identity.
+        Functions are not replaced there: a script may compare them by identity.
         """
-        if len(held) > _MAX_CONTAINER_LENGTH:  # that is data
+        if len(held) > _MAX_CONTAINER_LENGTH:  # it is data
             return
         for key, value in list(held.items() if type(held) is dict else enumerate(held)):
             place = f"{where}[{key}]"
@@ -193,23 +195,23 @@ class TransformTimer:
             self._search(value, where, undo, depth + 1)
 
     def _search_stage(self, value: Any, where: str, undo: list[Undo], depth: int) -> None:
-        """Search what a library's object calls: a stage of a WebDataset pipeline, say.
+        """Search a library's object that calls others, such as a stage of a WebDataset pipeline.
 
-        Functions stay there: the stages of an epoch are at work, and hold theirs already.
+        Functions are not replaced there: running stages already hold theirs.
         """
         attributes = getattr(value, "__dict__", None)
         if depth >= _MAX_DEPTH or len(undo) >= _MAX_WRAPPED or type(attributes) is not dict:
             return
         if not _is_stage(value) or not self._is_new(attributes):
             return
-        for name, held in list(attributes.items()):
-            if type(held) in {list, tuple, dict}:
-                self._search_held(held, f"{where}.{name}", undo, depth + 1)
+        for name, inner in list(attributes.items()):
+            if type(inner) in {list, tuple, dict}:
+                self._search_held(inner, f"{where}.{name}", undo, depth + 1)
             else:
-                self._search_value(held, f"{where}.{name}", undo, depth + 1)
+                self._search_value(inner, f"{where}.{name}", undo, depth + 1)
 
     def _is_new(self, attributes: dict[str, Any]) -> bool:
-        """Whether they were not searched yet: a dataset may be there twice; and there is time."""
+        """Return whether attributes were not searched yet, and the search limit is not reached."""
         known = id(attributes) in self._searched or len(self._searched) >= _MAX_SEARCHED
         self._searched.add(id(attributes))
         return not known
@@ -218,17 +220,17 @@ class TransformTimer:
         self, attributes: dict[str, Any], name: str, where: str, undo: list[Undo], depth: int
     ) -> None:
         chain, timed = attributes[name], []
-        for number, each in enumerate(chain):
+        for number, item in enumerate(chain):
             place = f"{where}[{number}]"
-            if _is_function(each):
-                timed.append(self.wrapped(each, f"{place}: {_name_of(each)}"))
+            if _is_function(item):
+                timed.append(self.wrapped(item, f"{place}: {_name_of(item)}"))
                 continue
-            timed.append(each)
-            if _is_transform(each):
-                self._wrap_object(each, place, undo, depth)
+            timed.append(item)
+            if _is_transform(item):
+                self._wrap_object(item, place, undo, depth)
             else:
-                self._search_stage(each, place, undo, depth)
-        if any(_is_function(each) for each in chain):
+                self._search_stage(item, place, undo, depth)
+        if any(_is_function(item) for item in chain):
             attributes[name] = type(chain)(timed)
             undo.append(partial(_restore, attributes, name, attributes[name], chain))
 
@@ -237,7 +239,7 @@ class TransformTimer:
         self._search(value, where, undo, depth + 1)
 
     def _wrap_method(self, owner: Any, method: str, label: str, undo: list[Undo]) -> None:
-        """Time a method of one object: wrapped in its class, which may have others of the kind."""
+        """Time a method of one object, by wrapping it in its class."""
         kind = type(owner)
         original = inspect.getattr_static(kind, method, None)
         if not inspect.isfunction(original):
@@ -245,19 +247,19 @@ class TransformTimer:
         key = (method, id(owner))
         self._labels[key] = label
         if getattr(original, "_headrace_times", None) is not None:
-            return  # another object of this class came before
+            return  # for another object of this class
         wrapped = self._method(method, original)
-        own = method in vars(kind)
-        with suppress(TypeError, AttributeError):  # a class that does not let itself be changed
+        is_own = method in vars(kind)
+        with suppress(TypeError, AttributeError):  # the class may be immutable
             setattr(kind, method, wrapped)
-            undo.append(partial(_restore_method, kind, method, original if own else None))
+            undo.append(partial(_restore_method, kind, method, original if is_own else None))
 
     def _method(self, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def timed(owner: Any, *args: Any, **kwargs: Any) -> Any:
             key = (method, id(owner))
             label = self._labels.get(key)
-            if label is None or key in self._inside:  # not asked for, or super()'s part of a call
+            if label is None or key in self._inside:  # another object, or super()'s part of a call
                 return original(owner, *args, **kwargs)
             self._inside.add(key)
             began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
@@ -278,12 +280,12 @@ class TransformTimer:
 
 
 class _TimedFunction:
-    """Stands for a function that a dataset holds; pickled, as for a pool, it is that function.
+    """Replacement of a function that a dataset holds; it pickles as that function.
 
     Args:
-        timer: Is told of calls.
+        timer: Gets the times of calls.
         function: The function.
-        name: Its name there.
+        name: Its name in the records.
     """
 
     def __init__(self, timer: TransformTimer, function: Callable[..., Any], name: str) -> None:
@@ -292,7 +294,7 @@ class _TimedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         timer, function, name = self._headrace
-        if not timer.active:  # a generator of the dataset holds it on
+        if not timer.active:  # a generator of the dataset still holds it
             return function(*args, **kwargs)
         began_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
@@ -306,11 +308,11 @@ class _TimedFunction:
 
 
 def _cost_of_a_call_ns() -> float:
-    """Return what it takes to time a call, in nanoseconds."""
+    """Return the cost of timing a call, in nanoseconds."""
     timer = TransformTimer()
     timer.active = True
     timed = timer.wrapped(lambda: None, "")
-    timed()  # the first looks up where it is written
+    timed()  # the first call looks up its location
     began_ns = time.monotonic_ns()
     for _ in range(_TRIAL_CALLS):
         timed()
@@ -318,7 +320,7 @@ def _cost_of_a_call_ns() -> float:
 
 
 def place_of(code: Any) -> tuple[str, int]:
-    """Return file and first line of a function, a method, or an object that is called."""
+    """Return file and first line of a function, a method, or a callable object."""
     while isinstance(code, functools.partial):
         code = code.func
     if not hasattr(code, "__code__") and not inspect.ismethod(code):
@@ -329,7 +331,7 @@ def place_of(code: Any) -> tuple[str, int]:
 
 
 def _restore(attributes: dict[str, Any], name: str, timed: Any, original: Any) -> None:
-    if attributes.get(name) is timed:  # else the script has put another there meanwhile
+    if attributes.get(name) is timed:  # otherwise the script has replaced it meanwhile
         attributes[name] = original
 
 
@@ -345,10 +347,10 @@ def _is_function(value: Any) -> bool:
 
 
 def _is_transform(value: Any) -> bool:
-    """Whether a dataset's attribute is something that it may call on samples."""
+    """Return whether a dataset's attribute is something that it may call on samples."""
     if inspect.isclass(value) or inspect.ismodule(value) or not callable(value):
         return False
-    if type(value) is _TimedFunction:  # the dataset took it from where it stood in, and keeps it
+    if type(value) is _TimedFunction:  # the dataset copied a replacement and keeps it
         return False
     if inspect.isfunction(value):
         return True
@@ -358,7 +360,7 @@ def _is_transform(value: Any) -> bool:
 
 
 def _is_stage(value: Any) -> bool:
-    """Whether it is a library's object that may call others."""
+    """Return whether it is a library's callable that may call others."""
     if inspect.isclass(value) or inspect.isroutine(value) or type(value) is _TimedFunction:
         return False
     is_other = _is_transform(value) or hasattr(type(value), "__getitem__")
@@ -366,7 +368,7 @@ def _is_stage(value: Any) -> bool:
 
 
 def _is_chain(values: Sequence[Any]) -> bool:
-    """Whether these are callables to go through, some of them transforms."""
+    """Return whether these are callables, some of them transforms."""
     return all(map(callable, values)) and any(map(_is_transform, values))
 
 

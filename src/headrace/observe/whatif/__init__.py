@@ -1,1 +1,1 @@
-"""The what-if model: measured batches, simulated again under a change of the pipeline. No torch."""
+"""The what-if model: measured batches, simulated again with a changed pipeline. No torch."""

@@ -1,4 +1,4 @@
-"""Backtest of predictions: what was predicted, what was measured, how far off it was."""
+"""Backtest of predictions: what was predicted, what was measured, and the error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PREDICTION_FILE = "prediction.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPrediction:
-    """One prediction and what came of it.
+    """A prediction and the measurement that checked it.
 
     Attributes:
         remedy: The remedy's name.
         change: From what to what.
-        applied: What the run was given in place of the script's arguments.
+        applied: The overrides of the script's arguments in the checking run.
         predicted: Predicted speed-up.
         low: Lower end of its 90 % interval.
         high: Upper end.
@@ -43,12 +43,12 @@ class CheckedPrediction:
 
     @property
     def error(self) -> float:
-        """How far off it was: predicted / measured - 1."""
+        """The relative error: predicted / measured - 1."""
         return self.predicted / self.measured - 1.0
 
     @property
     def held(self) -> bool:
-        """Whether the two intervals meet."""
+        """Whether the two intervals overlap."""
         return self.low <= self.measured_high and self.measured_low <= self.high
 
 
@@ -70,18 +70,18 @@ def read_checked_predictions(runs: Path) -> dict[Path, CheckedPrediction]:
 
 
 def error_summary(checked: Sequence[CheckedPrediction]) -> Mapping[str, float]:
-    """Return median and worst of the absolute errors, and the share that held; needs some."""
-    absolute = [abs(each.error) for each in checked]
+    """Return median and worst of the absolute errors, and the share that held; not for none."""
+    absolute = [abs(prediction.error) for prediction in checked]
     return {
         "median": statistics.median(absolute),
         "worst": max(absolute),
-        "held": sum(each.held for each in checked) / len(checked),
+        "held": sum(prediction.held for prediction in checked) / len(checked),
     }
 
 
 def _read_checked_prediction(path: Path) -> CheckedPrediction:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return CheckedPrediction(**{**found, "applied": tuple(found["applied"])})
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return CheckedPrediction(**{**values, "applied": tuple(values["applied"])})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecordsError(f"{path} is no checked prediction: {error}. Remove it.") from error

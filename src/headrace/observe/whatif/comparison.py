@@ -1,10 +1,10 @@
 """Comparison of two runs, or of parts of one: which is faster, in which phase, beyond noise.
 
-What counts is samples a second, of all ranks: steps may have become larger, or more ranks make
-them. Where samples were not counted, steps a second. Steps that follow one another are alike, so
-they are resampled in blocks, with those that ranks take at the same time; and the same script run
-twice differs by 2 %, however many its steps are. A difference counts where the 90 % interval of the
-ratio leaves out 1.
+Runs are compared by samples a second of all ranks, because steps may be larger, or made by more
+ranks; if samples were not counted, by steps a second. Consecutive steps are alike, so they are
+resampled in blocks, together with the steps that other ranks take at the same time. The same script
+run twice differs by 2 %, however many steps there are. A difference counts if the 90 % interval of
+the ratio excludes 1.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 from headrace.records.schema import PHASES
 
 _TIMED = {"steps": "wall_ns", "fetches": "wait_ns", "batches": "wall_ns", "arrivals": "wall_ns"}
-"""Tables of which only what began and ended in that time counts, and the column of how long that
-took."""
+"""Tables of which only rows that began and ended in the slice count, with their duration column."""
 
 
 class TimeSlice:
     """The records of a run between two moments.
 
     Args:
-        tables: All of them.
-        begin_ns: From when, by the host's monotonic clock; None: from the run's begin.
-        end_ns: Until when; None: to its end.
+        tables: All records of the run.
+        begin_ns: Start, by the host's monotonic clock; None: the run's start.
+        end_ns: End; None: the run's end.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ _MOST_BLOCKS = 2000
 _RESAMPLES = 2000
 _INTERVAL = (5.0, 95.0)  # percent
 _RUN_DEVIATION = 0.02 / 1.645 / 2**0.5
-"""Standard deviation of a run's speed, such that 90 % of pairs of runs differ by less than 2 %."""
+"""Standard deviation of a run's speed such that 90 % of pairs of runs differ by less than 2 %."""
 _EACH = 5.0 / len(PHASES)
 _INTERVAL_OF_EACH = (_EACH, 100.0 - _EACH)
 _SETTINGS = {
@@ -76,12 +75,12 @@ _SETTINGS = {
     "kind": "loader",
     "dataset": "dataset",
 }
-"""Columns of the table `loaders` in which runs may differ, as users call them."""
+"""Columns of the table `loaders` in which runs may differ, and their names for users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """What the runs were made with, where it differs: of the loader that feeds them, and ranks."""
+    """A setting of the main loader, or the number of ranks, that differs between two runs."""
 
     setting: str
     before: str
@@ -90,14 +89,14 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChange:
-    """One phase in both runs, milliseconds a step.
+    """The time of one phase in both runs, milliseconds a step.
 
     Attributes:
         phase: Its name; "step" for all of them together.
         before_ms: Mean of the first run.
-        after_ms: Mean of the second.
-        low_ms: Lower end of the interval of what it takes longer in the second: 90 % for the step,
-            and for all phases together, as one of many is soon outside its own.
+        after_ms: Mean of the second run.
+        low_ms: Lower end of the interval of the difference, second less first: 90 % for the step,
+            and 90 % for all phases together, as one of many is soon outside its own.
         high_ms: Upper end.
     """
 
@@ -115,22 +114,22 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How one run's steps compare with another's.
+    """The comparison of one run's steps with another's.
 
     Attributes:
-        before_ms: Mean step of the first, milliseconds.
-        after_ms: Mean step of the second.
-        before_samples_per_s: Of all ranks of the first together; None where not counted.
-        after_samples_per_s: Likewise, of the second.
-        speedup: Samples a second of the second over the first: above 1 the second is faster. Where
-            they were not counted, steps a second.
+        before_ms: Mean step of the first run, milliseconds.
+        after_ms: Mean step of the second run, milliseconds.
+        before_samples_per_s: Of all ranks of the first run together; None if not counted.
+        after_samples_per_s: The same for the second run.
+        speedup: Samples a second of the second over the first run, or steps a second if samples
+            were not counted: above 1 the second run is faster.
         low: Lower end of its 90 % interval.
         high: Upper end.
-        before_steps: Steps of the first that count, over all ranks.
-        after_steps: Steps of the second.
-        phases: Every phase that takes time in either.
-        step: The whole step likewise.
-        settings: In what they were made differently.
+        before_steps: Counted steps of the first run, over all ranks.
+        after_steps: Counted steps of the second run.
+        phases: Every phase that takes time in either run.
+        step: The whole step.
+        settings: Settings that differ.
     """
 
     before_ms: float
@@ -152,7 +151,7 @@ class Comparison:
         return not self.low <= 1.0 <= self.high
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON's own types."""
+        """Return the comparison as JSON's own types."""
         found = {**asdict(self), "differ": self.differ}
         found["phases"] = [{**asdict(each), "differ": each.differ} for each in self.phases]
         found["step"]["differ"] = self.step.differ
@@ -165,9 +164,9 @@ def compare(
     """Compare two runs.
 
     Args:
-        before: Records of the first.
-        after: Records of the second.
-        made_with: What else the first and the second were made with, by name.
+        before: Records of the first run.
+        after: Records of the second run.
+        made_with: Further settings of the first and the second run, by name.
 
     Raises:
         RecordsError: One of them has too few steps.
@@ -229,13 +228,13 @@ def _samples_per_s(steps: TrainSteps) -> float | None:
 
 
 def _settings(tables: Tables, steps: TrainSteps) -> dict[str, str]:
-    """Return what a run was made with, as far as runs may differ in it."""
-    found = {"ranks": str(len(steps.ranks))}
+    """Return a run's settings, as far as runs may differ in them."""
+    settings = {"ranks": str(len(steps.ranks))}
     loaders = columns(tables, "loaders")
     if row_count(loaders):
         for place in np.flatnonzero(loaders["loader"] == main_loader(steps))[:1]:
-            found |= {said: str(loaders[name][place]) for name, said in _SETTINGS.items()}
-    return found
+            settings |= {label: str(loaders[name][place]) for name, label in _SETTINGS.items()}
+    return settings
 
 
 def _changed_settings(before: dict[str, str], after: dict[str, str]) -> tuple[SettingChange, ...]:
@@ -258,22 +257,22 @@ def _steps(tables: Tables, which: str) -> TrainSteps:
 
 
 def _resampled(steps: TrainSteps, spent_ns: Floats, seed: int) -> Floats:
-    """Return means of so many samples as long as the original, drawn in blocks of neighbours.
+    """Return means of resampled series as long as the original, drawn in blocks of neighbours.
 
     Args:
-        steps: The steps; those of several ranks with one number are one, as ranks keep step.
-        spent_ns: What is drawn, for each.
-        seed: Of the drawing.
+        steps: The steps; those of several ranks with the same number count as one.
+        spent_ns: The values to draw from, one a step.
+        seed: Seed of the random generator.
     """
     _, number, together = np.unique(steps.rows["step"], return_inverse=True, return_counts=True)
     spent_ns = np.bincount(number, weights=spent_ns) / together
     count = len(spent_ns)
-    # Of a long run the blocks are longer, so that there are never more than so many of them.
+    # Long runs have longer blocks, which limits their number.
     length = max(min(_BLOCK_STEPS, count), -(-count // _MOST_BLOCKS))
     blocks = -(-count // length)
     random = np.random.default_rng(seed)
     begins = random.integers(0, count, size=(_RESAMPLES, blocks))
-    around = np.append(0.0, np.cumsum(np.append(spent_ns, spent_ns[:length])))
-    sums = around[begins + length] - around[begins]
+    sums_before = np.append(0.0, np.cumsum(np.append(spent_ns, spent_ns[:length])))
+    sums = sums_before[begins + length] - sums_before[begins]
     means: Floats = sums.sum(axis=1) / (blocks * length)
     return means * random.normal(1.0, _RUN_DEVIATION, size=_RESAMPLES)

@@ -1,8 +1,8 @@
-"""Use of a run's hosts: the cores of its own, as the job feels it, and what auxiliary hosts did.
+"""Usage of a run's hosts: the job's share of the cores, and the work of auxiliary hosts.
 
-A container sees its whole machine: with a CPU quota every core of that is listed, busy with
-whatever runs there. So what the job wants is known by what its own processes used, and others count
-by what they take of its cores.
+A container sees the whole machine: with a CPU quota every core is listed, busy with whatever runs
+there. So the job's use is measured by its own processes, and the use of others counts by what they
+leave of its cores.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from headrace.observe.whatif.tables import (
 _CORE = re.compile(r"core_\d+_percent")
 _ACCELERATOR = re.compile(r"gpu_(\d+)_\w+")
 _FEWEST_LOOKS = 3
-"""Fewer looks at the processes say nothing of an average."""
+"""With fewer samples of the processes an average says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUsage:
-    """A host of the run: the one with the fewest cores, where there are several.
+    """A host of the run: the one with the fewest cores, if there are several.
 
     Attributes:
         cores: Cores that the job may use.
         ranks: Ranks on it.
-        busy_cores: Cores that were busy on average while steps ran; None where not recorded.
-        rank_cores: Cores that the processes of all its ranks used, without workers; None likewise.
-        foreign_cores: Cores that were busy with anything but the run; 0 where not known.
-        accelerators: Accelerators that were recorded; 0 where there are none, or none was asked.
+        busy_cores: Mean number of busy cores while steps ran; None if not recorded.
+        rank_cores: Cores used by the processes of all its ranks, without workers; None if not
+            recorded.
+        foreign_cores: Cores busy with other programs; 0 if unknown.
+        accelerators: Accelerators recorded; 0 if there are none, or none was sampled.
     """
 
     cores: float
@@ -52,12 +53,12 @@ class HostUsage:
 
     @property
     def idle_cores(self) -> float | None:
-        """Cores with nothing to do, on average; None where not recorded."""
+        """Mean number of idle cores; None if not recorded."""
         return None if self.busy_cores is None else max(self.cores - self.busy_cores, 0.0)
 
     @property
     def busy_share(self) -> float | None:
-        """The share of the cores that was busy, 0 to 1; None where not recorded."""
+        """The share of the cores that was busy, 0 to 1; None if not recorded."""
         return None if self.busy_cores is None else min(self.busy_cores / self.cores, 1.0)
 
 
@@ -65,8 +66,8 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     """Return the host's cores and how busy they were.
 
     Args:
-        tables: Where the records are.
-        span_ns: From when to when; all of the run by default.
+        tables: The run's records.
+        span_ns: Start and end; all of the run by default.
     """
     hosts, processes = columns(tables, "hosts"), columns(tables, "processes")
     known = hosts["cores"] if row_count(hosts) else np.array([float("inf")])
@@ -77,7 +78,7 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
     system = columns(tables, "system")
     busy = _busy_cores(system, span_ns)
     usage = columns(tables, "process_usage")
-    run = _used_cores(usage, processes, span_ns)  # with what ranks started: pools of their own
+    run = _used_cores(usage, processes, span_ns)  # with processes that ranks started
     host = HostUsage(
         cores=float(known.min()),
         ranks=max(-(-max(ranks, 1) // distinct), 1),
@@ -90,11 +91,11 @@ def read_host_usage(tables: Tables, span_ns: tuple[int, int] | None = None) -> H
 
 
 def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
-    """Return a host with what its cores do as the job feels it.
+    """Return a host with its busy cores as the job notices them.
 
-    Where a CPU quota gives the job fewer cores than it may run on, others fill its share only once
-    they leave less of these than the quota. Where the job's own use was not recorded, nothing tells
-    how busy its share was.
+    If a CPU quota gives the job fewer cores than it may run on, other programs take some of its
+    share only once they leave less than the quota. If the job's own use was not recorded, its share
+    is unknown.
 
     Args:
         host: As recorded.
@@ -105,8 +106,8 @@ def _within_quota(host: HostUsage, *, listed: int) -> HostUsage:
     if host.rank_cores is None:
         return replace(host, busy_cores=None, foreign_cores=0.0)
     own = host.busy_cores - host.foreign_cores
-    felt = max(host.cores - (listed - host.foreign_cores), 0.0)
-    return replace(host, busy_cores=min(own + felt, host.cores), foreign_cores=felt)
+    taken = max(host.cores - (listed - host.foreign_cores), 0.0)
+    return replace(host, busy_cores=min(own + taken, host.cores), foreign_cores=taken)
 
 
 def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | None:
@@ -119,7 +120,7 @@ def _busy_cores(system: Columns, span_ns: tuple[int, int] | None) -> float | Non
 
 
 def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
-    """Tell which looks at the host lie between two times."""
+    """Return which samples of the host lie between two times."""
     if span_ns is None or row_count(system) == 0:
         return np.ones(row_count(system), dtype=np.bool_)
     inside: Flags = (system["t_ns"] >= span_ns[0]) & (system["t_ns"] <= span_ns[1])
@@ -129,24 +130,24 @@ def _inside(system: Columns, span_ns: tuple[int, int] | None) -> Flags:
 def _used_cores(
     usage: Columns, processes: Columns, span_ns: tuple[int, int] | None, role: str = ""
 ) -> float | None:
-    """Return the cores that the processes of a role, or all, used together, on average."""
+    """Return the mean number of cores used by the processes of a role, or by all."""
     if row_count(usage) == 0 or row_count(processes) == 0:
         return None
     wanted = set((processes["pid"][processes["role"] == role] if role else usage["pid"]).tolist())
     ticks = usage["t_ns"]
-    among = np.ones(len(ticks), dtype=np.bool_)
+    inside = np.ones(len(ticks), dtype=np.bool_)
     if span_ns is not None:
-        among = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
-    looked = select_rows(usage, among)
-    # Each process is looked at in its own time, so each has its own times between looks.
-    each = [select_rows(looked, places) for places in group_rows(looked, ("pid",))]
-    if max(map(row_count, each), default=0) < _FEWEST_LOOKS:
+        inside = (ticks >= span_ns[0]) & (ticks <= span_ns[1])
+    samples = select_rows(usage, inside)
+    # Each process is sampled at its own times, so the intervals are taken for each.
+    by_process = [select_rows(samples, places) for places in group_rows(samples, ("pid",))]
+    if max(map(row_count, by_process), default=0) < _FEWEST_LOOKS:
         return None
-    usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in each])))
+    usual_ns = float(np.median(np.concatenate([np.diff(mine["t_ns"]) for mine in by_process])))
     used_ns, watched_ns = 0.0, 1.0
-    for mine in each:
+    for mine in by_process:
         if int(mine["pid"][0]) in wanted:
-            # Before its first look, too: workers that each epoch starts anew have few.
+            # Includes the time before its first sample: workers restarted each epoch have few.
             since_ns = np.diff(mine["t_ns"], prepend=mine["t_ns"][0] - int(usual_ns))
             watched_ns = max(watched_ns, float(since_ns.sum()))
             used_ns += float((mine["cpu_percent"].astype(np.float64) / 100.0 * since_ns).sum())
@@ -154,8 +155,8 @@ def _used_cores(
 
 
 LOADER_EVENT, CORES_EVENT = "auxiliary-loader", "auxiliary-cores"
-"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and how many
-cores it may count on, of a host whose name follows the loader's number (`cores_text`)."""
+"""Kinds of event: a loader, by its number, whose batches auxiliary hosts may make; and the cores
+that it may use on a host, whose name follows the loader's number (`cores_text`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +164,9 @@ class OffloadStats:
     """Workers on auxiliary hosts.
 
     Attributes:
-        workers: How many worked for each rank, on average.
-        making_ns: What they took to make a batch, on average; 0 where they made none.
-        hosts: How many hosts they were on.
+        workers: Mean number of workers for each rank.
+        making_ns: Mean time to make a batch; 0 if none were made.
+        hosts: Number of hosts.
     """
 
     workers: int = 0
@@ -176,12 +177,12 @@ class OffloadStats:
 def read_offload_stats(
     tables: Tables, loader: int, span_ns: tuple[int, int] | None
 ) -> OffloadStats | None:
-    """Return what auxiliary hosts did for a loader; None where they were not to do anything.
+    """Return the work of auxiliary hosts for a loader; None if its batches are not offloaded.
 
     Args:
-        tables: Where the records are.
+        tables: The run's records.
         loader: The loader's number.
-        span_ns: From when to when.
+        span_ns: Start and end.
     """
     arrivals, events = columns(tables, "arrivals"), columns(tables, "events")
     if span_ns is None or not _is_offloaded(events, loader):
@@ -202,8 +203,8 @@ def read_offload_stats(
 
 
 def _is_offloaded(events: Columns, loader: int) -> bool:
-    told = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
-    return bool(told.any())
+    announced = (events["kind"] == LOADER_EVENT) & (events["value"] == loader)
+    return bool(announced.any())
 
 
 def cores_text(loader: int, host: str) -> str:
@@ -212,20 +213,22 @@ def cores_text(loader: int, host: str) -> str:
 
 
 def _core_events_of(events: Columns, loader: int) -> Columns:
-    """Return the events about the cores that a loader may count on."""
-    told = select_rows(events, events["kind"] == CORES_EVENT)
+    """Return the events about the cores that a loader may use."""
+    cores = select_rows(events, events["kind"] == CORES_EVENT)
     begin = cores_text(loader, "")
-    mine = [str(text).startswith(begin) for text in told["text"]]
-    return select_rows(told, np.array(mine, dtype=np.bool_))
+    mine = [str(text).startswith(begin) for text in cores["text"]]
+    return select_rows(cores, np.array(mine, dtype=np.bool_))
 
 
-def _mean_cores(told: Columns, span_ns: tuple[int, int]) -> float:
-    """Return the cores that all ranks together could count on, on average."""
+def _mean_cores(core_events: Columns, span_ns: tuple[int, int]) -> float:
+    """Return the mean number of cores that all ranks together could use."""
     begin_ns, end_ns = span_ns
     total = 0.0
-    for rank in np.unique(told["rank"]):
-        for host in np.unique(told["text"][told["rank"] == rank].astype(str)):
-            mine = select_rows(told, (told["rank"] == rank) & (told["text"] == host))
+    for rank in np.unique(core_events["rank"]):
+        for host in np.unique(core_events["text"][core_events["rank"] == rank].astype(str)):
+            mine = select_rows(
+                core_events, (core_events["rank"] == rank) & (core_events["text"] == host)
+            )
             order: Ints = np.argsort(mine["at_ns"], kind="stable")
             at_ns = np.clip(mine["at_ns"][order], begin_ns, end_ns)
             lasted: Floats = np.diff(at_ns, append=end_ns).astype(np.float64)
@@ -234,10 +237,10 @@ def _mean_cores(told: Columns, span_ns: tuple[int, int]) -> float:
 
 
 def offload_span_ns(events: Columns, loader: int) -> tuple[int, int] | None:
-    """Return when the first host began to make a loader's batches, and the last; None: none did."""
-    told = _core_events_of(events, loader)
-    told = select_rows(told, told["value"] > 0)
-    if row_count(told) == 0:
+    """Return when the first and last host began to make a loader's batches; None if none did."""
+    cores = _core_events_of(events, loader)
+    cores = select_rows(cores, cores["value"] > 0)
+    if row_count(cores) == 0:
         return None
-    firsts = [told["at_ns"][places].min() for places in group_rows(told, ("rank", "text"))]
+    firsts = [cores["at_ns"][places].min() for places in group_rows(cores, ("rank", "text"))]
     return int(min(firsts)), int(max(firsts))

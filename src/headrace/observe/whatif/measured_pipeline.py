@@ -1,4 +1,4 @@
-"""A run's pipeline as its records measure it: costs of batches and steps to simulate."""
+"""A run's pipeline as measured by its records: the costs of batches and steps to simulate."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from headrace.observe.whatif.train_steps import TrainSteps, read_steps
 
 _USUAL_PREFETCH = 2
 FEWEST_BATCHES = 5
-"""Fewer batches or steps carry no prediction."""
+"""With fewer batches or steps nothing is predicted."""
 _ANSWER_FACTOR = 1.5
-"""Taking a batch lasts so many times the CPU time that it takes the rank, which asks workers for
-what is behind handles. Those with nothing else to do answer in a quarter of that CPU time. One that
-runs Python code lets its thread that answers wait, for up to several times as long; that goes as it
-gets less to do. (Two tensors a batch: 0.83 ms of CPU, and 1.06, 1.7 and 4.7 ms by the clock, where
-the worker was idle, had to do for most of the time, or always.)"""
+"""Reading a batch lasts so many times its CPU time in the rank, which asks workers for the memory
+behind handles. Idle workers answer within a quarter of that CPU time. A worker that runs Python
+code delays its answering thread by up to several times as long; that goes as it gets less to do.
+(Two tensors a batch: 0.83 ms of CPU time, and 1.06, 1.7 and 4.7 ms of wall time, with a worker that
+was idle, busy most of the time, or always busy.)"""
 _FEWEST_OF_RANK, _CALM_PERCENT = 40, 5
-"""From so many batches of a rank on, the calmest are told apart: so many of them."""
+"""From so many batches of a rank on, its calmest ones count: the first percentage of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchWork:
-    """The batches that were made for one loader of every rank, each worker's first left out.
+    """The batches made for one loader of every rank, without each worker's first.
 
     Attributes:
-        rows: The table `batches`, these rows.
+        rows: Their rows of the table `batches`.
         cpu_measured: Whether CPU time was recorded with them.
     """
 
@@ -51,19 +51,19 @@ class BatchWork:
     cpu_measured: bool
 
     def __len__(self) -> int:
-        """Return how many batches."""
+        """Return the number of batches."""
         return row_count(self.rows)
 
     def column(self, name: str) -> Floats:
-        """Return a column as floats, what is unknown as 0."""
+        """Return a column as floats, with 0 for unknown values."""
         return np.maximum(self.rows[name].astype(np.float64), 0.0)
 
     @property
     def service_ns(self) -> Floats:
-        """What each batch kept its worker busy for.
+        """The time for which each batch kept its worker busy.
 
-        Batches are handed over by a thread of their own, beside the making of the next one: the
-        slower of the two sets the pace.
+        A thread of its own sends batches while the next one is made: the slower of the two sets the
+        pace.
         """
         return np.maximum(self.column("wall_ns"), self.column("send_ns"))
 
@@ -81,21 +81,21 @@ class BatchWork:
 
     @property
     def calm_share(self) -> float:
-        """CPU time a sample in a rank's calmest batches over its mean, 0 to 1; 1 where unknown.
+        """CPU time a sample in a rank's calmest batches over its mean, 0 to 1; 1 if unknown.
 
-        Samples mostly need alike, so that batches do; threads that wait for each other, spinning,
-        take many times as much in one batch as in another.
+        Samples need similar CPU time, so batches do, too; threads that spin while they wait for
+        each other take many times as much in one batch as in another.
         """
         each_ns = self.column("process_cpu_ns") / np.maximum(self.column("samples"), 1.0)
-        of_ranks = [each_ns[self.rows["rank"] == rank] for rank in np.unique(self.rows["rank"])]
-        if min(len(each) for each in of_ranks) < _FEWEST_OF_RANK:
+        by_rank = [each_ns[self.rows["rank"] == rank] for rank in np.unique(self.rows["rank"])]
+        if min(len(each) for each in by_rank) < _FEWEST_OF_RANK:
             return 1.0
-        calm = [np.percentile(each, _CALM_PERCENT) / max(each.mean(), 1.0) for each in of_ranks]
+        calm = [np.percentile(each, _CALM_PERCENT) / max(each.mean(), 1.0) for each in by_rank]
         return min(float(np.mean(calm)), 1.0)
 
     @property
     def has_slow_handoff(self) -> bool:
-        """Whether handing a batch over takes longer than making one."""
+        """Whether sending a batch takes longer than making one."""
         return float(self.column("send_ns").sum()) > float(self.column("wall_ns").sum())
 
     @property
@@ -110,17 +110,17 @@ class MeasuredPipeline:
     """A pipeline and its measured costs.
 
     Attributes:
-        pipeline: As it ran; its cores are those that each rank of the host gets.
-        service_ns: Of each batch that was made, as in `simulation.Load`.
-        service_cpu_ns: Likewise.
-        demand_ns: Likewise.
-        consume_ns: Of each step, a batch.
-        taking_ns: Of it: taking a batch from the workers.
-        consume_cpu_ns: A batch, on average.
-        period_ns: A batch, on average, of each step: what the simulation must reproduce.
+        pipeline: As it ran; its cores are a rank's share of the host's.
+        service_ns: Of each batch made, as in `simulation.BatchCosts`.
+        service_cpu_ns: The same.
+        demand_ns: The same.
+        consume_ns: Time of each step without data wait, a batch.
+        taking_ns: Part of it: reading a batch from the workers.
+        consume_cpu_ns: Mean CPU time of the consumer, a batch.
+        period_ns: Time of each step, a batch: its mean is what the simulation must reproduce.
         ranks: Ranks on the host.
-        persistent: Whether workers live on after an epoch.
-        auxiliary_factor: How many times as long a batch took that an auxiliary host made.
+        persistent: Whether workers outlive an epoch.
+        auxiliary_factor: Time to make a batch on an auxiliary host over that here.
     """
 
     pipeline: Pipeline
@@ -137,7 +137,7 @@ class MeasuredPipeline:
 
 
 def main_loader(steps: TrainSteps) -> int:
-    """Return the number of the loader that feeds most training steps; -1 where there is none."""
+    """Return the number of the loader that feeds most training steps; -1 if there is none."""
     loaders = steps.rows.get("loader", np.zeros(0, dtype=np.int64))
     loaders = loaders[loaders >= 0]
     if len(loaders) == 0:
@@ -147,13 +147,13 @@ def main_loader(steps: TrainSteps) -> int:
 
 
 def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
-    """Return the batches made for a loader; None where none were recorded."""
+    """Return the batches made for a loader; None if none were recorded."""
     batches = columns(tables, "batches")
     if row_count(batches) == 0:
         return None
     batches = select_rows(batches, batches["loader"] == loader)
     later: Flags = batches["batch"] > 0
-    if later.sum() >= FEWEST_BATCHES:  # a worker's first batch pays for imports and cold caches
+    if later.sum() >= FEWEST_BATCHES:  # a worker's first batch includes imports and cold caches
         batches = select_rows(batches, later)
     if row_count(batches) == 0:
         return None
@@ -161,19 +161,19 @@ def read_batch_work(tables: Tables, loader: int) -> BatchWork | None:
 
 
 def measure(tables: Tables) -> MeasuredPipeline | None:
-    """Return what the records say of the pipeline; None where they are too few."""
+    """Return the measured costs of a run's pipeline; None if there are too few records."""
     steps = read_steps(tables)
     if steps.recorded == 0:
         return None
     loader = main_loader(steps)
-    away = read_offload_stats(tables, loader, steps.span_ns)
+    offloaded = read_offload_stats(tables, loader, steps.span_ns)
     return measure_from(
         steps=steps,
-        loader=loader_rows(columns(tables, "loaders"), loader, away),
+        loader=loader_rows(columns(tables, "loaders"), loader, offloaded),
         work=read_batch_work(tables, loader),
         fetches=columns(tables, "fetches"),
         host=read_host_usage(tables, steps.span_ns),
-        away=away,
+        away=offloaded,
     )
 
 
@@ -186,15 +186,15 @@ def measure_from(
     host: HostUsage,
     away: OffloadStats | None = None,
 ) -> MeasuredPipeline | None:
-    """Return the pipeline's costs, from records that are already read; None where too few.
+    """Return the pipeline's costs from records already read; None if there are too few.
 
     Args:
-        steps: The train steps that count.
+        steps: The training steps that count.
         loader: The loader that feeds them: see `loader_rows`.
         work: The batches made for it.
         fetches: The table `fetches`.
-        host: The host they share.
-        away: What auxiliary hosts did, where they were to do something.
+        host: The host.
+        away: Work of auxiliary hosts, if batches are offloaded.
     """
     steady = steps.steady
     if loader is None or work is None or min(len(steady), len(work)) < FEWEST_BATCHES:
@@ -202,7 +202,7 @@ def measure_from(
     batches = np.maximum(steady.rows["batches"].astype(np.float64), 1.0)
     workers = int(loader["workers"][0])
     taking = handoff_ns(fetches, int(loader["loader"][0]), workers)
-    # It is in the waits; what of it a device does not feel is in the device's steps already.
+    # Reading is part of the data wait; what a device does not wait for is in its steps already.
     taking = min(taking, float((steady.data_wait_ns / batches).mean()))
     consume = (steady.wall_ns - steady.data_wait_ns) / batches + taking
     period = steady.wall_ns / batches
@@ -216,7 +216,7 @@ def measure_from(
             workers=workers,
             prefetch_factor=max(int(loader["prefetch_factor"][0]), 1),
             takes_next=_takes_next(loader) or away is not None,
-            # What others of the host use is not to be had; but they never take all of it.
+            # Cores used by other programs are not available, but they never take all.
             cores=max(host.cores - host.foreign_cores, host.cores / 2) / ranks,
             auxiliary=away.workers if away is not None else 0,
         ),
@@ -238,13 +238,13 @@ def _takes_next(loader: Columns) -> bool:
 
 
 def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None) -> Columns | None:
-    """Return the rows of a loader in one of its ranks, one for each time it was constructed.
+    """Return the rows of a loader in one of its ranks, one for each construction.
 
     Args:
-        loaders: The table.
-        number: Its number.
-        away: What auxiliary hosts did, where they were to do something: with them a loader without
-            workers has one.
+        loaders: The table `loaders`.
+        number: The loader's number.
+        away: Work of auxiliary hosts, if batches are offloaded: then a loader without workers
+            counts as one with a single worker.
     """
     rows = select_rows(loaders, loaders["loader"] == number) if row_count(loaders) else loaders
     if not row_count(rows):
@@ -261,28 +261,28 @@ def loader_rows(loaders: Columns, number: int, away: OffloadStats | None = None)
 
 
 def _other_cpu_ns(host: HostUsage, period: float, demand: float, *, inline: bool) -> float:
-    """Return the CPU time a batch of the rank and of all that is not its loader."""
+    """Return the CPU time a batch of the rank and of everything else but its loader's workers."""
     if host.rank_cores is not None:
         used = host.rank_cores / host.ranks * period
-        # Without workers the rank's CPU time holds the making of batches too.
+        # Without workers, the rank's CPU time includes making batches.
         return max(used - demand, 0.0) if inline else used
     if host.busy_cores is None:
         return 0.0
-    # What is busy beyond the workers' own CPU time belongs to the rank and to all else.
+    # Use beyond the workers' own CPU time belongs to the rank and other processes.
     return max(host.busy_cores / host.ranks * period - demand, 0.0)
 
 
 def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
-    """Return what taking a batch costs its rank however early it was made, in ns.
+    """Return what reading a batch costs its rank however early it was made, in ns.
 
-    It was timed where the rank's own thread takes what workers send: its CPU time tells, with what
-    an idle worker takes to answer, and what waits for ready batches took besides. Elsewhere it is
-    seen only where a batch lay ready.
+    It was timed if the rank's own thread reads what workers send: then it is the CPU time with an
+    idle worker's time to answer, plus the rest of the waits for ready batches. Otherwise it is
+    known only from waits for ready batches.
 
     Args:
-        fetches: The table.
+        fetches: The table `fetches`.
         loader: The loader's number.
-        workers: Its workers.
+        workers: Its number of workers.
     """
     if row_count(fetches) == 0:
         return 0.0
@@ -291,20 +291,20 @@ def handoff_ns(fetches: Columns, loader: int, workers: int) -> float:
     received = select_rows(fetches, timed & (fetches["batch"] > 0))
     if row_count(received) < FEWEST_BATCHES:
         return wait_for_ready_ns(fetches, loader, workers)
-    # Where workers are not asked for anything, all of it is CPU time, and there is no answer.
+    # If workers need not answer, all of it is CPU time.
     answered_ns = float(received["receive_cpu_ns"].mean()) * _ANSWER_FACTOR
     own = min(answered_ns, float(received["receive_ns"].mean()))
-    besides = received["wait_ns"] - received["receive_ns"]
-    return own + _calm_ns(besides[received["ready"] > 0], workers)
+    rest = received["wait_ns"] - received["receive_ns"]
+    return own + _calm_ns(rest[received["ready"] > 0], workers)
 
 
 def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
-    """Return what taking a batch costs that lies ready, in ns; 0 where none was seen.
+    """Return the wait for a batch that is ready, in ns; 0 if none was seen.
 
     Args:
-        fetches: The table.
+        fetches: The table `fetches`.
         loader: The loader's number.
-        workers: Its workers.
+        workers: Its number of workers.
     """
     if row_count(fetches) == 0:
         return 0.0
@@ -313,10 +313,10 @@ def wait_for_ready_ns(fetches: Columns, loader: int, workers: int) -> float:
 
 
 def _calm_ns(waits_ns: Ints, workers: int) -> float:
-    """Return how long a wait is that is for a ready batch alone; 0 where too few were seen.
+    """Return the wait for a ready batch alone; 0 if too few were seen.
 
-    With several workers a batch that waits need not be the next one, so some of these waits are
-    for the pipeline: the shortest are taken.
+    With several workers a ready batch need not be the next one, so some of these waits are for the
+    pipeline: the shortest count.
     """
     if len(waits_ns) < FEWEST_BATCHES:
         return 0.0
@@ -325,17 +325,17 @@ def _calm_ns(waits_ns: Ints, workers: int) -> float:
 
 _FASTEST_PERCENT = 10
 _DISK_BYTES_PER_S, _MEMORY_BYTES_PER_S = 200e6, 5e9
-"""A network disk or an old SSD, read in order; and the page cache."""
+"""A network disk or old SSD, read sequentially; and the page cache."""
 _DISK_OPEN_NS, _MEMORY_OPEN_NS = 100e3, 10e3
-"""Finding a sample there: an SSD's latency, and a few system calls."""
+"""Opening a sample there: an SSD's latency, and a few system calls."""
 
 
 def shard_reading_ns(work: BatchWork, share: float) -> tuple[float, float]:
-    """Return what reading would take a batch, at most and at least, in nanoseconds.
+    """Return what reading shards would take a batch, at most and at least, in nanoseconds.
 
     Args:
-        work: The batches that were made.
-        share: The share of their making that waits for reads, 0 to 1.
+        work: The batches made.
+        share: The share of the time of making them that waits for reads, 0 to 1.
     """
     wall = work.column("wall_ns")
     waiting = np.maximum(wall - work.column("cpu_ns"), 0.0)

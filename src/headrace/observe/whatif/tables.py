@@ -1,8 +1,8 @@
 """A run's tables as NumPy columns.
 
-A long run has millions of rows, so columns of closed records are read when they are needed and only
-the recent ones cached, numbers are looked at where Arrow has them, text is one Python string for
-all rows that have it, and a choice of rows is made column by column.
+A long run has millions of rows. So columns of closed records are read when needed and only the
+recent ones are cached, numbers are views of Arrow's memory, equal texts share one Python string,
+and rows are selected column by column.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_CACHED_BYTES = 400 << 20
 
 
 class Tables(Protocol):
-    """What holds a run's records, by table; `headrace.records.reader.Records` is one."""
+    """A run's records by table, such as `headrace.records.reader.Records`."""
 
     def table(self, name: str) -> pa.Table:
         """Return a table of `headrace.records.schema`, or `system`."""
@@ -35,21 +35,21 @@ class Tables(Protocol):
 
 @runtime_checkable
 class ColumnSource(Protocol):
-    """What may read columns of a table one by one."""
+    """Records whose tables may be read column by column."""
 
     def by_column(self, name: str) -> Mapping[str, pa.ChunkedArray[Any]] | None:
-        """Return a table's columns, each read when it is asked for; None: read the table."""
+        """Return a table's columns, each read on access; None: read the whole table."""
         ...
 
 
 class CachedTables:
-    """Tables of one moment: each is read when it is first asked for.
+    """Tables at one moment, each read on first access.
 
-    A live run's tables grow, so all of a table is kept. Closed ones stay as they are; of those only
-    so many bytes of columns are kept, the recent ones.
+    A live run's tables grow, so their columns are read at once. Closed tables do not change; of
+    their columns only the recent ones are cached, up to a number of bytes.
 
     Args:
-        source: Where they are read.
+        source: The run's records.
     """
 
     def __init__(self, source: Tables) -> None:
@@ -64,37 +64,39 @@ class CachedTables:
     def columns(self, name: str) -> Columns:
         """Return a table's columns; see the function of this name."""
         if name not in self._known:
-            found = self._source.by_column(name) if isinstance(self._source, ColumnSource) else None
+            stored = (
+                self._source.by_column(name) if isinstance(self._source, ColumnSource) else None
+            )
             self._known[name] = (
                 _all_columns(self._source, name)
-                if found is None
-                else _CachedColumns(name, found, self._recent)
+                if stored is None
+                else _CachedColumns(name, stored, self._recent)
             )
         return self._known[name]
 
 
 class _CachedColumns(Mapping[str, NDArray[Any]]):
-    """Columns of a closed table, those that were used lately kept."""
+    """Columns of a closed table, with a cache of the recent ones."""
 
     def __init__(
         self,
         name: str,
         stored: Mapping[str, pa.ChunkedArray[Any]],
-        kept: OrderedDict[tuple[str, str], NDArray[Any]],
+        cache: OrderedDict[tuple[str, str], NDArray[Any]],
     ) -> None:
         self._name = name
         self._stored = stored
-        self._kept = kept
+        self._cache = cache
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         key = (self._name, column)
-        found = self._kept.get(key)
+        found = self._cache.get(key)
         if found is None:
-            found = self._kept[key] = _as_array(self._stored[column])
-            kept_bytes = sum(values.nbytes for values in self._kept.values())
-            while kept_bytes > _MAX_CACHED_BYTES and len(self._kept) > 1:
-                kept_bytes -= self._kept.popitem(last=False)[1].nbytes
-        self._kept.move_to_end(key)
+            found = self._cache[key] = _as_array(self._stored[column])
+            cache_bytes = sum(values.nbytes for values in self._cache.values())
+            while cache_bytes > _MAX_CACHED_BYTES and len(self._cache) > 1:
+                cache_bytes -= self._cache.popitem(last=False)[1].nbytes
+        self._cache.move_to_end(key)
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -108,7 +110,7 @@ class _CachedColumns(Mapping[str, NDArray[Any]]):
 
 
 class _RowSelection(Mapping[str, NDArray[Any]]):
-    """Some rows of other columns; each column is taken out when it is asked for."""
+    """Some rows of other columns; each column is selected on access."""
 
     def __init__(self, rows: Columns, places: Ints | slice, count: int) -> None:
         self.rows = rows
@@ -130,35 +132,36 @@ class _RowSelection(Mapping[str, NDArray[Any]]):
 
 
 def columns(tables: Tables, name: str) -> Columns:
-    """Return a table's columns: text as Python strings, numbers as they are, none missing.
+    """Return a table's columns: text as Python strings, numbers as they are, no missing values.
 
-    They are not to be changed: they may be the table's own.
+    The arrays may be views of the table, so they must not be changed.
 
     Args:
-        tables: Where the records are.
+        tables: The run's records.
         name: The table's name.
     """
     return tables.columns(name) if isinstance(tables, CachedTables) else _all_columns(tables, name)
 
 
 def row_count(rows: Columns) -> int:
-    """Return how many rows there are."""
+    """Return the number of rows."""
     return rows.count if isinstance(rows, _RowSelection) else len(next(iter(rows.values()), ()))
 
 
 def select_rows(rows: Columns, where: Flags | Ints) -> Columns:
-    """Return the rows that a mask or a list of places chooses."""
+    """Return the rows selected by a mask or by indices."""
     places: Ints = np.asarray(np.flatnonzero(where) if where.dtype == np.bool_ else where)
     below = rows
-    if isinstance(rows, _RowSelection):  # of the rows below, so that a column is taken out once
+    # Select from the original rows, so that a column is copied once.
+    if isinstance(rows, _RowSelection):
         below, places = rows.rows, _places_in(rows)[places]
     return _RowSelection(below, _as_slice(places), len(places))
 
 
 def group_rows(rows: Columns, by: Sequence[str]) -> list[Ints]:
-    """Return the places of the rows that agree in some columns: an array for each such group.
+    """Return the indices of rows with equal values in some columns, one array for each group.
 
-    The groups come in the order in which they are first met, and so do the places of each.
+    Groups are in the order of their first row, and so are the indices in each.
     """
     numbers: dict[tuple[Any, ...], int] = {}
     keys = zip(*(rows[name].tolist() for name in by), strict=True)
@@ -169,12 +172,12 @@ def group_rows(rows: Columns, by: Sequence[str]) -> list[Ints]:
 
 
 def sum_rows(rows: Columns, *, by: Sequence[str], sums: Sequence[str]) -> Columns:
-    """Return one row for all that agree in some columns, with the sums of others; no more columns.
+    """Return one row for each group with equal values in some columns, with sums of others.
 
     Args:
         rows: Any rows.
-        by: What the rows that are added up have in common.
-        sums: What is added.
+        by: Columns that define the groups.
+        sums: Columns to sum; all others are left out.
     """
     groups = group_rows(rows, by)
     first = np.array([places[0] for places in groups], dtype=np.int64)
@@ -192,7 +195,7 @@ def _places_in(rows: _RowSelection) -> Ints:
 
 
 def _as_slice(places: Ints) -> Ints | slice:
-    """Return places as a slice where they follow one another: then no column is copied."""
+    """Return consecutive indices as a slice, so that no column is copied."""
     if len(places) == 0:
         return slice(0, 0)
     first, last = int(places[0]), int(places[-1])
@@ -211,7 +214,7 @@ def _as_array(values: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(kind):
         return _texts(values)
     if pa.types.is_integer(kind):
-        if values.null_count:  # "not known", which the schema writes as -1
+        if values.null_count:  # unknown, which the schema writes as -1
             values = values.fill_null(-1)
         return np.asarray(column_values(values), dtype=np.int64)
     if pa.types.is_floating(kind):
@@ -221,7 +224,7 @@ def _as_array(values: Any) -> NDArray[Any]:
 
 
 def _texts(values: Any) -> NDArray[Any]:
-    """Return one string for all rows that have the same text."""
+    """Return text as an array in which equal texts are one string."""
     parts: list[NDArray[Any]] = [np.empty(0, object)]
     for chunk in values.chunks:
         known = np.array([*chunk.dictionary.to_pylist(), ""], object)

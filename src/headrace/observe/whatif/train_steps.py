@@ -1,15 +1,14 @@
-"""Training steps that count, by the host's clock and by the accelerator's, and their fixed cost.
+"""Training steps without the warm-up, by the host's and the device's clock; their fixed cost.
 
-Left out are the steps in which the script warms up. The host only puts work into the device's
-queue. Where the host stands says when that was put there, not when it is done: it may wait for data
-while the device still has work, and wait for the device in whatever it does when the queue is full.
-By the device's clock the wait for data is what the device felt of it, and each phase has the time
-in which the device was at it. Gaps between the kernels of one phase belong to that phase, so what a
-phase takes is the most that the device is busy with it.
+The host only puts work into the device's queue. The host's phase tells when work was put there, not
+when it is done: the host may wait for data while the device still has work, and wait for the device
+in any call once the queue is full. By the device's clock, data wait is the time for which the
+device had no work, and each phase is the time in which the device ran it. Gaps between the kernels
+of a phase count to that phase, so its time is an upper bound.
 
-The fixed cost is the part of a step that does not grow with the batch: where steps took different
-numbers of samples, their own time is fitted by a line over the samples, and what is left at none is
-the fixed part. Elsewhere nothing tells it apart.
+The fixed cost is the part of a step that does not grow with the batch: if steps had different
+numbers of samples, it is the intercept of a line fitted to their own time over the samples.
+Otherwise it is unknown.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from headrace.records.data_frames import device_row_numbers
 from headrace.records.schema import PHASES
 
 _LEAST_DEVICE_SHARE = 0.5
-"""Where fewer of the steps have a row by the device's clock, it is not relied on."""
+"""If fewer of the steps have a row by the device's clock, that clock is not used."""
 MODEL_PHASES = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSteps:
-    """What the device's clock says of some steps, at least one of them.
+    """Some steps by the device's clock, at least one of them known.
 
     Attributes:
         rows: The table `device_steps`.
-        places: For each step the place of its row there; -1 where it was lost.
+        places: For each step the index of its row there; -1 if it was lost.
     """
 
     rows: Columns
@@ -55,15 +54,15 @@ class DeviceSteps:
 
     @property
     def wall_ns(self) -> Floats:
-        """How long each step took that has a row."""
+        """The duration of each step that has a row."""
         return self._column("device_wall_ns")
 
     def phase_ns(self, phase: str) -> Floats:
-        """Return how long each step that has a row spent in a phase of `schema.PHASES`."""
+        """Return the time in a phase of `schema.PHASES` for each step that has a row."""
         return self._column(f"device_{phase}_ns")
 
     def share(self, phase: str) -> float:
-        """Return which share of the device's time a phase took, 0 to 1."""
+        """Return the share of the device's time in a phase, 0 to 1."""
         return float(self.phase_ns(phase).sum()) / max(float(self.wall_ns.sum()), 1.0)
 
     @property
@@ -73,11 +72,11 @@ class DeviceSteps:
 
     @property
     def model_share(self) -> float:
-        """The share of its time in which the device was at the model, gaps included, 0 to 1."""
+        """The share of the device's time in the model, gaps included, 0 to 1."""
         return sum(self.share(phase) for phase in MODEL_PHASES)
 
     def of(self, where: Flags) -> DeviceSteps | None:
-        """Return what it says of the steps that a mask chooses; None: nothing."""
+        """Return the steps selected by a mask; None if none of them is known."""
         places = self.places[where]
         return DeviceSteps(rows=self.rows, places=places) if (places >= 0).any() else None
 
@@ -87,7 +86,7 @@ class DeviceSteps:
 
 
 def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
-    """Return what the device's clock says of some steps; None: nothing, or of too few of them.
+    """Return steps by the device's clock; None if too few of them are known.
 
     Args:
         tables: The run's records.
@@ -103,19 +102,19 @@ def read_device_steps(tables: Tables, steps: Columns) -> DeviceSteps | None:
 WARM_UP_STEPS = 2
 """Always left out: the first step waits for the first batch and initialises the device."""
 _WARM_UP_FACTOR = 3.0
-"""Steps that go on being so many times slower than the median still belong to the warm-up."""
+"""Further steps that are so many times slower than the median belong to the warm-up, too."""
 _LONGEST_WARM_UP_STEPS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSteps:
-    """Train steps of all ranks without the warm-up.
+    """Training steps of all ranks without the warm-up.
 
     Attributes:
-        rows: The table `steps`, these rows.
-        starts_loader: For each: whether a loader began to iterate in it.
-        recorded: How many train steps were recorded, over all ranks, with the warm-up.
-        device: The same steps by the accelerator's clock; None where that is not known.
+        rows: Their rows of the table `steps`.
+        starts_loader: For each: whether a loader's iteration began in it.
+        recorded: Training steps recorded, over all ranks, with the warm-up.
+        device: The same steps by the accelerator's clock; None if unknown.
     """
 
     rows: Columns
@@ -124,7 +123,7 @@ class TrainSteps:
     device: DeviceSteps | None = None
 
     def __len__(self) -> int:
-        """Return how many steps count, over all ranks."""
+        """Return the number of steps, over all ranks."""
         return row_count(self.rows)
 
     @property
@@ -134,63 +133,63 @@ class TrainSteps:
 
     @property
     def wall_ns(self) -> Floats:
-        """How long each step took."""
+        """The duration of each step."""
         return self.rows["wall_ns"].astype(np.float64)
 
     def times_of(self, rank: int) -> tuple[Ints, Ints]:
-        """When each step of a rank began and ended, in ns, ascending."""
+        """Return when each step of a rank began and ended, in ns, ascending."""
         mine = self.rows["rank"] == rank
         begins: Ints = self.rows["start_ns"][mine]
         return begins, begins + self.rows["wall_ns"][mine]
 
     def phase_ns(self, phase: str) -> Floats:
-        """Return how long each step spent in a phase of `schema.PHASES`."""
+        """Return the time of each step in a phase of `schema.PHASES`."""
         return np.maximum(self.rows[f"{phase}_ns"].astype(np.float64), 0.0)
 
     def share(self, phase: str) -> float:
-        """Return which share of all step time a phase took, 0 to 1."""
+        """Return the share of all step time in a phase, 0 to 1."""
         total = float(self.wall_ns.sum())
         return float(self.phase_ns(phase).sum()) / total if total > 0 else 0.0
 
     def seconds(self, phase: str) -> float:
-        """Return how many seconds a rank spent in a phase, as the mean over the ranks."""
+        """Return a rank's seconds in a phase, as the mean over the ranks."""
         return float(self.phase_ns(phase).sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
     def data_wait_ns(self) -> Floats:
-        """How long the accelerator waited for data in each step.
+        """The time for which the accelerator waited for data in each step.
 
-        By its own clock where that is known: while it has work the script may wait for free. Of a
-        step whose row was lost the same part counts as of the others. Elsewhere: all that the
-        script waited.
+        By its own clock if known: while it has work, the script's waits cost nothing. For steps
+        whose row was lost, the same ratio to the script's wait is assumed as for the others.
+        Without that clock, the script's wait.
         """
         waited = self.phase_ns("data_wait")
         if self.device is None:
             return waited
         known = self.device.known
-        # It cannot wait for data when the script does not: more is the clocks' own inaccuracy.
-        felt = np.minimum(self.device.phase_ns("data_wait"), waited[known])
-        waited *= felt.sum() / max(float(waited[known].sum()), 1.0)
-        waited[known] = felt
+        # It cannot wait longer for data than the script does: more is the clocks' inaccuracy.
+        device_wait = np.minimum(self.device.phase_ns("data_wait"), waited[known])
+        waited *= device_wait.sum() / max(float(waited[known].sum()), 1.0)
+        waited[known] = device_wait
         return waited
 
     @property
     def data_wait_share(self) -> float:
-        """Which share of step time the accelerator waited for data, 0 to 1."""
+        """The share of step time for which the accelerator waited for data, 0 to 1."""
         total = float(self.wall_ns.sum())
         return float(self.data_wait_ns.sum()) / total if total > 0 else 0.0
 
     @property
     def data_wait_seconds(self) -> float:
-        """How many seconds an accelerator waited for data, as the mean over the ranks."""
+        """Seconds for which an accelerator waited for data, as the mean over the ranks."""
         return float(self.data_wait_ns.sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
     def copy_ns(self) -> Floats:
-        """How long each step copied to the device: by its own clock where that is known.
+        """The time of copies to the device in each step: by its own clock if known.
 
-        The script may wait in a copy for what the device was given before. Of a step whose row was
-        lost the mean of the others counts.
+        The script may wait in a copy for the device's earlier work. For steps whose row was lost,
+        the mean of the others counts.
         """
         copied = self.phase_ns("copy")
         if self.device is not None:
@@ -201,7 +200,7 @@ class TrainSteps:
 
     @property
     def total_seconds(self) -> float:
-        """How many seconds a rank's steps took, as the mean over the ranks."""
+        """Seconds of a rank's steps, as the mean over the ranks."""
         return float(self.wall_ns.sum()) / max(len(self.ranks), 1) / 1e9
 
     @property
@@ -218,7 +217,7 @@ class TrainSteps:
         return {phase: self.share(phase) for phase in PHASES}
 
     def of(self, where: Flags) -> TrainSteps:
-        """Return the steps that a mask chooses."""
+        """Return the steps selected by a mask."""
         return TrainSteps(
             rows=select_rows(self.rows, where),
             starts_loader=self.starts_loader[where],
@@ -228,12 +227,12 @@ class TrainSteps:
 
     @property
     def steady(self) -> TrainSteps:
-        """The steps in which no loader began."""
+        """The steps in which no loader's iteration began."""
         return self.of(~self.starts_loader)
 
 
 def read_steps(tables: Tables) -> TrainSteps:
-    """Return the train steps of a run that count."""
+    """Return the training steps of a run without the warm-up."""
     steps = columns(tables, "steps")
     if row_count(steps) == 0:
         return TrainSteps(rows=steps, starts_loader=np.zeros(0, dtype=np.bool_), recorded=0)
@@ -278,16 +277,16 @@ def _loader_start_mask(steps: Columns, fetches: Columns) -> Flags:
 
 _FIT_FEWEST_STEPS = 20
 _FIT_SPREAD = 0.1
-"""The samples of a step must deviate so much from their mean, as a share of it, for a line."""
+"""Least standard deviation of the samples of a step, as a share of their mean, for a fit."""
 _FIT_DRAWINGS, _FIT_SEED = 200, 23
 _FIT_INTERVAL = (5.0, 95.0)  # percent
 
 
 def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
-    """Return the fixed cost of a batch, lower and upper end; None where steps do not tell.
+    """Return the fixed cost of a batch, lower and upper end; None if the steps do not show it.
 
     Args:
-        steps: The train steps that count.
+        steps: The training steps that count.
     """
     batches = np.maximum(steps.rows["batches"].astype(np.float64), 1.0)
     samples = steps.rows["samples"].astype(np.float64) / batches
@@ -298,8 +297,8 @@ def fixed_cost_ns(steps: TrainSteps) -> tuple[float, float] | None:
         return None
     drawn = np.random.default_rng(_FIT_SEED).integers(len(own), size=(_FIT_DRAWINGS, len(own)))
     x, y = samples[drawn], own[drawn]
-    away = x - x.mean(axis=1, keepdims=True)
-    slope = (away * y).sum(axis=1) / np.maximum((away**2).sum(axis=1), 1e-9)
+    deviation = x - x.mean(axis=1, keepdims=True)
+    slope = (deviation * y).sum(axis=1) / np.maximum((deviation**2).sum(axis=1), 1e-9)
     fixed = np.clip(y.mean(axis=1) - slope * x.mean(axis=1), 0.0, y.mean(axis=1))
     low, high = np.percentile(fixed, _FIT_INTERVAL)
     return float(low), float(high)

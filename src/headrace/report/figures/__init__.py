@@ -1,1 +1,1 @@
-"""The charts of a run: recorded tables in, a Plotly figure out."""
+"""The charts of a run: from recorded tables to Plotly figures."""

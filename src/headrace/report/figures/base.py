@@ -1,7 +1,7 @@
-"""What all charts share: colours, the axis of time, downsampling, and the figure itself.
+"""The common parts of all charts: colours, the time axis, downsampling, and the figure itself.
 
 Charts set no colour of text, grid or background: page.js does, for a light and a dark page. Many
-values become few columns such that a short stall is still seen.
+values are pooled into few columns in a way that keeps short stalls visible.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ PHASE_COLOURS = {
     "optimizer": "#2a9d8f",
     "other": "#8d99a6",
 }
-"""Waits are warm, work is cool."""
+"""Warm colours for waits, cool ones for work."""
 TIME_MARGIN = {"l": 132, "r": 24, "t": 40, "b": 44}
-"""Around charts over time, which stand below each other: a moment is at the same place in all."""
+"""Margins of charts over time, equal so that a moment has the same position in all of them."""
 _SMALL_PART = 0.6
 Layout = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The axis of time of all charts of a run: 0 is when its recording began.
+    """The time axis of all charts of a run, from the start of its recording.
 
     Attributes:
-        began_ns: That moment, by the host's clock.
-        ended_ns: The last moment that was recorded.
+        began_ns: The begin of the recording, by the host's clock.
+        ended_ns: The last recorded moment.
         steps_ns: When the first step began and the last one ended; None without steps.
     """
 
@@ -51,13 +51,13 @@ class TimeAxis:
         return "s" if span_s < 600 else "min" if span_s < 5 * 3600 else "h"
 
     def read(self, times_ns: Any) -> Floats:
-        """Return moments on the axis, in its unit."""
+        """Return moments as positions on the axis, in its unit."""
         per_unit = {"s": 1e9, "min": 60e9, "h": 3600e9}[self.unit]
         return np.asarray((np.asarray(times_ns, np.int64) - self.began_ns) / per_unit, np.float64)
 
     @property
     def is_cut(self) -> bool:
-        """Whether charts show the steps alone at first: they are a small part of the time."""
+        """Whether charts show only the steps at first: they are a small part of the time."""
         if self.steps_ns is None:
             return False
         return self.steps_ns[1] - self.steps_ns[0] < _SMALL_PART * (self.ended_ns - self.began_ns)
@@ -110,9 +110,9 @@ def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
 
     Args:
         traces: Its traces, each with its type.
-        layout: Its layout, over what all charts share.
+        layout: Its layout, in addition to what all charts share.
     """
-    import plotly.graph_objects as go  # heavy: only who draws pays
+    import plotly.graph_objects as go  # slow to import, so only when a chart is drawn
 
     shared = {
         "template": "none",
@@ -126,7 +126,7 @@ def figure(traces: Sequence[Mapping[str, Any]], layout: Layout) -> Any:
 
 
 def empty_figure(text: str) -> Any:
-    """Return a figure that only says why there is nothing to see."""
+    """Return a figure that only says why there is nothing to show."""
     note = {"text": text, "showarrow": False, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
     return figure(
         [],
@@ -140,18 +140,18 @@ def empty_figure(text: str) -> Any:
 
 
 Pooling = Literal["mean", "min", "max"]
-"""Waits are pooled by max and what should be busy by min: the worst moment of a column shows."""
+"""Waits are pooled by max and busy shares by min, so that the worst moment of a column shows."""
 
 
 def group_offsets(count: int, most: int) -> Ints:
-    """Return where groups of neighbours begin, so that there are at most `most` of them.
+    """Return the starts of groups of neighbours, at most `most` of them.
 
     Args:
-        count: How many values there are.
-        most: How many groups there may be, at least 1.
+        count: Number of values.
+        most: Largest number of groups, at least 1.
 
     Returns:
-        The first place of each group; the groups differ by one value at most.
+        The index of each group's first value; sizes of groups differ by one at most.
     """
     groups = min(count, most)
     return np.arange(groups, dtype=np.int64) * count // max(groups, 1)
@@ -161,9 +161,9 @@ def pool_groups(values: Floats, starts: Ints, how: Pooling) -> Floats:
     """Return one value for each group of neighbours.
 
     Args:
-        values: All values, in their order.
-        starts: Where the groups begin: see `group_offsets`.
-        how: Which value stands for the group.
+        values: All values, in order.
+        starts: The starts of the groups: see `group_offsets`.
+        how: How a group's values are combined.
     """
     if len(starts) == 0:
         return np.zeros(0)
@@ -180,15 +180,15 @@ def pool_intervals(
     """Return one value for each column of time, from values that hold over intervals.
 
     Args:
-        start: When each interval begins.
-        end: When it ends.
-        values: What holds meanwhile; NaN where not known.
+        start: Starts of the intervals.
+        end: Ends of the intervals.
+        values: The value during each interval; NaN if unknown.
         edges: The columns' edges, ascending: one more than there are columns.
-        how: mean weighs by time; min and max take the worst value that holds at any moment of
-            the column, however short.
+        how: "mean" weighs by time; "min" and "max" take the worst value at any moment of the
+            column, however short.
 
     Returns:
-        The columns' values; NaN where no interval reaches into the column.
+        The columns' values; NaN if no interval overlaps the column.
     """
     columns = len(edges) - 1
     inside = (end > edges[0]) & (start < edges[-1]) & (end > start) & np.isfinite(values)
@@ -212,11 +212,11 @@ def pool_intervals(
 
 
 def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return which share of each column of time is covered by intervals, 0 to 1.
+    """Return the share of each column of time that intervals cover, 0 to 1.
 
     Args:
-        start: When each interval begins.
-        end: When it ends.
+        start: Starts of the intervals.
+        end: Ends of the intervals.
         edges: The columns' edges, ascending.
 
     Returns:
@@ -227,7 +227,7 @@ def busy_shares(start: Floats, end: Floats, edges: Floats) -> Floats:
         return np.full(columns, np.nan)
     order = np.argsort(start)
     start, end = start[order], np.maximum.accumulate(end[order])
-    start = np.maximum(start, np.append(-np.inf, end[:-1]))  # what overlaps counts once
+    start = np.maximum(start, np.append(-np.inf, end[:-1]))  # overlaps count once
     end = np.maximum(start, end)
     done = np.append(0.0, np.cumsum(end - start))
     times = np.column_stack((start, end)).ravel()

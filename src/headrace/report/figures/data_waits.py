@@ -20,26 +20,26 @@ _SHORTEST_MS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DataWaits:
-    """How long ranks waited for each batch that they trained on.
+    """The waits of ranks for each batch that they trained on.
 
     Attributes:
-        wait_ms: Every wait, shortest first.
+        wait_ms: Every wait, ascending.
     """
 
     wait_ms: Floats
 
     def percentile(self, percent: float) -> float:
-        """Return which wait so many percent of all do not exceed, in milliseconds."""
+        """Return a percentile of the waits, in milliseconds."""
         return float(np.percentile(self.wait_ms, percent))
 
     def share_of_longest(self, share: float) -> float:
-        """Return which share of all waiting falls on this share of the waits, the longest."""
+        """Return the share of all waiting time in this share of the waits, the longest ones."""
         count = max(round(share * len(self.wait_ms)), 1)
         return float(self.wait_ms[-count:].sum() / max(self.wait_ms.sum(), 1e-12))
 
 
 def read_data_waits(tables: Tables) -> DataWaits | None:
-    """Return the waits for the batches of the loader that feeds training; None without one."""
+    """Return the waits for batches of the loader that feeds training; None without one."""
     fetches = columns(tables, "fetches")
     if row_count(fetches) == 0:
         return None
@@ -50,7 +50,7 @@ def read_data_waits(tables: Tables) -> DataWaits | None:
 
 
 def data_waits(tables: Tables) -> Any | None:
-    """Return how waits for a batch spread by their length; None where none were recorded.
+    """Return a histogram of waits for a batch by their length; None if none were recorded.
 
     Args:
         tables: The run's records.
@@ -63,15 +63,15 @@ def data_waits(tables: Tables) -> Any | None:
     edges = np.logspace(low, high, max((high - low) * _BINS_A_DECADE, 1) + 1)
     counts, _ = np.histogram(shown, edges)
     waited, _ = np.histogram(shown, edges, weights=waits.wait_ms)
-    told = [
+    hover_texts = [
         f"{left:.3g} to {right:.3g} ms: {count:,} waits, {part / 1e3:.3g} s together"
         for (left, right), count, part in zip(pairwise(edges), counts, waited, strict=True)
     ]
     decades = range(high - low + 1)
     return figure(
         [
-            _bars("of all waits", counts, PHASE_COLOURS["other"], told),
-            _bars("of all time waited", waited, PHASE_COLOURS["data_wait"], told),
+            _bars("of all waits", counts, PHASE_COLOURS["other"], hover_texts),
+            _bars("of all time waited", waited, PHASE_COLOURS["data_wait"], hover_texts),
         ],
         {
             "height": 300,
@@ -91,11 +91,11 @@ def data_waits(tables: Tables) -> Any | None:
     )
 
 
-def _bars(name: str, amounts: NDArray[Any], colour: str, told: list[str]) -> dict[str, Any]:
+def _bars(name: str, amounts: NDArray[Any], colour: str, hover_texts: list[str]) -> dict[str, Any]:
     shares = 100.0 * amounts / max(float(amounts.sum()), 1e-12)
     return {
         "type": "bar", "name": name, "x": np.arange(len(amounts)) + 0.5, "y": shares.round(2),
-        "customdata": told, "marker": {"color": colour, "line": {"width": 0}},
+        "customdata": hover_texts, "marker": {"color": colour, "line": {"width": 0}},
         "hovertemplate": f"%{{customdata}}<br>%{{y:.1f}}% {name}<extra></extra>",
     }  # fmt: skip
 

@@ -22,20 +22,20 @@ _LONGEST_NAME = 24
 _PASSING_FILES = re.compile(
     r"/headrace/(observe/probe|data/loader|launch|enter|jobs|bootstrap|offload)/|/torch/utils/data/_utils/(worker|fetch)\.py$"
 )
-"""What only passes calls on to the dataset: Headrace, and torch where it fetches samples."""
+"""Code that only passes calls on to the dataset: Headrace, and torch's workers and fetchers."""
 _WORKER_ENTRY = re.compile(r"(^|\.)(_worker_loop|_bootstrap)$")
 
 
 @dataclass(slots=True)
 class CallNode:
-    """A function, called from the one above it.
+    """A function in the call tree, called from its parent node.
 
     Attributes:
-        frame: The function; its line is the one where most of the time went.
+        frame: The function; None for the root.
         wall_ns: Time in it and in what it calls.
         cpu_ns: CPU time of that.
-        below: What it calls.
-        lines: Time by its line.
+        below: The functions that it calls.
+        lines: Time by line of the function.
     """
 
     frame: StackFrame | None
@@ -44,28 +44,28 @@ class CallNode:
     below: dict[tuple[str, str], CallNode] = field(default_factory=dict)
     lines: dict[int, float] = field(default_factory=dict)
 
-    def add(self, sighting: StackSample) -> None:
-        """Count time."""
-        self.wall_ns += sighting.wall_ns
-        self.cpu_ns += sighting.cpu_ns
+    def add(self, sample: StackSample) -> None:
+        """Add a sample's time."""
+        self.wall_ns += sample.wall_ns
+        self.cpu_ns += sample.cpu_ns
 
     @property
     def hottest_line(self) -> int:
-        """The line where most of the time went; 0 where none is known."""
+        """The line with most of the time; 0 if none is known."""
         return max(self.lines, key=lambda line: (line > 0, self.lines[line]), default=0)
 
     @property
     def depth(self) -> int:
-        """How many calls lie below each other, this one included."""
+        """Levels of calls, this one included."""
         return 1 + max((call.depth for call in self.below.values()), default=0)
 
 
 def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
-    """Return the code that was seen running, widths by time; None where none was seen.
+    """Return an icicle chart of sampled code, with widths by time; None if none was sampled.
 
     Args:
         tables: The run's records.
-        where: In the loaders' workers while they made batches, or in the ranks' main threads.
+        where: The loaders' workers while they made batches, or the ranks' main threads.
     """
     tree = read_calls(tables, where)
     if tree is None:
@@ -75,7 +75,7 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
         "type": "icicle", "branchvalues": "total", "sort": False,
         "ids": [row.id for row in rows], "parents": [row.parent for row in rows],
         "labels": [row.label for row in rows], "values": [row.wall_ns for row in rows],
-        "hovertext": [row.told for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
+        "hovertext": [row.hover for row in rows], "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": {"colors": [row.colour for row in rows], "line": {"width": 1}},
         "leaf": {"opacity": 1.0}, "textfont": {"color": "#10151c"}, "texttemplate": "%{label}",
         "tiling": {"orientation": "v", "pad": 1}, "pathbar": {"visible": False},
@@ -91,20 +91,20 @@ def flame(tables: Tables, where: ProcessKind = "workers") -> Any | None:
 
 
 def read_calls(tables: Tables, where: ProcessKind) -> CallNode | None:
-    """Return the calls that were seen, as a tree; None where none were seen."""
+    """Return the sampled calls as a tree; None if there are none."""
     stacks = columns(tables, "stacks")
     if row_count(stacks) == 0:
         return None
     in_worker = stacks["worker"] >= 0
     wanted = in_worker & (stacks["phase"] == "work") if where == "workers" else ~in_worker
     tree = CallNode(None)
-    for sighting in read_stack_samples(stacks, wanted):
-        tree.add(sighting)
+    for sample in read_stack_samples(stacks, wanted):
+        tree.add(sample)
         call = tree
-        for frame in _shown_frames(sighting.frames)[:_MAX_DEPTH]:
+        for frame in _shown_frames(sample.frames)[:_MAX_DEPTH]:
             call = call.below.setdefault((frame.file, frame.function), CallNode(frame))
-            call.add(sighting)
-            call.lines[frame.line] = call.lines.get(frame.line, 0.0) + sighting.wall_ns
+            call.add(sample)
+            call.lines[frame.line] = call.lines.get(frame.line, 0.0) + sample.wall_ns
     if tree.wall_ns <= 0:
         return None
     _prune(tree, _LEAST_SHARE * tree.wall_ns)
@@ -117,16 +117,16 @@ class _IcicleRow:
     parent: str
     label: str
     wall_ns: int
-    told: str
+    hover: str
     colour: str
 
 
 def _shown_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
-    """Return the frames without how a worker was started and what only passes calls on."""
+    """Return the frames without a worker's start and code that only passes calls on."""
     entries = [at for at, frame in enumerate(frames) if _WORKER_ENTRY.search(frame.function)]
     inner = frames[entries[-1] + 1 :] if entries else frames
-    kept = tuple(frame for frame in inner if not _is_passing_frame(frame))
-    return kept or frames[-1:]
+    shown = tuple(frame for frame in inner if not _is_passing_frame(frame))
+    return shown or frames[-1:]
 
 
 def _is_passing_frame(frame: StackFrame) -> bool:
@@ -140,7 +140,7 @@ def _prune(call: CallNode, least_ns: float) -> None:
 
 
 def _without_entry(tree: CallNode) -> CallNode:
-    """Leave out the libraries' calls at the top that all time passes through."""
+    """Remove the library calls at the top through which all time passes."""
     top = tree
     while len(top.below) == 1:
         only = next(iter(top.below.values()))
@@ -175,7 +175,7 @@ def _icicle_row(call: CallNode, own_id: str, parent: str, name: str, total_ns: f
         parent=parent,
         label=_label(call, name),
         wall_ns=round(call.wall_ns),
-        told=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
+        hover=f"<b>{_shown(name)}</b>{place}<br>{share} of the time, {on_cpu} of that on a CPU",
         colour=_colour(call.frame),
     )
 
@@ -195,5 +195,5 @@ def _colour(frame: StackFrame | None) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return text for a label: Plotly reads labels as HTML of its own kind."""
+    """Return text for a label, which Plotly reads as a kind of HTML."""
     return html.escape(text, quote=False)

@@ -21,7 +21,7 @@ from headrace.report.figures.base import (
 )
 
 MAX_HEATMAP_COLUMNS = 600
-"""No more than a page has dots from left to right, so that none is left out when it is drawn."""
+"""At most the pixels across a page, so that drawing leaves out no column."""
 _FEWEST_COLUMNS = 300
 _COLUMN_S = 0.1
 _MAX_ROWS = 400
@@ -35,8 +35,8 @@ class HeatmapBand:
     """Rows of one kind.
 
     Attributes:
-        title: What they are.
-        rows: Name and shares of time busy, 0 to 1, a value a column; NaN where not known.
+        title: The kind.
+        rows: Name and busy shares, 0 to 1, one value a column; NaN if unknown.
     """
 
     title: str
@@ -44,7 +44,7 @@ class HeatmapBand:
 
 
 def heatmap(tables: Tables) -> Any | None:
-    """Return how busy every rank, GPU, worker and core was over time; None where not recorded.
+    """Return how busy every rank, GPU, worker and core was over time; None if not recorded.
 
     Args:
         tables: The run's records.
@@ -89,7 +89,7 @@ def heatmap(tables: Tables) -> Any | None:
 
 
 def read_bands(tables: Tables) -> list[HeatmapBand]:
-    """Return the rows of the heatmap, kinds in the order in which they are shown."""
+    """Return the rows of the heatmap, with the kinds in the order shown."""
     clock = time_axis(tables)
     edges = _edges(clock)
     system = columns(tables, "system")
@@ -115,7 +115,7 @@ def _edges(clock: TimeAxis) -> Floats:
 
 
 def _ranks(steps: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
-    """Yield what is left of each step besides data wait: the least of a column."""
+    """Yield each rank's share of its steps without data wait, the lowest in a column."""
     for rank in np.unique(steps["rank"]) if row_count(steps) else ():
         of_rank = select_rows(steps, steps["rank"] == rank)
         start, wall = of_rank["start_ns"].astype(np.float64), of_rank["wall_ns"].astype(np.float64)
@@ -140,7 +140,7 @@ def _workers(batches: Columns, edges: Floats) -> Iterable[tuple[str, Floats]]:
         )
         start = of_worker["start_ns"].astype(np.float64)
         end = start + of_worker["wall_ns"]
-        # Workers are started anew in each epoch: between two of them there is nobody to be idle.
+        # Workers may restart in each epoch: in between there is no worker, rather than an idle one.
         there = start - np.maximum(of_worker["idle_ns"], 0) - np.maximum(of_worker["send_ns"], 0)
         alive = pool_intervals(there, end, np.ones(len(end)), edges, "max")
         name = f"worker {worker}"
@@ -157,7 +157,7 @@ def _ticks(
         return
     order = np.argsort(system["t_ns"])
     end = system["t_ns"][order].astype(np.float64)
-    start = np.append(min(edges[0], end[0] - 1), end[:-1])  # a row tells of the time before it
+    start = np.append(min(edges[0], end[0] - 1), end[:-1])  # a row describes the time before it
     for number, name in sorted(names):
         values = np.clip(system[name][order].astype(np.float64) / 100.0, 0.0, 1.0)
         how: Pooling = "min" if noun == "GPU" else "mean"

@@ -1,4 +1,4 @@
-"""Charts of the phases of steps: of each rank's mean step, and of every step over time."""
+"""Charts of the phases of steps: each rank's mean step, and every step over time."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class _PhaseBar:
 
 
 def phase_bars(tables: Tables) -> Any | None:
-    """Return the mean training step of each rank, cut into phases; None without such steps.
+    """Return the mean training step of each rank, split into phases; None without such steps.
 
-    The steps in which the script warms up do not count. Where phases by the accelerator's own clock
-    were recorded, a rank has a second bar with these.
+    Warm-up steps do not count. If phases by the accelerator's own clock were recorded, a rank has a
+    second bar with these.
 
     Args:
         tables: The run's records.
@@ -110,17 +110,17 @@ def _phase_bar(name: str, steps: TrainSteps | DeviceSteps) -> _PhaseBar:
 MAX_TIMELINE_COLUMNS = 2000
 """More steps than this are pooled."""
 MAX_TIMELINE_RANKS = 8
-"""Of more ranks, those that wait for data the longest are shown."""
+"""Of more ranks, those with the longest data waits are shown."""
 _POOLED: dict[str, Pooling] = {"data_wait": "max", "sync": "max", "other": "max"}
-"""Phases in which a step can stall: the longest of a column is shown; of others, the mean."""
+"""Phases in which a step can stall show the longest of a column; others show the mean."""
 _MAX_SHADES = 60
 _ROW_PX, _ONLY_ROW_PX = 150, 260
 _TALL = 5.0
-"""The axis ends at so many times an ordinary step, or the one long step would flatten all."""
+"""Height of the axis over an ordinary step, so that one long step does not flatten all others."""
 
 
 def timeline(tables: Tables) -> Any | None:
-    """Return the phases of every step over time, a row a rank; None without steps.
+    """Return the phases of every step over time, one row a rank; None without steps.
 
     Args:
         tables: The run's records.
@@ -163,7 +163,7 @@ def timeline(tables: Tables) -> Any | None:
 
 
 def shown_ranks(steps: Columns) -> list[int]:
-    """Return the ranks that a timeline shows, in their order."""
+    """Return the ranks that a timeline shows, in order."""
     waits = {
         int(rank): float(steps["data_wait_ns"][steps["rank"] == rank].sum())
         for rank in np.unique(steps["rank"])
@@ -172,7 +172,7 @@ def shown_ranks(steps: Columns) -> list[int]:
 
 
 def axis_top_ms(steps: Columns) -> float:
-    """Return where the axis ends: the longest step, or far above an ordinary one."""
+    """Return the top of the axis: the longest step, or a multiple of an ordinary one."""
     wall_ms = steps["wall_ns"][steps["kind"] == "train"].astype(np.float64) / 1e6
     if len(wall_ms) == 0:
         wall_ms = steps["wall_ns"].astype(np.float64) / 1e6
@@ -186,7 +186,7 @@ def steps_above(steps: Columns) -> int:
 
 
 def steps_a_column(steps: Columns) -> int:
-    """Return how many steps of a rank one column stands for."""
+    """Return how many steps of a rank one column represents."""
     most = max(np.unique(steps["rank"], return_counts=True)[1], default=0)
     return int(-(-most // MAX_TIMELINE_COLUMNS))
 
@@ -216,7 +216,7 @@ def _traces(steps: Columns, clock: TimeAxis, axis: str, *, first: bool) -> list[
 
 
 def _outline(begins: Floats, ends: Floats) -> tuple[Floats, Ints]:
-    """Return moments, and which column holds from each on: the last place stands for none."""
+    """Return moments, and the column that holds from each on; the number of columns means none."""
     nothing = len(begins)
     gap = np.append(begins[1:] > ends[:-1] + 1e-9, True)
     x = np.column_stack((begins, ends)).ravel()
@@ -226,7 +226,7 @@ def _outline(begins: Floats, ends: Floats) -> tuple[Floats, Ints]:
 
 
 def _evaluations(steps: Columns, clock: TimeAxis) -> list[dict[str, Any]]:
-    """Return grey shades behind the stretches in which a rank evaluated."""
+    """Return grey rectangles behind the times in which a rank evaluated."""
     evaluating = steps["kind"] == "eval"
     changes = np.flatnonzero(np.diff(np.append(np.append(0, evaluating.astype(np.int8)), 0)))
     begins, ends = changes[::2], changes[1::2] - 1

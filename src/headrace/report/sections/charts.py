@@ -1,4 +1,4 @@
-"""The sections that are charts: steps over time, the heatmap, waits for data, the flame views."""
+"""The sections with charts: steps over time, the heatmap, waits for data, the flame views."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIMELINE_EXPLANATION = (
 
 
 def timeline_section(material: PageData) -> Section:
-    """Return the section that shows every step over time."""
+    """Return the section with every step over time."""
     figure = timeline(material.tables)
     if figure is None:
         return section(
@@ -53,30 +53,30 @@ def timeline_section(material: PageData) -> Section:
 
 def _timeline_explanation(material: PageData) -> str:
     steps = columns(material.tables, "steps")
-    told = [_TIMELINE_EXPLANATION]
+    sentences = [_TIMELINE_EXPLANATION]
     if (steps["kind"] == "eval").any():
-        told.append("Behind grey shades the model was evaluated, not trained.")
+        sentences.append("Behind grey shades the model was evaluated, not trained.")
     a_column = steps_a_column(steps)
     if a_column > 1:
-        told.append(
+        sentences.append(
             f"A column stands for up to {a_column:,} steps: of data wait, gradient sync and other "
             "it shows the longest, so that short stalls are seen; of the rest, the mean."
         )
     if time_axis(material.tables).is_cut:
-        told.append("What was before the first and after the last step is left out at first.")
+        sentences.append("What was before the first and after the last step is left out at first.")
     above = steps_above(steps)
     if above:
         longest_ms = float(steps["wall_ns"].max() / 1e6)
-        told.append(
+        sentences.append(
             f"{format_count(above, 'step')} reached above the top, the longest took "
             f"{format_number(longest_ms)} ms: double-click to see them whole."
         )
     ranks = len(np.unique(steps["rank"]))
     if ranks > MAX_TIMELINE_RANKS:
-        told.append(
+        sentences.append(
             f"Shown are the {MAX_TIMELINE_RANKS} of {ranks} ranks that waited longest for data."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 _HEATMAP_MEANINGS = {
@@ -89,13 +89,13 @@ _HEATMAP_MEANINGS = {
 
 
 def heatmap_section(material: PageData) -> Section:
-    """Return the section that shows how busy everything was."""
+    """Return the section with the heatmap."""
     figure = heatmap(material.tables)
     title = "How busy everything was"
     if figure is None:
         return section("heatmap", title, note("Nothing of this was recorded."))
     bands = [trace.name for trace in figure.data]
-    told = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
+    meanings = "; ".join(_HEATMAP_MEANINGS[band] for band in bands)
     gpus = "" if "GPUs" in bands else " No GPU was recorded."
     return section(
         "heatmap",
@@ -103,7 +103,7 @@ def heatmap_section(material: PageData) -> Section:
         explanation(
             "Yellow is busy, dark is idle, empty is not there. Dark ranks or GPUs over yellow "
             "workers or cores: data is made too slowly. "
-            f"{told[:1].upper()}{told[1:]}.{gpus}"
+            f"{meanings[:1].upper()}{meanings[1:]}.{gpus}"
         ),
         chart(
             "heatmap",
@@ -114,7 +114,7 @@ def heatmap_section(material: PageData) -> Section:
 
 
 def waits_section(material: PageData) -> Section:
-    """Return the section that shows how long ranks waited for each batch."""
+    """Return the section with the waits for batches."""
     waits, figure = read_data_waits(material.tables), data_waits(material.tables)
     title = "Waits for data"
     if waits is None or figure is None:
@@ -158,7 +158,7 @@ _FLAME_TITLES: dict[ProcessKind, str] = {
 
 
 def flame_section(material: PageData) -> Section:
-    """Return the section that shows which code ran."""
+    """Return the section with the flame views."""
     title = "Which code ran"
     parts = [part for where in _FLAME_TITLES if (part := _flame_chart(material, where)) is not None]
     if not parts:

@@ -69,12 +69,12 @@ def _hosts(material: PageData) -> Iterable[tuple[str, Child]]:
 def _recorded(material: PageData) -> Iterable[tuple[str, Child]]:
     steps = columns(material.tables, "steps")
     kinds = {"train": "training step", "eval": "evaluation batch"}
-    told = [
+    counts = [
         format_count(count, noun, "evaluation batches" if kind == "eval" else "")
         for kind, noun in kinds.items()
         if row_count(steps) and (count := int((steps["kind"] == kind).sum()))
     ]
-    yield "Recorded", format_list(told) or "no steps"
+    yield "Recorded", format_list(counts) or "no steps"
     processes = columns(material.tables, "processes")
     if row_count(processes):
         ranks = len(np.unique(processes["rank"][processes["role"] == "rank"]))
@@ -100,8 +100,8 @@ def _attempts(material: PageData) -> Html | None:
         )
         for attempt in material.attempts
     ]  # fmt: skip
-    told = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
-    return join_html((element("h3", "Attempts"), told))
+    attempts = table(("Attempt", "Began", "Ended", "Exit code", "Script and arguments"), rows)
+    return join_html((element("h3", "Attempts"), attempts))
 
 
 def _loaders(material: PageData) -> Html:
@@ -174,9 +174,9 @@ _GLOSSARY = {
 
 
 def glossary_section(_material: PageData) -> Section:
-    """Return the section that explains the words of the page."""
-    told = join_html(
+    """Return the section that explains the terms of the page."""
+    entries = join_html(
         join_html((element("dt", word), element("dd", meaning)))
         for word, meaning in _GLOSSARY.items()
     )
-    return section("words", "Words on this page", element("dl", told, class_="words"))
+    return section("words", "Words on this page", element("dl", entries, class_="words"))

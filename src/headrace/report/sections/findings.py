@@ -1,4 +1,4 @@
-"""The section of findings: what was seen, why, with the lines of code, and what would help."""
+"""The section of findings: what was found, its cause with lines of code, and remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SECRET = re.compile(
     r"[\"']?\]?\s*[=:,]\s*[a-z]{0,2})([\"']).*?(?:\2|$)",
     re.IGNORECASE,
 )
-"""A literal that is given to a name that speaks of a secret."""
+"""A literal that is assigned or passed to a name that suggests a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class SourceExcerpt:
     """Lines of a source file.
 
     Attributes:
-        first: Number of the first of them.
-        lines: The lines, secrets hidden.
+        first: Number of the first line.
+        lines: The lines, with secrets hidden.
         changed: Whether the file was written after the run began: lines may have moved.
     """
 
@@ -49,14 +49,14 @@ class SourceExcerpt:
 
 
 def read_excerpt(file: str, line: int, began_s: float | None) -> SourceExcerpt | None:
-    """Return the lines around a line; None where they cannot be had.
+    """Return the lines around a line; None if they cannot be read.
 
-    Only Python source is read: the path comes from records, and a page may be passed on.
+    Only Python source is read, because the path comes from records, and a page may be passed on.
 
     Args:
         file: The source file, absolute.
         line: The line in question.
-        began_s: When the run began, in seconds since 1970; None where not known.
+        began_s: When the run began, in seconds since 1970; None if unknown.
     """
     path = Path(file)
     try:
@@ -148,13 +148,13 @@ def _cause(cause: Cause | None, began_s: float | None) -> Html | None:
     what = [part for part in (cause.transform, cause.function.replace(" > ", ", in its call of "))
             if part and part != "<module>"]  # fmt: skip
     part = f", {format_share(cause.share)} of the time" if cause.share > 0 else ""
-    told = element(
+    text = element(
         "p",
         element("b", "Cause: "),
         element("code", f"{cause.file}:{cause.line}" if cause.line else cause.file),
         f" {' · '.join(what)}{part}",
     )
-    return join_html((told, _source_lines(cause, began_s)))
+    return join_html((text, _source_lines(cause, began_s)))
 
 
 def _source_lines(cause: Cause, began_s: float | None) -> Html | None:

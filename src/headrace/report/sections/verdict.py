@@ -1,4 +1,4 @@
-"""The section of the verdict: one sentence, the numbers it rests on, and phases by both clocks."""
+"""The section of the verdict: one sentence, its numbers, and phases by both clocks."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _BOTH_CLOCKS_HEAD = (
 
 
 def both_clocks(steps: TrainSteps, device: DeviceSteps) -> Html:
-    """Return the table of phases by both clocks, and for how long the accelerator had no data.
+    """Return the table of phases by both clocks, and the accelerator's share of data wait.
 
     Args:
         steps: The training steps that count.
-        device: The same by the accelerator's clock.
+        device: The same steps by the accelerator's clock.
     """
     rows = [
         (
@@ -89,14 +89,14 @@ def _left_out_note(device: DeviceSteps) -> Html | None:
 
 
 def verdict_section(material: PageData) -> Section:
-    """Return the section that says in one sentence where the time went."""
-    told = material.diagnosis.verdict
+    """Return the section with the verdict: where the time went."""
+    verdict = material.diagnosis.verdict
     severities = [finding.severity for finding in material.diagnosis.findings]
     worst = max(severities, key=SEVERITIES.index, default="none")
     return section(
         "verdict",
         "Verdict",
-        element("p", told.sentence, class_=f"sentence {worst}"),
+        element("p", verdict.sentence, class_=f"sentence {worst}"),
         _state_note(material),
         *map(note, material.diagnosis.gaps),
         _tiles(material),
@@ -119,16 +119,16 @@ def _state_note(material: PageData) -> Html | None:
 
 
 def _tiles(material: PageData) -> Html | None:
-    told = material.diagnosis.verdict
+    verdict = material.diagnosis.verdict
     tiles = []
-    if told.data_wait_share is not None:
-        who = "the accelerator waits" if told.device_phase_shares else "waits"
-        tiles.append(_tile(format_share(told.data_wait_share), f"of step time {who} for data"))
-    if told.step_ms is not None:
+    if verdict.data_wait_share is not None:
+        who = "the accelerator waits" if verdict.device_phase_shares else "waits"
+        tiles.append(_tile(format_share(verdict.data_wait_share), f"of step time {who} for data"))
+    if verdict.step_ms is not None:
         tiles.append(
-            _tile(f"{format_number(told.step_ms)} ms", "a training step takes, on average")
+            _tile(f"{format_number(verdict.step_ms)} ms", "a training step takes, on average")
         )
-        tiles.append(_tile(f"{told.steps:,}", "training steps looked at, without the first few"))
+        tiles.append(_tile(f"{verdict.steps:,}", "training steps looked at, without the first few"))
     best = main_remedy(material.diagnosis.findings)
     if best is not None:
         tiles.append(
@@ -146,9 +146,9 @@ def _phases(material: PageData) -> Html | None:
     if figure is None:
         return None
     steps = read_steps(material.tables)
-    told, by = _meanings(material), "a bar for each rank"
+    details, by = _meanings(material), "a bar for each rank"
     if steps.device is not None:
-        told = both_clocks(steps, steps.device)
+        details = both_clocks(steps, steps.device)
         by = "a bar for each rank, and one for its accelerator by its own clock"
     return join_html(
         (
@@ -160,7 +160,7 @@ def _phases(material: PageData) -> Html | None:
                 f"{format_count(material.diagnosis.verdict.steps, 'step')}."
             ),
             chart("phases", figure, f"Mean time of a step by phase, {by}"),
-            told,
+            details,
         )
     )
 

@@ -1,4 +1,4 @@
-"""The sections that are tables of how batches are made: workers, transforms, auxiliary hosts."""
+"""The sections with tables of how batches are made: workers, transforms, auxiliary hosts."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def workers_section(material: PageData) -> Section:
         return section(
             "workers", title, note("No batch was seen being made: no data loader is known.")
         )
-    who = np.unique(
+    workers = np.unique(
         np.column_stack((batches["rank"], batches["loader"], batches["worker"])), axis=0
     )
-    rows = [_worker_row(batches, *map(int, each)) for each in who[:_MAX_WORKERS]]
-    left = len(who) - len(rows)
+    rows = [_worker_row(batches, *map(int, worker)) for worker in workers[:_MAX_WORKERS]]
+    left = len(workers) - len(rows)
     return section(
         "workers",
         title,
@@ -62,8 +62,8 @@ def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[
         (batches["rank"] == rank) & (batches["loader"] == loader) & (batches["worker"] == worker),
     )
     wall = own["wall_ns"]
-    there = wall + np.maximum(own["idle_ns"], 0) + np.maximum(own["send_ns"], 0)
-    busy = format_share(float(wall.sum()) / max(float(there.sum()), 1.0)) if worker >= 0 else "-"
+    total = wall + np.maximum(own["idle_ns"], 0) + np.maximum(own["send_ns"], 0)
+    busy = format_share(float(wall.sum()) / max(float(total.sum()), 1.0)) if worker >= 0 else "-"
     return (
         str(rank),
         str(loader),
@@ -80,7 +80,7 @@ def _worker_row(batches: Columns, rank: int, loader: int, worker: int) -> tuple[
 
 
 def _mean(values: Any) -> float:
-    known = values[values >= 0]  # -1 stands for not known
+    known = values[values >= 0]  # -1 means unknown
     return float(known.mean()) if len(known) else 0.0
 
 
@@ -100,11 +100,11 @@ def transforms_section(material: PageData) -> Section:
         sums=("calls", "wall_ns", "cpu_ns"),
     )
     total = _whole_ns(rows)
-    told = []
+    timed = []
     for name in dict.fromkeys(map(str, rows["name"])):
         own = np.asarray(rows["name"] == name, dtype=np.bool_)
-        told.append((_estimate_ns(rows, own), _transform_row(rows, own, name, total)))
-    told.sort(key=lambda each: -each[0])
+        timed.append((_estimate_ns(rows, own), _transform_row(rows, own, name, total)))
+    timed.sort(key=lambda item: -item[0])
     one_in = int(rows["one_in"].max())
     return section(
         "transforms",
@@ -114,9 +114,9 @@ def transforms_section(material: PageData) -> Section:
             "others, such as __getitem__, holds their time too. Shares are of all the time of "
             "making samples and batches of the same loader."
         ),
-        table(_TRANSFORM_HEAD, [row for _, row in told[:_MAX_TRANSFORMS]], numbers=4),
-        note(f"{len(told) - _MAX_TRANSFORMS} more are left out.")
-        if len(told) > _MAX_TRANSFORMS
+        table(_TRANSFORM_HEAD, [row for _, row in timed[:_MAX_TRANSFORMS]], numbers=4),
+        note(f"{len(timed) - _MAX_TRANSFORMS} more are left out.")
+        if len(timed) > _MAX_TRANSFORMS
         else None,
     )
 
@@ -140,7 +140,7 @@ def _transform_row(
 
 
 def _estimate_ns(rows: Columns, own: Flags) -> float:
-    """Return the time of all calls, from those that were timed."""
+    """Return the estimated time of all calls, from those that were timed."""
     return float((rows["wall_ns"][own] * np.maximum(rows["one_in"][own], 1)).sum())
 
 
@@ -172,7 +172,7 @@ _AUXILIARY_TRANSFORM_HEAD = ("Host", "What", "Time a call", "On a CPU", "Calls t
 
 
 def auxiliary_section(material: PageData) -> Section | None:
-    """Return the section on auxiliary hosts; None where none made batches."""
+    """Return the section on auxiliary hosts; None if none made batches."""
     arrivals = columns(material.tables, "arrivals")
     if row_count(arrivals) == 0:
         return None
@@ -215,14 +215,14 @@ def auxiliary_section(material: PageData) -> Section | None:
 
 
 def _grouped_rows(
-    rows: Columns, by: Sequence[str], tell: Callable[[Columns], tuple[str, ...]]
+    rows: Columns, by: Sequence[str], format_cells: Callable[[Columns], tuple[str, ...]]
 ) -> list[tuple[Child, ...]]:
-    """Return a row of texts for all rows that agree in some columns, ordered by these."""
-    told = {}
+    """Return a row of texts for each group with equal values in some columns, in their order."""
+    cells = {}
     for places in group_rows(rows, by):
         own = select_rows(rows, places)
-        told[tuple(own[name][0] for name in by)] = tell(own)
-    return [(*map(str, who), *told[who]) for who in sorted(told)]
+        cells[tuple(own[name][0] for name in by)] = format_cells(own)
+    return [(*map(str, key), *cells[key]) for key in sorted(cells)]
 
 
 def _arrival_cells(own: Columns) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""One frame of the view, for a terminal of 80 columns and 24 lines or more: bars, lines, table."""
+"""A frame of the view, for a terminal of at least 80 columns and 24 lines: bars, lines, table."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PHASE_GLYPHS = {
     "optimizer": "▪",
     "other": "·",
 }
-"""Told apart by more than colour, which a file or a plain terminal does not have."""
+"""Distinct without colour, which a file or a plain terminal does not have."""
 _FULL, _EMPTY = "█", "·"
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _LEAST_WIDTH, _MOST_WIDTH = 3, 20
 
 
 def stacked_bar(shares: Mapping[str, float], width: int) -> Text:
-    """Return the phases of a step as one bar, parts rounded so that they add up to it.
+    """Return the phases of a step as one bar, with parts rounded so that they add up to it.
 
     Args:
         shares: The share of each phase, 0 to 1.
@@ -49,7 +49,7 @@ def stacked_bar(shares: Mapping[str, float], width: int) -> Text:
 
 
 def share_bar(share: float | None, width: int) -> Text:
-    """Return a share, 0 to 1, as a bar of so many characters; dots where it is not known."""
+    """Return a share, 0 to 1, as a bar of a number of characters; dots if it is unknown."""
     filled = 0 if share is None else round(width * min(max(share, 0.0), 1.0))
     text = Text(_FULL * filled, style=_heat(share), no_wrap=True)
     return text.append(_EMPTY * (width - filled), "bright_black")
@@ -60,13 +60,13 @@ def share_bars(
 ) -> list[Text]:
     """Return numbered shares, such as those of cores, as small bars in a few lines.
 
-    Each has its number and percentage where there is room; of more it is one block, as high as
-    the core is busy.
+    With enough space each has its number and percentage; otherwise it is one block, whose height is
+    the share.
 
     Args:
         values: Number and share, 0 to 1, of each.
         width: Length of a line in characters.
-        most_lines: How many lines there may be, where each has its own bar.
+        most_lines: Largest number of lines, if each has its own bar.
     """
     if not values:
         return []
@@ -88,7 +88,7 @@ def share_bars(
 
 
 def format_percent(share: float | None) -> str:
-    """Return a share, 0 to 1, in whole percent: 42%; a dash where it is not known."""
+    """Return a share, 0 to 1, in whole percent: 42%; a dash if it is unknown."""
     return "-" if share is None else f"{100.0 * share:.0f}%"
 
 
@@ -114,12 +114,12 @@ _GAP = "   "
 
 
 def printable(text: str) -> str:
-    """Return a text from records without what would steer the terminal."""
+    """Return text from records without control characters for the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def title_line(status: RunStatus, *, paused: bool) -> Text:
-    """Return the first line: which run this is and how it stands with it."""
+    """Return the first line: which run this is, and its status."""
     text = _line().append(printable(status.name), "bold")
     text.append(f"{_GAP}attempt {status.attempt}")
     if status.world_size:
@@ -140,7 +140,7 @@ def title_line(status: RunStatus, *, paused: bool) -> Text:
 
 
 def rate_lines(state: TopState, width: int) -> list[Text]:
-    """Return how many steps and samples a second, of all ranks and of each, and step times."""
+    """Return steps and samples a second, of all ranks and of each, and step times."""
     steps = state.steps
     if not steps.ranks:
         return [_line("no training step yet"), *_evaluation(steps)]
@@ -154,15 +154,15 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
     lines = [first, *_evaluation(steps)]
     if len(steps.ranks) > 1:
         lines.append(_by_rank(steps.ranks, width))
-    took = steps.times
-    if took is not None:
-        text = f"step {_ms(took.median_ns)} ms median"
-        for words, value_ns in (("p90", took.p90_ns), ("p99", took.p99_ns)):
+    times = steps.times
+    if times is not None:
+        text = f"step {_ms(times.median_ns)} ms median"
+        for words, value_ns in (("p90", times.p90_ns), ("p99", times.p99_ns)):
             text += f"{_GAP}{words} {_ms(value_ns)}"
         lines.append(
             _line(
                 f"{text}{_GAP}longest "
-                f"{_ms(took.longest_ns)}{_GAP}{format_count(took.count, 'step')}"
+                f"{_ms(times.longest_ns)}{_GAP}{format_count(times.count, 'step')}"
             )
         )
     return lines
@@ -170,19 +170,19 @@ def rate_lines(state: TopState, width: int) -> list[Text]:
 
 def phase_lines(state: TopState, width: int) -> list[Text]:
     """Return the data-wait share, and the phases of a step as a bar with its legend."""
-    steps, told = state.steps, state.told
+    steps, verdict = state.steps, state.told
     if not steps.shares:
         return []
     head = _line("data wait")
     head.append(f" {format_share(steps.shares['data_wait'])} now", PHASE_COLOURS["data_wait"])
-    if told is not None and told.data_wait_share is not None:
-        head.append(f"{_GAP}{format_share(told.data_wait_share)} over the run")
+    if verdict is not None and verdict.data_wait_share is not None:
+        head.append(f"{_GAP}{format_share(verdict.data_wait_share)} over the run")
     if steps.evaluates:
         head.append(f"{_GAP}these are batches of evaluation", _DIM)
     legend: list[Text] = [_line()]
     for phase, part in steps.shares.items():
         if phase != "data_wait" and part < 0.005:
-            continue  # would be shown as 0%
+            continue  # it would be shown as 0%
         words = f" {phase_name(phase)} {format_share(part)}"
         if legend[-1] and legend[-1].cell_len + len(words) + 3 > width:
             legend.append(_line())
@@ -195,13 +195,13 @@ def host_lines(machine: HostMetrics, width: int, *, roomy: bool) -> list[Text]:
     """Return the host: a bar for each core, memory, disk and network rates, GPUs.
 
     Args:
-        machine: What is known of it.
+        machine: The host's metrics.
         width: Length of a line in characters.
         roomy: Whether cores and GPUs may take several lines.
     """
     lines = share_bars(machine.cores, width, most_lines=4 if roomy else 2)
     if machine.cores:
-        busy = [each for _, each in machine.cores if each is not None]
+        busy = [share for _, share in machine.cores if share is not None]
         mean = sum(busy) / len(busy) if busy else None
         head = f"{format_count(len(machine.cores), 'core')}, {format_percent(mean)} busy"
         for words, part in (("waiting for disk", machine.io_wait), ("stopped", machine.throttled)):
@@ -218,8 +218,8 @@ def _evaluation(steps: StepRates) -> list[Text]:
 
 
 def _by_rank(ranks: Sequence[RankRate], width: int) -> Text:
-    told = [f"{each.rank}: {_rank_rate(each)}" for each in ranks]
-    text = "by rank, steps/s and samples/s  " + _GAP.join(told)
+    rates = [f"{each.rank}: {_rank_rate(each)}" for each in ranks]
+    text = "by rank, steps/s and samples/s  " + _GAP.join(rates)
     if len(text) <= width:
         return _line(text)
     slow = min(ranks, key=lambda each: each.steps_per_s)
@@ -230,9 +230,13 @@ def _by_rank(ranks: Sequence[RankRate], width: int) -> Text:
     )
 
 
-def _rank_rate(each: RankRate) -> str:
-    rate = format_number(each.steps_per_s)
-    return rate if each.samples_per_s is None else f"{rate}, {format_number(each.samples_per_s)}"
+def _rank_rate(rate_of_rank: RankRate) -> str:
+    rate = format_number(rate_of_rank.steps_per_s)
+    return (
+        rate
+        if rate_of_rank.samples_per_s is None
+        else f"{rate}, {format_number(rate_of_rank.samples_per_s)}"
+    )
 
 
 def _memory_and_rates(machine: HostMetrics) -> list[Text]:
@@ -296,10 +300,10 @@ def render_frame(
     """Return a frame.
 
     Args:
-        state: What it shows.
+        state: The state to show.
         console: Where it will be printed; its width counts.
-        height: Lines that it may take; None: as many as it needs, and no line about keys.
-        paused: Whether the frame is an old one, for the user to look at.
+        height: Largest number of lines; None: as many as needed, without the line about keys.
+        paused: Whether the frame is an old one, kept for the user.
     """
     width = console.width
     roomy = height is None or height >= _ROOMY_LINES
@@ -321,16 +325,16 @@ def render_frame(
 
 
 def _table(processes: Sequence[ProcessRates], room: int | None) -> list[Table | Text]:
-    """Return the processes in so many lines: workers one by one, or a loader's as one."""
+    """Return the table of processes within `room` lines, with workers merged if needed."""
     if not processes:
         return [Text("no rank or worker was seen yet")]
     shown = processes
     if room is not None and len(processes) > room - 1:
         shown = merge_workers(processes)
-    left = 0
+    hidden = 0
     if room is not None and len(shown) > room - 1:
-        kept = max(room - 2, 1)
-        left, shown = len(shown) - kept, shown[:kept]
+        shown_count = max(room - 2, 1)
+        hidden, shown = len(shown) - shown_count, shown[:shown_count]
     table = Table(box=None, pad_edge=False, expand=True, padding=(0, 1, 0, 0), header_style="bold")
     for name in _TABLE_HEAD:
         table.add_column(name, justify="left" if name == "role" else "right", no_wrap=True)
@@ -338,8 +342,8 @@ def _table(processes: Sequence[ProcessRates], room: int | None) -> list[Table | 
     for each in shown:
         table.add_row(*_row(each))
     found: list[Table | Text] = [table]
-    if left:
-        found.append(Text(f"{left} more, which a taller terminal shows", style="bright_black"))
+    if hidden:
+        found.append(Text(f"{hidden} more, which a taller terminal shows", style="bright_black"))
     return found
 
 
@@ -361,16 +365,16 @@ def _row(each: ProcessRates) -> tuple[Text | str, ...]:
 
 
 def _verdict(state: TopState, console: Console, most: int | None) -> list[Text]:
-    told = state.told
-    if told is None:
+    verdict = state.told
+    if verdict is None:
         what = "the last minute" if state.status.live else "the whole run"
         return [Text(f"{what} is being diagnosed", style="bright_black", no_wrap=True)]
     text = Text()
-    if told.span_s is not None:
-        text.append(f"last {format_seconds(round(told.span_s))}: ", "bright_black")
+    if verdict.span_s is not None:
+        text.append(f"last {format_seconds(round(verdict.span_s))}: ", "bright_black")
     else:
         text.append("the whole run: ", "bright_black")
-    text.append(printable(told.sentence), "bold")
+    text.append(printable(verdict.sentence), "bold")
     lines = list(text.wrap(console, console.width))
     for line in lines:
         line.rstrip()

@@ -1,4 +1,4 @@
-"""Ranks and workers: how much they make, how busy they are, and where in the code."""
+"""Rates of ranks and workers: batches a second, busy shares, CPU use and hottest lines."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from headrace.observe.whatif.tables import Columns, Flags, Tables, columns, row_
 from headrace.report.top.step_rates import TimeWindow, per_second, row_times
 
 _STACKS_NS = 5_000_000_000
-"""Where in the code: over so long, and the second that a row of `stacks` tells of."""
+"""Time over which the hottest line is determined, plus the second of a row of `stacks`."""
 _ONE_TICK_NS = 200_000_000
-"""A tick's looks at all processes are made within this."""
+"""All processes are sampled within this time of a tick."""
 Key: TypeAlias = tuple[int, int, int]
 """Rank, loader, worker; the last two are -1 for a rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRates:
-    """A rank or a worker, or several workers told as one.
+    """The rates of a rank, a worker, or several merged workers.
 
     Attributes:
-        rank: The rank that it is or belongs to.
+        rank: The rank, or a worker's rank.
         loader: A worker's loader; None for a rank.
-        worker: A worker's number; None for a rank, and for several workers.
-        count: How many processes this is.
-        batches_per_s: Batches made a second, or by a rank taken, over all of them.
-        busy: Share of a worker's time in which it makes batches, of a rank's in which it does not
-            wait for data, 0 to 1; None where not known.
-        cpu: CPU time per time: 1 is one core; None where not known.
-        doing: The line of code seen most: "augment.py:31 RandomBlur"; empty where none was.
+        worker: A worker's number; None for a rank, and for merged workers.
+        count: Number of processes.
+        batches_per_s: Batches made a second, or taken by a rank, over all of them.
+        busy: Share of a worker's time in which it makes batches, or of a rank's without data wait,
+            0 to 1; None if unknown.
+        cpu: CPU time over time: 1 is one core; None if unknown.
+        doing: The line sampled most: "augment.py:31 RandomBlur"; empty if there is none.
         doing_share: The share of the process's time there, 0 to 1.
     """
 
@@ -49,17 +49,17 @@ class ProcessRates:
 
     @property
     def role(self) -> str:
-        """What it is: rank, worker, workers."""
+        """The kind of process: rank, worker or workers."""
         if self.loader is None:
             return "rank"
         return "worker" if self.count == 1 else "workers"
 
 
 def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ...]:
-    """Return the ranks and workers that were there at the window's end, ranks before their workers.
+    """Return the ranks and workers that ran at the window's end, ranks before their workers.
 
     Args:
-        tables: Records that hold at least the window.
+        tables: Records that contain at least the window.
         window: The last seconds.
     """
     processes, usage = columns(tables, "processes"), columns(tables, "process_usage")
@@ -69,7 +69,7 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
     steps, batches = columns(tables, "steps"), columns(tables, "batches")
     keys = _keys(processes, stacks)
     alive = {keys[pid] for pid in _alive(processes, usage, stacks, window) if pid in keys}
-    if not alive:  # nothing looks at processes yet
+    if not alive:  # no process was sampled yet
         alive = {(int(rank), -1, -1) for rank in np.unique(steps["rank"])}
     found = []
     for key in sorted(alive):
@@ -85,27 +85,27 @@ def read_processes(tables: Tables, window: TimeWindow) -> tuple[ProcessRates, ..
 
 
 def merge_workers(processes: Iterable[ProcessRates]) -> tuple[ProcessRates, ...]:
-    """Return the workers of each loader as one, where there is no room for each of them."""
-    found: list[ProcessRates] = []
-    for each in processes:
-        last = found[-1] if found else None
-        same = last is not None and (last.rank, last.loader) == (each.rank, each.loader)
-        if last is None or not same or each.loader is None:
-            found.append(each)
+    """Return the workers of each loader merged into one, for lack of space."""
+    merged: list[ProcessRates] = []
+    for process in processes:
+        last = merged[-1] if merged else None
+        same = last is not None and (last.rank, last.loader) == (process.rank, process.loader)
+        if last is None or not same or process.loader is None:
+            merged.append(process)
             continue
         count = last.count + 1
-        hotter = each if each.doing_share > last.doing_share else last
-        found[-1] = replace(
+        hotter = process if process.doing_share > last.doing_share else last
+        merged[-1] = replace(
             last,
             worker=None,
             count=count,
-            batches_per_s=last.batches_per_s + each.batches_per_s,
-            busy=_mean_of_both(last.busy, each.busy, last.count),
-            cpu=_mean_of_both(last.cpu, each.cpu, last.count),
+            batches_per_s=last.batches_per_s + process.batches_per_s,
+            busy=_mean_of_both(last.busy, process.busy, last.count),
+            cpu=_mean_of_both(last.cpu, process.cpu, last.count),
             doing=hotter.doing,
             doing_share=hotter.doing_share,
         )
-    return tuple(found)
+    return tuple(merged)
 
 
 def _mean_of_both(mean: float | None, value: float | None, count: int) -> float | None:
@@ -115,7 +115,7 @@ def _mean_of_both(mean: float | None, value: float | None, count: int) -> float 
 
 
 def _keys(processes: Columns, stacks: Columns) -> dict[int, Key]:
-    """Return whose process each id is; an id that is used again is the later one's."""
+    """Return the key of each process by pid; a reused pid belongs to the later process."""
     found: dict[int, Key] = {}
     for rows in (processes, stacks):
         names = ("pid", "rank", "loader", "worker")
@@ -133,16 +133,16 @@ def _rank_key(rank: int) -> Key:
 def _alive(
     processes: Columns, usage: Columns, stacks: Columns, window: TimeWindow
 ) -> Iterator[int]:
-    """Yield the processes that were looked at in the last tick, or are too new for it."""
+    """Yield the pids sampled in the last tick, and those too new for it."""
     seen = [(processes["pid"], processes["started_ns"]), (stacks["pid"], stacks["start_ns"])]
     if row_count(usage) == 0:
         new_ns = window.since_ns
     else:
         last = int(usage["t_ns"].max())
         before = usage["t_ns"][usage["t_ns"] < last - _ONE_TICK_NS]
-        at_last = (usage["t_ns"] >= last - _ONE_TICK_NS) & (usage["threads"] > 0)  # 0: ended since
+        at_last = (usage["t_ns"] >= last - _ONE_TICK_NS) & (usage["threads"] > 0)  # 0: it has ended
         yield from map(int, np.unique(usage["pid"][at_last]))
-        # A process is told of at the second look at it; a stack, when its second is over.
+        # A process gets a row at its second sample; a stack, when its second is over.
         new_ns = min(int(before.max()) if len(before) else last, window.until_ns - 1_000_000_000)
         seen = seen[:1]
     for pids, at_ns in seen:
@@ -177,9 +177,9 @@ def _worker_rates(batches: Columns, key: Key, window: TimeWindow) -> ProcessRate
     if row_count(own) == 0:
         return known
     start, end = row_times(own)
-    there = start - np.maximum(own["idle_ns"], 0)  # from the batch before it on
-    made = per_second(there, end, np.ones(len(end)), window)
-    share = float((end - start).sum()) / max(float((end - there).sum()), 1.0)
+    idle_start = start - np.maximum(own["idle_ns"], 0)  # includes idle time since the batch before
+    made = per_second(idle_start, end, np.ones(len(end)), window)
+    share = float((end - start).sum()) / max(float((end - idle_start).sum()), 1.0)
     return replace(known, batches_per_s=made, busy=share)
 
 
@@ -190,7 +190,7 @@ def _with_code(known: ProcessRates, stacks: Columns, cpu: float | None) -> Proce
         at_work = stacks["phase"] == "work"
     place = find_hotspot(read_stack_samples(stacks, at_work), total)
     if known.loader is not None and total > 0:
-        # A batch is told of when it is made; these are told of each second.
+        # A batch is recorded when it is made, these every second.
         known = replace(known, busy=float(stacks["wall_ns"][at_work].sum()) / total)
     if place is None:
         return replace(known, cpu=cpu)

@@ -1,6 +1,6 @@
-"""The watcher of a run, live or ended: the rows that a frame is made of, and diagnoses meanwhile.
+"""The watcher of a run, live or ended: the rows of a frame, and diagnoses in the background.
 
-Diagnoses are made in a thread of their own, seldom enough not to disturb the job.
+Diagnoses are made in a separate thread, seldom enough not to disturb the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.report.top.state import LiveVerdict, RunStatus, TopState, read_sta
 from headrace.report.top.step_rates import TimeWindow
 
 TableReader = Callable[[str, int, int], pa.Table]
-"""Returns a table's rows since a moment in ns, and so many of the last ones in any case."""
+"""Returns a table's rows since a time in ns, and at least a number of the last ones."""
 _FEWEST_STEPS_OF_RANK = 12
 _FEWEST_ROWS = {"system": 2, "loaders": 256, "processes": 1024}
 _NEVER_NS = 2**62
@@ -40,12 +40,12 @@ _UNCUT_TABLES = {"processes", "loaders"}
 
 
 def live_reader(records: Records) -> TableReader:
-    """Return how the tables of a run that goes on are read: from their ends."""
+    """Return a reader of a live run's tables, which reads them from their ends."""
     return lambda name, since_ns, fewest: recent_rows(records, name, since_ns, fewest=fewest)
 
 
 def closed_reader(tables: Tables) -> TableReader:
-    """Return how the tables of a run that is over are read."""
+    """Return a reader of an ended run's tables."""
     return lambda name, since_ns, fewest: rows_since(
         tables.table(name), name, since_ns, fewest=fewest
     )
@@ -56,9 +56,9 @@ class RecentTables:
     """The last seconds of each table, and at least a few of the last rows.
 
     Attributes:
-        read: How tables are read.
-        since_ns: From when on.
-        ranks: How many there are: each has a few of the last steps among the rows.
+        read: Reads a table.
+        since_ns: Start of the last seconds.
+        ranks: Number of ranks: a few of the last steps of each are included.
     """
 
     read: TableReader
@@ -78,7 +78,7 @@ class TruncatedTables:
     """A run's tables as if its recording had begun at a moment.
 
     Attributes:
-        read: How tables are read.
+        read: Reads a table.
         since_ns: The moment.
     """
 
@@ -90,31 +90,31 @@ class TruncatedTables:
         table = self.read(name, 0 if name in _UNCUT_TABLES else self.since_ns, 0)
         if name != "processes":
             return table
-        # Else a rank that began an hour ago seems to have started for an hour.
+        # Otherwise a rank's start would seem to have taken all the time since it began.
         started = np.maximum(column_values(table.column("started_ns")), self.since_ns)
         place = table.column_names.index("started_ns")
         return table.set_column(place, table.schema.field(place), numbers(started, pa.int64()))
 
 
 def newest_ns(read: TableReader) -> int:
-    """Return when what was recorded last had ended; 0 where nothing was."""
+    """Return when the last recorded row ended; 0 if there is none."""
     latest = [row_ends_ns(read(name, _NEVER_NS, 64), name) for name in _CLOCKS]
     return max((int(times.max()) for times in latest if len(times)), default=0)
 
 
 def last_step_ns(read: TableReader) -> int | None:
-    """Return when the last step ended; None where there was none."""
+    """Return when the last step ended; None if there is none."""
     ended = row_ends_ns(read("steps", _NEVER_NS, 64), "steps")
     return int(ended.max()) if len(ended) else None
 
 
 def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedTables:
-    """Return what a run is diagnosed from while it goes on: a minute of it, or a few dozen steps.
+    """Return the tables to diagnose a live run from: its last minute, or a few dozen steps.
 
     Args:
-        read: How tables are read.
-        until_ns: When what was recorded last had ended.
-        ranks: How many there are.
+        read: Reads a table.
+        until_ns: When the last recorded row ended.
+        ranks: Number of ranks.
     """
     since_ns = until_ns - _DIAGNOSED_NS
     steps = read("steps", since_ns, _DIAGNOSED_STEPS * ranks)
@@ -124,22 +124,22 @@ def diagnosis_tables(read: TableReader, until_ns: int, ranks: int) -> TruncatedT
 
 
 def began_ns(tables: Tables) -> int | None:
-    """Return when the first step that is there began; None where there is none."""
+    """Return when the first step in the tables began; None if there is none."""
     steps = tables.table("steps")
     return int(column_values(steps.column("start_ns")).min()) if steps.num_rows else None
 
 
 _PAUSE_S = 5.0
 _REST_FACTOR = 19.0
-"""So many times what a diagnosis took is rested after it: it gets a twentieth of a core."""
+"""Rest after a diagnosis, over its duration: diagnoses take a twentieth of a core."""
 
 
 class VerdictThread:
-    """What the doctor says, made anew in the background.
+    """The doctor's verdict, renewed in the background.
 
     Args:
-        diagnose: Makes it.
-        again: Whether to go on, as the records grow; else it is made once.
+        diagnose: Returns the verdict.
+        again: Whether to renew it as the records grow; otherwise it is made once.
     """
 
     def __init__(self, diagnose: Callable[[], LiveVerdict], *, again: bool) -> None:
@@ -150,7 +150,7 @@ class VerdictThread:
         self._due_s = time.monotonic()
 
     def latest(self) -> LiveVerdict | None:
-        """Return what was said last, None before; begin the next diagnosis where it is due."""
+        """Return the last verdict, None before the first; begin the next diagnosis if it is due."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
         if self._thread is None and time.monotonic() >= self._due_s:
@@ -159,7 +159,7 @@ class VerdictThread:
         return self._latest
 
     def now(self) -> LiveVerdict:
-        """Diagnose at once and return what is said."""
+        """Diagnose at once and return the verdict."""
         self._make()
         assert self._latest is not None
         return self._latest
@@ -184,16 +184,16 @@ _SILENT_S = 5.0
 
 
 class RunWatcher:
-    """Looks at the latest attempt of a run.
+    """Watches the latest attempt of a run.
 
     Args:
         path: The run's folder.
 
     Attributes:
-        path: Likewise.
+        path: The run's folder.
 
     Raises:
-        RecordsError: Nothing is recorded of it, or a newer version recorded it.
+        RecordsError: The run has no records, or a newer version wrote them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -208,16 +208,16 @@ class RunWatcher:
         self._ended_s: float | None = None
 
     def look(self, *, wait: bool = False) -> TopState:
-        """Return how it is now.
+        """Return the current state.
 
         Args:
-            wait: Have the doctor's verdict in it, too; else the one that was made last.
+            wait: Make the doctor's verdict now; otherwise the last one is included.
 
         Raises:
             RecordsError: The records cannot be read any more.
         """
         if not self._records.live:
-            latest = open_records(self.path)  # where the run is resumed, its next attempt
+            latest = open_records(self.path)  # for a resumed run, its next attempt
             if latest.attempt != self._records.attempt:
                 self._begin(latest)
         if self._records.live:
@@ -253,11 +253,11 @@ class RunWatcher:
     def _diagnose_live(self, records: Records, totals: StepTotals) -> LiveVerdict:
         read = live_reader(records)
         until_ns = newest_ns(read)
-        told = self._recorded_attempt()
-        late = diagnosis_tables(read, until_ns, told.world_size if told else 1)
+        attempt = self._recorded_attempt()
+        late = diagnosis_tables(read, until_ns, attempt.world_size if attempt else 1)
         tables = CachedTables(late)
         sentence = diagnose(tables).verdict.sentence
-        with suppress(sqlite3.Error):  # closed at this moment: the whole is told next
+        with suppress(sqlite3.Error):  # closed at this moment: the ended run is read next
             totals.add_new(records)
         since_ns = began_ns(tables)
         return LiveVerdict(
@@ -267,31 +267,31 @@ class RunWatcher:
         )
 
     def _status(self, *, live: bool, until_ns: int = 0) -> RunStatus:
-        told = self._recorded_attempt()
+        attempt = self._recorded_attempt()
         recording, silent_s = True, 0.0
         if live:
             recording, silent_s = self._switch(until_ns)
         return RunStatus(
             name=self.path.name,
             attempt=self._records.attempt,
-            world_size=told.world_size if told else None,
+            world_size=attempt.world_size if attempt else None,
             live=live,
             recording=recording,
-            elapsed_s=self._elapsed_s(told, live=live),
-            exit_code=told.exit_code if told else None,
+            elapsed_s=self._elapsed_s(attempt, live=live),
+            exit_code=attempt.exit_code if attempt else None,
             silent_s=silent_s,
         )
 
-    def _elapsed_s(self, told: Attempt | None, *, live: bool) -> float | None:
-        if told is None:
+    def _elapsed_s(self, attempt: Attempt | None, *, live: bool) -> float | None:
+        if attempt is None:
             return None
         if live:
-            return max(time.time() - told.started_s, 0.0)
-        ended_s = self._ended_s if told.ended_s is None else told.ended_s
-        return None if ended_s is None else max(ended_s - told.started_s, 0.0)
+            return max(time.time() - attempt.started_s, 0.0)
+        ended_s = self._ended_s if attempt.ended_s is None else attempt.ended_s
+        return None if ended_s is None else max(ended_s - attempt.started_s, 0.0)
 
     def _switch(self, until_ns: int) -> tuple[bool, float]:
-        """Return whether the run records now, and for how long nothing has come that should."""
+        """Return whether the run records now, and how long records are overdue."""
         try:
             switch = LiveSwitch(self._records.folder)
         except RecordsError:  # the run is ending
@@ -303,13 +303,13 @@ class RunWatcher:
     def _recorded_attempt(self) -> Attempt | None:
         try:
             attempts = RunFolder(self.path).attempts()
-        except LaunchError:  # half-written or damaged: the records speak for themselves
+        except LaunchError:  # half-written or damaged: the view does without
             return None
         return next((each for each in attempts if each.number == self._records.attempt), None)
 
 
 def _diagnose_whole(whole: CachedTables) -> LiveVerdict:
     verdict = diagnose(whole).verdict
-    # Like what is shown of the last seconds: of the script's time.
+    # As for the last seconds, the share of the script's time is shown.
     waits = None if verdict.data_wait_share is None else verdict.phase_shares["data_wait"]
     return LiveVerdict(sentence=verdict.sentence, data_wait_share=waits)

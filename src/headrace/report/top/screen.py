@@ -1,4 +1,4 @@
-"""The loop of the view: look, draw, wait for a key; the terminal is restored as it was found."""
+"""The loop of the view: read, draw, wait for a key; the terminal is restored at the end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headrace.report.top.run_watcher import RunWatcher
 from headrace.report.top.state import TopState
 
 _TICK_S = 0.25
-"""How often the size of the terminal is looked at."""
+"""How often the terminal's size is checked."""
 _QUIT_KEY, _PAUSE_KEY = "q", "p"
 _SPECIAL = re.compile(rb"\x1b(\[[0-9;]*[ -/]*[@-~]|O.)")
-"""What arrows and the like send: letters of it are no keys."""
+"""Escape sequences of arrow keys and the like, whose letters are no keys."""
 _NICENESS = 5
-"""The view has less right to a core than the workers that it looks at."""
+"""The view gives way to the workers that it watches."""
 
 
 def print_frame(watch: RunWatcher, console: Console) -> None:
@@ -40,15 +40,15 @@ def print_frame(watch: RunWatcher, console: Console) -> None:
 
 
 def show_frames(watch: RunWatcher, console: Console, interval_s: float) -> TopState:
-    """Show the run, drawn anew at every interval, until the user leaves; return the last state.
+    """Show the run, redrawn at every interval, until the user leaves; return the last state.
 
     Args:
-        watch: Looks at the run.
+        watch: The watcher of the run.
         console: A terminal.
-        interval_s: Seconds between looks.
+        interval_s: Seconds between frames.
 
     Raises:
-        RecordsError: The records cannot be read any more; the terminal is whole again.
+        RecordsError: The records cannot be read any more; the terminal is restored.
     """
     with suppress(OSError):
         os.nice(_NICENESS)
@@ -66,8 +66,8 @@ def show_frames(watch: RunWatcher, console: Console, interval_s: float) -> TopSt
                 state = watch.look()
             shown = (state, paused, console.size)
             if shown != drawn:
-                picture = render_frame(state, console, height=console.height, paused=paused)
-                live.update(picture, refresh=True)
+                frame = render_frame(state, console, height=console.height, paused=paused)
+                live.update(frame, refresh=True)
                 drawn = shown
             keys = pressed(_TICK_S)
             if _QUIT_KEY in keys:
@@ -78,9 +78,9 @@ def show_frames(watch: RunWatcher, console: Console, interval_s: float) -> TopSt
 
 @contextmanager
 def _key_reader() -> Iterator[Callable[[float], str]]:
-    """Give what waits for keys and returns those that were pressed, without enter and unseen.
+    """Yield a function that waits for keys and returns those pressed, without enter or echo.
 
-    Where standard input is no terminal, there are none, and ctrl-C ends the view.
+    If standard input is no terminal, there are none, and ctrl-C ends the view.
     """
     descriptor = sys.stdin.fileno()
     if not os.isatty(descriptor):
@@ -115,7 +115,7 @@ def _read_keys(descriptor: int, seconds: float) -> str:
 
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Leave in good order on SIGTERM, too."""
+    """Leave the view in good order on SIGTERM, too."""
     before = signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         yield

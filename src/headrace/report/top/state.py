@@ -1,4 +1,4 @@
-"""The state that a frame shows: numbers of the run, its host, its steps and processes, no text."""
+"""The state that a frame shows: numbers of the run, its host, steps and processes, no text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMetrics:
-    """One GPU; what is not known is None.
+    """One GPU; unknown values are None.
 
     Attributes:
         number: Its number on the host.
@@ -39,17 +39,17 @@ class GpuMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMetrics:
-    """A host of the run; what is not known is None.
+    """A host of the run; unknown values are None.
 
     Attributes:
         cores: Number and busy share, 0 to 1, of each core that the job may use.
-        io_wait: Share of the cores' time, 0 to 1, idle with a disk read or write under way.
-        throttled: Share of the time, 0 to 1, for which the container's CPU quota stopped it.
-        memory_used_bytes: Memory in use: of the container, where it has a limit, or the host.
+        io_wait: Share of the cores' time, 0 to 1, idle during a disk read or write.
+        throttled: Share of the time, 0 to 1, in which the container's CPU quota stopped it.
+        memory_used_bytes: Memory in use: of the container if it has a limit, otherwise of the host.
         memory_bytes: Memory that the job may use.
         disk_read_bytes_per_s: Read from all disks.
-        received_bytes_per_s: Over the network.
-        sent_bytes_per_s: Likewise.
+        received_bytes_per_s: Received over the network.
+        sent_bytes_per_s: Sent over the network.
         gpus: Its GPUs.
     """
 
@@ -65,11 +65,11 @@ class HostMetrics:
 
 
 def read_host_metrics(tables: Tables, window: TimeWindow) -> HostMetrics:
-    """Return what the last samples of the host tell.
+    """Return the metrics of the host from its last samples.
 
     Args:
-        tables: Records that hold at least the last sample.
-        window: The last seconds; the samples of the last two of them count, or the last one.
+        tables: Records that contain at least the last sample.
+        window: The last seconds; samples of its last two seconds count, or the last one.
     """
     rows, hosts = columns(tables, "system"), columns(tables, "hosts")
     rows = select_rows(rows, rows["t_ns"] <= window.until_ns)
@@ -114,23 +114,23 @@ def _mean(rows: Columns, name: str) -> float | None:
     if name not in rows:
         return None
     values = rows[name].astype(np.float64)
-    known = values[np.isfinite(values) & (values >= 0)]  # a whole number not known is -1
+    known = values[np.isfinite(values) & (values >= 0)]  # unknown whole numbers are -1
     return float(known.mean()) if len(known) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """How it stands with a run.
+    """The status of a run.
 
     Attributes:
         name: The run's name.
-        attempt: The attempt that is shown.
-        world_size: Its ranks; None where not known.
+        attempt: The attempt shown.
+        world_size: Its ranks; None if unknown.
         live: Whether it is being recorded at this moment.
-        recording: Whether the switch is on; True where the run is over.
-        elapsed_s: From its start until now or its end; None where not known.
-        exit_code: What it exited with; None while it runs, or where nothing was left to say so.
-        silent_s: How old the newest record is, where that is older than it should be; else 0.
+        recording: Whether the live switch is on; True for an ended run.
+        elapsed_s: From its start until now or its end; None if unknown.
+        exit_code: Its exit code; None while it runs, or if none was recorded.
+        silent_s: The age of the newest record if that is overdue; otherwise 0.
     """
 
     name: str
@@ -145,12 +145,12 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveVerdict:
-    """What the doctor says.
+    """The doctor's verdict on a run.
 
     Attributes:
         sentence: The verdict, or why there is none.
-        span_s: Of how many last seconds; None: of the whole run.
-        data_wait_share: Data wait over step time in the whole run, 0 to 1; None: not known.
+        span_s: The last seconds that it is about; None: the whole run.
+        data_wait_share: Data wait over step time in the whole run, 0 to 1; None if unknown.
     """
 
     sentence: str
@@ -160,15 +160,15 @@ class LiveVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopState:
-    """What is known of a run at a moment.
+    """The numbers of a run at a moment.
 
     Attributes:
-        status: How it stands with it.
-        window: The seconds that the numbers are of.
-        steps: Its steps.
+        status: The run's status.
+        window: The seconds that the numbers are about.
+        steps: The rates of its steps.
         machine: Its host.
         processes: Its ranks and workers.
-        told: What the doctor said last; None: nothing yet.
+        told: The doctor's last verdict; None before the first.
     """
 
     status: RunStatus
@@ -183,9 +183,9 @@ def read_state(tables: Tables, window: TimeWindow, status: RunStatus) -> TopStat
     """Return the numbers of the last seconds.
 
     Args:
-        tables: Records that hold at least the window, and the last rows of each table.
+        tables: Records that contain at least the window, and the last rows of each table.
         window: The last seconds.
-        status: How it stands with the run.
+        status: The run's status.
     """
     return TopState(
         status=status,

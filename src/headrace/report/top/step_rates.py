@@ -1,4 +1,4 @@
-"""Rates of the last seconds: steps and samples a second, how long steps take, their phases."""
+"""Rates of the last seconds: steps and samples a second, times of steps, their phases."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _FEWEST_SPANS = 3
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """From when to when, by the host's monotonic clock in nanoseconds."""
+    """A span of time, by the host's monotonic clock in nanoseconds."""
 
     since_ns: int
     until_ns: int
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Its length."""
         return (self.until_ns - self.since_ns) / 1e9
 
 
 def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
-    """Return for how long nothing has come, where the next is late; 0 where it is not.
+    """Return the time since the last event if the next one is late, otherwise 0.
 
-    It is late after three times what the longest took, and two seconds.
+    It is late after three times the longest duration, and two seconds.
 
     Args:
-        start: When each of things that are done one after the other began, in ns.
-        end: When it ended, in ns.
+        start: Starts of consecutive events, in ns.
+        end: Their ends, in ns.
         window: The last seconds.
     """
     if len(end) == 0:
@@ -53,16 +53,16 @@ def quiet_s(start: Floats, end: Floats, window: TimeWindow) -> float:
 
 
 def per_second(start: Floats, end: Floats, counts: Floats, window: TimeWindow) -> float:
-    """Return how much was done a second.
+    """Return the rate of events, weighted by their counts.
 
-    Of what began before the window, the part within it counts. Things that take longer than the
-    window are looked at for as long as the last few took. What is under way is not known, so time
-    counts up to the last end, or to the window's where the next is late.
+    Of events that began before the window, the part within it counts. If events are longer than the
+    window, the last few of them count instead. An unfinished event is unknown, so time counts up to
+    the last end, or to the window's end if the next one is late.
 
     Args:
-        start: When each of things that are done one after the other began, in ns.
-        end: When it ended, in ns.
-        counts: What it counts for: 1, or the samples in it.
+        start: Starts of consecutive events, in ns.
+        end: Their ends, in ns.
+        counts: The weight of each: 1, or its number of samples.
         window: The last seconds.
     """
     if len(end) == 0:
@@ -83,12 +83,12 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRate:
-    """What one rank does.
+    """The rates of one rank.
 
     Attributes:
         rank: Its number.
         steps_per_s: Training steps a second.
-        samples_per_s: Samples of them a second; None where their number is not known.
+        samples_per_s: Their samples a second; None if not counted.
     """
 
     rank: int
@@ -98,14 +98,14 @@ class RankRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """How long steps take, in nanoseconds.
+    """The durations of steps, in nanoseconds.
 
     Attributes:
-        count: How many steps these are.
-        median_ns: Half of them take less.
-        p90_ns: Nine of ten take less.
-        p99_ns: 99 of 100 take less.
-        longest_ns: The longest of them.
+        count: Number of steps.
+        median_ns: The median.
+        p90_ns: The 90th percentile.
+        p99_ns: The 99th percentile.
+        longest_ns: The longest.
     """
 
     count: int
@@ -117,15 +117,15 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRates:
-    """The steps of all ranks.
+    """The rates of all ranks' steps.
 
     Attributes:
-        ranks: Each rank's rates, by its number.
-        times: Of training steps; None where there are none.
+        ranks: Each rank's rates, in order of their numbers.
+        times: The durations of training steps; None if there are none.
         shares: The share of step time of each phase, 0 to 1; empty without steps.
-        evaluates: Whether these are of evaluation, as there is no training step.
+        evaluates: Whether the shares are of evaluation, for lack of training steps.
         evaluated_per_s: Batches evaluated a second, over all ranks.
-        quiet_s: How long ago the last training step of any rank ended, where the next is late.
+        quiet_s: Time since the last training step of any rank if the next one is late.
     """
 
     ranks: tuple[RankRate, ...] = ()
@@ -137,21 +137,21 @@ class StepRates:
 
     @property
     def steps_per_s(self) -> float:
-        """Steps a second of a rank, on average: ranks make a step together."""
+        """Mean steps a second of a rank: ranks make a step together."""
         return float(np.mean([each.steps_per_s for each in self.ranks])) if self.ranks else 0.0
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second of all ranks together; None where not known of one of them."""
+        """Samples a second of all ranks together; None if unknown for one of them."""
         known = [each.samples_per_s for each in self.ranks if each.samples_per_s is not None]
         return sum(known) if known and len(known) == len(self.ranks) else None
 
 
 def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
-    """Return what the steps of the last seconds tell.
+    """Return the rates of the steps in the last seconds.
 
     Args:
-        tables: Records that hold at least the window and the last few steps of each rank.
+        tables: Records that contain at least the window and the last few steps of each rank.
         window: The last seconds.
     """
     rows = columns(tables, "steps")
@@ -173,13 +173,13 @@ def read_step_rates(tables: Tables, window: TimeWindow) -> StepRates:
 
 
 def row_times(rows: Columns) -> tuple[Floats, Floats]:
-    """Return when each row's time began and ended, in ns; of `steps` and `batches`."""
+    """Return starts and ends of rows of `steps` or `batches`, in ns."""
     start = rows["start_ns"].astype(np.float64)
     return start, start + rows["wall_ns"]
 
 
 def phase_shares(rows: Columns) -> dict[str, float]:
-    """Return the share of step time of each phase, 0 to 1; empty where there are no steps."""
+    """Return the share of step time of each phase, 0 to 1; empty if there are no steps."""
     total = float(rows["wall_ns"].sum())
     if total <= 0:
         return {}

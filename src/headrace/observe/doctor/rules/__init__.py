@@ -1,6 +1,6 @@
 """The registry of the doctor's rules: a check by each rule's id.
 
-What a rule looks for, its threshold and the reason for it are the docstring of its check. A file
+The docstring of a check says what its rule looks for, the threshold and the reason for it. A file
 holds one rule, or a few that look at the same thing.
 """
 
@@ -93,4 +93,4 @@ RULES: Mapping[str, RuleCheck] = MappingProxyType(
         WORKERS_RESTARTED: check_workers_restarted,
     }
 )
-"""Every rule by its id, the file's name with hyphens."""
+"""Every rule's check by its id."""

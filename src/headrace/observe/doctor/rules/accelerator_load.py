@@ -14,7 +14,7 @@ SYNC_BOUND = "sync-bound"
 
 
 def sync_share(evidence: Evidence) -> float | None:
-    """Return the exposed sync over step time of the rank with the least; None: not measured."""
+    """Return the least exposed sync of all ranks over step time; None if not measured."""
     steps = evidence.steps
     if len(steps) == 0:
         return None
@@ -30,8 +30,8 @@ def sync_share(evidence: Evidence) -> float | None:
 def check_sync_bound(evidence: Evidence) -> Finding | None:
     """Gradient sync that backward does not hide takes a large part of the step.
 
-    Fires at 10 % of step time on the rank that syncs least: a rank that comes last waits for
-    nobody, so what it spends is the network's. Only steps in which sync was measured count.
+    Fires at 10 % of step time on the rank that syncs least: the last rank of a step waits for no
+    other, so its sync time is the network's. Only steps in which sync was measured count.
     """
     share = sync_share(evidence)
     if not evidence.enough or share is None or share < SERIOUS:
@@ -66,15 +66,15 @@ _MODEL_SHARE, _GPU_BUSY = 0.5, 0.8
 def check_compute_bound(evidence: Evidence) -> Finding | None:
     """The accelerator is the limit: healthy.
 
-    Fires where data wait is below 5 % of step time, gradient sync below 10 %, and what is left
-    is the model's (forward, backward, optimizer at least half of step time, or a GPU that is
-    used 80 %): then nothing that feeds the accelerator can give more than a few per cent.
-    Without a loader nothing marks where forward begins, so there the ranks must have been seen
-    in the model's code.
+    Fires where data wait is below 5 % of step time, gradient sync below 10 %, and the rest is
+    the model's (forward, backward, optimizer at least half of step time, or a GPU that is used
+    80 %): then nothing that feeds the accelerator can give more than a few per cent. Without a
+    loader nothing marks where forward begins, so the ranks must then have been sampled in the
+    model's code.
 
-    With a loader, and the device's own clock, it counts what the device does rather than where
-    the host stands: it must be at the model for 80 % of its time, and used for half of it where
-    a GPU's utilisation is recorded, as gaps between kernels are no work.
+    With a loader, and the device's own clock, the device's work counts rather than the host's
+    phase: it must be at the model for 80 % of its time, and used for half of it where a GPU's
+    utilisation is recorded, as gaps between kernels are no work.
     """
     if not evidence.enough or evidence.data_wait_share >= WARNING:
         return None
@@ -111,7 +111,7 @@ def _model_share(evidence: Evidence) -> float:
     steps = evidence.steps
     if evidence.loader is not None:
         return sum(steps.share(phase) for phase in ("forward", "backward", "optimizer"))
-    seen = [(sighting.wall_ns, runs_model(sighting)) for sighting in evidence.rank_seen]
+    seen = [(sample.wall_ns, runs_model(sample)) for sample in evidence.rank_seen]
     total = sum(wall_ns for wall_ns, _ in seen)
     return sum(wall_ns for wall_ns, inside in seen if inside) / max(total, 1.0)
 
@@ -124,12 +124,12 @@ def check_small_batch(evidence: Evidence) -> Finding | None:
     """Batches are too small to fill the device.
 
     Fires where data wait is below 5 % of step time, the GPUs are used less than 50 %, and a
-    step takes less than 50 ms: then launching kernels, not running them, sets the pace. Only
+    step takes less than 50 ms: then launching kernels, not running them, limits the speed. Only
     where GPUs are recorded.
 
     By the device's own clock, where that is recorded, only its time at the model can have gaps
-    between kernels, so the GPU must be used less than 50 % of that; what it waits elsewhere,
-    for a log that is written or a copy, no bigger batch would fill.
+    between kernels, so the GPU must be used less than 50 % of that; a bigger batch would not
+    fill its waits elsewhere, such as for a log or a copy.
     """
     used = gpu_utilisation(evidence)
     device = evidence.steps.device if evidence.loader is not None else None

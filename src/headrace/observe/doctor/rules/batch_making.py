@@ -1,4 +1,4 @@
-"""Rules about what workers spend the time of making a batch on: computing, collating, locks."""
+"""Rules about the time of making a batch: computing, collating, locks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is at least 5 % of step time, the workers are busy, and their main
     threads are on a core for at least 60 % of the time of making a batch: below that, waiting
-    is the larger part of what can be gained. With the host's cores full, whoever fills them, a
-    worker also waits for a core, so 30 % is enough there: then at most two thirds of the time
-    were spent waiting for one, as with three processes a core. How severe it is goes by the
-    wait that the making of batches causes; the seconds lost are those that the named code alone
-    costs.
+    is the larger part of what can be gained. On full cores a worker also waits for a core, so
+    30 % is enough there: then at most two thirds of the time were spent waiting for one, as
+    with three processes a core. Severity follows the wait that making batches causes; the
+    seconds lost are those of the named code alone.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
@@ -52,7 +51,7 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
     seconds = _seconds_lost(evidence, cause)
     return Finding(
         rule=CPU_BOUND_WORKER,
-        # However the computing is spread over lines, all of the wait comes of it.
+        # All of the wait comes from computing, over however many lines it is spread.
         severity=evidence.severity(max(seconds, evidence.making_wait_seconds)),
         title=_cpu_bound_title(evidence, cause),
         seconds_lost=seconds,
@@ -71,7 +70,7 @@ def check_cpu_bound_worker(evidence: Evidence) -> Finding | None:
 
 
 def _seconds_lost(evidence: Evidence, cause: Cause | None) -> float:
-    """What would go without the code at fault; all of it where no code was seen."""
+    """Return the wait that would go without the code at fault; all of it if no code is known."""
     if cause is None or evidence.simulator is None:
         return evidence.flow_wait_seconds
     change = PipelineChange(service_factor=max(1.0 - cause.share, 0.01))
@@ -126,14 +125,14 @@ def check_slow_collate(evidence: Evidence) -> Finding | None:
 
 
 def _collate_cause(evidence: Evidence, share: float) -> Cause:
-    """The hottest line below the function that collates; else the timed collate_fn."""
-    timed = next((each for each in evidence.transforms if each.name == "collate_fn"), None)
-    # What torch calls beside it makes samples: of a stream, by functions of any name.
+    """Return the hottest line below the function that collates, or else the timed collate_fn."""
+    timed = next((item for item in evidence.transforms if item.name == "collate_fn"), None)
+    # torch's other calls there make samples; for a stream, functions of any name do.
     is_map = evidence.loader is not None and evidence.loader.style == "map"
     inside = tuple(
-        each
-        for each in evidence.making
-        if each.passes(_COLLATE_FRAME) or (is_map and _is_inside(each, timed))
+        item
+        for item in evidence.making
+        if item.passes(_COLLATE_FRAME) or (is_map and _is_inside(item, timed))
     )
     seen = making_cause(evidence, inside) if inside else None
     return Cause(
@@ -145,14 +144,14 @@ def _collate_cause(evidence: Evidence, share: float) -> Cause:
     )
 
 
-def _is_inside(sighting: StackSample, timed: TransformShare | None) -> bool:
-    """Whether torch called a function there that stands where the timed one does."""
+def _is_inside(sample: StackSample, timed: TransformShare | None) -> bool:
+    """Return whether torch called a function there that begins where the timed one does."""
     return timed is not None and any(
         caller.file.endswith("torch/utils/data/_utils/fetch.py")
         and called.file == timed.file
         and called.line >= timed.line
         and not called.function.endswith(("__getitem__", "__getitems__"))
-        for caller, called in pairwise(sighting.frames)
+        for caller, called in pairwise(sample.frames)
     )
 
 

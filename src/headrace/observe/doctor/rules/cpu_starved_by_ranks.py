@@ -27,13 +27,13 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
     Fires where data wait is at least 5 % of step time, two or more ranks share a host whose
     cores are full, and the simulation of one rank alone on it waits for less than half of that.
     Where workers run several threads, and those of one rank alone each have a core, its workers
-    are taken to need what they need in the calmest batches: nobody waits there spinning.
+    are assumed to need the CPU time of the calmest batches, in which no thread spins.
 
-    It is also foretold from a run of one rank that waits for less than 5 %: where the
+    It is also predicted from a run of one rank that waits for less than 5 %: where the
     simulation of as many ranks as the host has accelerators (2, 4 or 8, but no more than cores,
     where it has none) waits for at least 10 %, and its 90 % interval lies above 5 %. Where
     threads of the workers would outnumber the cores, and so may spin, the interval is wide:
-    then it "may starve" from 10 % on. Either costs nothing yet, so it is told for information.
+    then it "may starve" from 10 % on. Either costs nothing yet, so its severity is "info".
     Fires only where the rank's own use of the cores was recorded.
     """
     if evidence.host.ranks < 2:
@@ -65,10 +65,10 @@ def check_cpu_starved_by_ranks(evidence: Evidence) -> Finding | None:
 
 
 def _one_rank(evidence: Evidence, simulator: Simulator) -> PipelineChange:
-    """Return what makes a rank alone of them: its workers' threads may have no reason to spin.
+    """Return the change to one rank alone, whose workers' threads may have no reason to spin.
 
-    They do so for as long as others have the cores that they wait for. Where workers have one
-    thread each, batches that take more are larger ones.
+    Threads spin as long as others have the cores that they wait for. If workers have one thread
+    each, batches with more CPU time are larger ones.
     """
     alone, work = PipelineChange(ranks=1), evidence.work
     if work is None or work.threads < THREADED_FACTOR:
@@ -78,40 +78,40 @@ def _one_rank(evidence: Evidence, simulator: Simulator) -> PipelineChange:
 
 
 def _forecast_from_one_rank(evidence: Evidence) -> Finding | None:
-    """Return what one rank's run says of more ranks on the host."""
+    """Return the forecast finding for more ranks from the run of one rank."""
     if evidence.others_fill_cores:
         return None
     for ranks in likely_ranks(evidence):
-        told = forecast_ranks(evidence, ranks, remedies=False)
-        if told is None:
+        forecast = forecast_ranks(evidence, ranks, remedies=False)
+        if forecast is None:
             return None
-        if told.starves or told.may_starve:
-            remedies = feeding_remedies(evidence_at_ranks(evidence, ranks), told.cause)
-            return _forecast_finding(replace(told, remedies=remedies))
+        if forecast.starves or forecast.may_starve:
+            remedies = feeding_remedies(evidence_at_ranks(evidence, ranks), forecast.cause)
+            return _forecast_finding(replace(forecast, remedies=remedies))
     return None
 
 
-def _forecast_finding(told: ScalingForecast) -> Finding:
-    now, then = told.now.wait_share, told.then.wait_share
-    likely = "starve" if told.starves else "may starve"
-    interval = "" if told.starves else f" ({then.low:.0%} to {then.high:.0%})"
+def _forecast_finding(forecast: ScalingForecast) -> Finding:
+    now, then = forecast.now.wait_share, forecast.then.wait_share
+    likely = "starve" if forecast.starves else "may starve"
+    interval = "" if forecast.starves else f" ({then.low:.0%} to {then.high:.0%})"
     return Finding(
         rule=CPU_STARVED_BY_RANKS,
         severity="info",
-        title=f"at {told.then.ranks} ranks this host's {told.cores:g} cores {likely}: "
+        title=f"at {forecast.then.ranks} ranks this host's {forecast.cores:g} cores {likely}: "
         f"data wait {now.value:.0%} -> {then.value:.0%}{interval}",
         seconds_lost=0.0,
         evidence={
-            "ranks": told.then.ranks,
-            "cores": told.cores,
+            "ranks": forecast.then.ranks,
+            "cores": forecast.cores,
             "data_wait_share": now.value,
             "data_wait_share_then": then.value,
             "data_wait_share_then_low": then.low,
             "data_wait_share_then_high": then.high,
-            "scaling_efficiency_then": told.then.efficiency.value,
-            "cpu_ms_a_batch": told.cpu_ms_a_batch,
+            "scaling_efficiency_then": forecast.then.efficiency.value,
+            "cpu_ms_a_batch": forecast.cpu_ms_a_batch,
         },
-        cause=told.cause,
-        remedies=told.remedies,
+        cause=forecast.cause,
+        remedies=forecast.remedies,
         foretold=True,
     )

@@ -23,24 +23,24 @@ def check_data_wait(evidence: Evidence) -> Finding | None:
     """Steps wait for data, and no narrower rule says why.
 
     Fires at 5 % of step time (10 % is serious, 20 % critical). Where the accelerator's own
-    clock is recorded, only that counts as data wait in which it had nothing to do, here and in
-    every rule about data: a script may wait for free while the device still has work.
+    clock is recorded, only time in which it had nothing to do counts as data wait, here and in
+    every rule about data: a script's wait costs nothing while the device still has work.
 
     Where the script has no DataLoader, nothing marks its data wait, by no clock; then the
     rank's own lines that run no part of torch, outside backward and optimizer, count as such,
     whether they compute, wait for a queue, or sleep. Below 30 % on a core they wait rather than
     make data.
 
-    With a loader, what the records still tell is said: workers off the CPU for 40 % of their
-    time wait, for what is not known; workers that are idle have their batches ready, so taking
-    them takes long. Where others fill the host's cores meanwhile, the rank waits for a core:
-    nothing in the script would change that, so it is a warning however long it takes.
+    With a loader, the records still show two cases: workers off the CPU for 40 % of their time
+    wait for something unknown; idle workers have their batches ready, so handing them over
+    takes long. Where others fill the host's cores meanwhile, the rank waits for a core: nothing
+    in the script would change that, so it is a warning however long it takes.
 
-    Taking a batch over that lies ready takes up to 2 ms (see `handing_over.py`). Where workers
-    are idle and no more than that is waited for, 5 % of step time beyond it apart, the loader
-    keeps up, and its steps are short: no fault below 10 % of step time, and a warning above,
-    for larger batches help. Where others leave less than one core idle, taking over waits for a
-    core at times; then only so much of a longer wait counts as a worker made a batch meanwhile.
+    Handing over a ready batch takes up to 2 ms (see `batch_handoff.py`). Where workers are idle
+    and waits exceed that by less than 5 % of step time, the loader keeps up, and its steps are
+    short: no fault below 10 % of step time, and a warning above, as larger batches help. Where
+    others leave less than one core idle, the handoff waits for a core at times; then only the
+    part of a longer wait in which a worker made a batch counts.
     """
     if not evidence.enough:
         return None
@@ -116,7 +116,7 @@ def _short_steps_finding(evidence: Evidence) -> Finding:
 
 def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
     loader, work = evidence.loader, evidence.work
-    assert loader is not None  # asked before
+    assert loader is not None  # checked by the caller
     built = None
     if loader.file:
         built = Cause(file=loader.file, line=loader.line, share=evidence.data_wait_share)
@@ -134,10 +134,10 @@ def _title_and_cause(evidence: Evidence) -> tuple[str, Cause | None]:
 
 
 def _finding_without_loader(evidence: Evidence) -> Finding | None:
-    total = sum(sighting.wall_ns for sighting in evidence.rank_seen)
-    making = [sighting for sighting in evidence.rank_seen if _is_making_data(sighting)]
+    total = sum(sample.wall_ns for sample in evidence.rank_seen)
+    making = [sample for sample in evidence.rank_seen if _is_making_data(sample)]
     place = find_hotspot(making, total)
-    share = sum(sighting.wall_ns for sighting in making) / max(total, 1.0)
+    share = sum(sample.wall_ns for sample in making) / max(total, 1.0)
     waited = evidence.data_wait_share
     if place is None or max(share, waited) < WARNING:
         return None
@@ -155,7 +155,7 @@ def _finding_without_loader(evidence: Evidence) -> Finding | None:
     )
 
 
-def _is_making_data(sighting: StackSample) -> bool:
-    if not sighting.own_frame.is_user:
+def _is_making_data(sample: StackSample) -> bool:
+    if not sample.own_frame.is_user:
         return False
-    return not (runs_model(sighting) or is_device_sync(sighting))
+    return not (runs_model(sample) or is_device_sync(sample))

@@ -24,12 +24,12 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     """Copies to the device hold it up: memory is not pinned, or the copy is synchronous.
 
     Fires at 5 % of step time in copies. By the device's own clock, where that is recorded: then
-    a copy in which the script waits for what the device was given before costs nothing, and a
-    pinned, asynchronous one costs what it takes in the stream that trains.
+    a copy in which the script waits for earlier work of the device costs nothing, and a pinned,
+    asynchronous one costs its time in the training stream.
 
-    Else as the host sees them: an asynchronous copy from pinned memory takes the host some ten
-    microseconds. Where all copies are such ones, the host waits for room in the device's queue,
-    and the rule says nothing.
+    Otherwise by the host's clock: an asynchronous copy from pinned memory takes the host some
+    ten microseconds. Where all copies are such ones, the host waits for room in the device's
+    queue, and the rule does not fire.
     """
     steps = evidence.steps
     if not evidence.enough:
@@ -46,7 +46,7 @@ def check_blocking_copy(evidence: Evidence) -> Finding | None:
     if in_line and device is None:
         return None
     pinned = pageable == 0 if copies else loader is not None and loader.pinned
-    place = find_hotspot(sighting for sighting in evidence.rank_seen if sighting.phase == "copy")
+    place = find_hotspot(sample for sample in evidence.rank_seen if sample.phase == "copy")
     cause: Cause | None = place.cause() if place is not None else None
     seconds = share * steps.total_seconds
     at = f" at {cause.place}" if cause is not None else ""
@@ -76,30 +76,30 @@ _COMPUTES = 0.5
 def check_device_sync(evidence: Evidence) -> Finding | None:
     """The script waits for the device where it need not: `.item()`, `.cpu()`, a printed loss.
 
-    Fires where a rank stands in such a line, outside of waiting for data, for at least 10 % of
-    its time in training steps, and the device has time to spare (below 80 % utilisation, or not
+    Fires where a rank is in such a line, outside of waiting for data, for at least 10 % of its
+    time in training steps, and the device has time to spare (below 80 % utilisation, or not
     recorded): a busy device has to be waited for somewhere. Native methods leave no frame, so
-    the source line is read where it is still at hand.
+    the source line is read if it is unchanged.
 
-    By the device's own clock, where that is recorded, only that part of the wait counts in
-    which the device was not still at what it had been given before. A loss that is printed
-    after each step has the script wait for the whole step; while the device is at work that
-    costs nothing.
+    By the device's own clock, where that is recorded, only the part of the wait counts in which
+    the device had finished its earlier work. A loss that is printed after each step makes the
+    script wait for the whole step; while the device works that costs nothing.
 
     Where no device was seen, nothing is copied to one, and the rank is on a core for at least
-    half of the time there, such a line computes what it reads, on the CPU: nothing is said.
+    half of the time there, such a line computes what it reads, on the CPU: the rule does not
+    fire.
     """
     seen = _samples_in_steps(evidence)
     if not evidence.enough or not seen:
         return None
-    total = sum(sighting.wall_ns for sighting in seen)
+    total = sum(sample.wall_ns for sample in seen)
     waits = [
-        sighting
-        for sighting in seen
-        if sighting.phase not in {"data_wait", "backward"} and is_device_sync(sighting)
+        sample
+        for sample in seen
+        if sample.phase not in {"data_wait", "backward"} and is_device_sync(sample)
     ]
     place = find_hotspot(waits, total)
-    stood = sum(sighting.wall_ns for sighting in waits) / max(total, 1.0)
+    stood = sum(sample.wall_ns for sample in waits) / max(total, 1.0)
     device = evidence.steps.device
     share = stood if device is None else _device_idle_share(evidence.steps, device, waits, total)
     used = gpu_utilisation(evidence)
@@ -112,8 +112,8 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
     seconds = share * evidence.steps.total_seconds
     how = "Keep the value on the device and read it every so many steps; print it then."
     saved = np.full(len(evidence.steps), share) * evidence.steps.wall_ns
-    # Within a phase the device's clock does not tell work from waiting for the script; and where
-    # nothing is known of the device, it may have been at work all the while.
+    # Within a phase the device's clock cannot tell work from waiting for the script; and if
+    # nothing is known of the device, it may have worked all the time.
     spared = known and device is None
     gain = (
         predict_without(evidence, saved)
@@ -136,34 +136,34 @@ def check_device_sync(evidence: Evidence) -> Finding | None:
 
 
 def _samples_in_steps(evidence: Evidence) -> list[StackSample]:
-    """Return what was seen of ranks in training steps: an evaluation may wait where it likes."""
+    """Return the ranks' samples in training steps: an evaluation may wait where it likes."""
     times = {rank: evidence.steps.times_of(rank) for rank in evidence.steps.ranks}
     seen = [
-        each.only(overlaps(each, *times[each.rank]))
-        for each in evidence.rank_seen
-        if each.rank in times
+        sample.only(overlaps(sample, *times[sample.rank]))
+        for sample in evidence.rank_seen
+        if sample.rank in times
     ]
-    return [each for each in seen if row_count(each.rows)]
+    return [sample for sample in seen if row_count(sample.rows)]
 
 
 def _computes_there(evidence: Evidence, waits: Sequence[StackSample]) -> bool:
-    """Whether a rank of which no device is known computes in such lines itself."""
-    on_cpu = sum(sighting.cpu_ns for sighting in waits)
-    stood = sum(sighting.wall_ns for sighting in waits)
+    """Return whether a rank without a known device computes in such lines itself."""
+    on_cpu = sum(sample.cpu_ns for sample in waits)
+    stood = sum(sample.wall_ns for sample in waits)
     return not evidence.steps.share("copy") and on_cpu >= _COMPUTES * stood
 
 
 def _device_idle_share(
     steps: TrainSteps, device: DeviceSteps, waits: Sequence[StackSample], total: float
 ) -> float:
-    """Return the share of time in which the script stands there and the device may be idle.
+    """Return the share of time in which the script waits there and the device may be idle.
 
-    What a phase takes longer by the host's clock than by the device's, the device was at the work
-    of a phase before.
+    If a phase takes longer by the host's clock than by the device's, the device worked on an
+    earlier phase in the difference.
     """
     stood: defaultdict[str, float] = defaultdict(float)
-    for sighting in waits:
-        stood[sighting.phase] += sighting.wall_ns / max(total, 1.0)
+    for sample in waits:
+        stood[sample.phase] += sample.wall_ns / max(total, 1.0)
     return sum(
         max(share - max(steps.share(phase) - device.share(phase), 0.0), 0.0)
         if phase in PHASES

@@ -1,4 +1,4 @@
-"""The rule memory-growth: memory of a process or of a device grows all the time."""
+"""The rule memory-growth: memory of a process or of a device grows steadily."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _DEVICE = re.compile(r"gpu_(\d+)_memory_bytes")
 _EXPLAINED, _GROWTH_BYTES, _GROWTH_SHARE = 0.9, 64 * 2**20, 0.02
 _FEWEST_ROWS = 10
 _WHOLE_RUN_SHARE, _PHASES = 0.9, 2
-"""A function that is seen in this share of a rank's time, and in several phases, holds its loop."""
+"""A function sampled in this share of a rank's time, and in several phases, holds its loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryOwner:
-    """Whose memory it is.
+    """The process or device that memory belongs to.
 
     Attributes:
         name: In words.
-        rank: The rank that it is of; -1 where not known.
-        worker: The worker; -1 where it is none.
-        is_device: It is a device's, which any rank may use.
+        rank: The rank; -1 if unknown.
+        worker: The worker's number; -1 if it is none.
+        is_device: Whether it is a device, which any rank may use.
     """
 
     name: str
@@ -45,37 +45,37 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
     """Memory of a process of the run, or of a device, grows all the time.
 
     Fires where a straight line explains at least 90 % of the variance of memory in use over the
-    second half of the steps, and it grows there by at least 64 MiB and 2 % of what is there:
-    caches and allocators settle in the first half. What else runs on the host is not looked at,
-    nor are pages of files that are mapped: the kernel takes those back.
+    second half of the steps, and it grows there by at least 64 MiB and 2 % of its mean: caches
+    and allocators settle in the first half. Other processes on the host do not count, nor do
+    pages of mapped files: the kernel reclaims those.
 
-    No stack shows the line that keeps what others allocate, for keeping takes no time. The
+    No stack shows the line that stores what others allocate, as storing takes no time. The
     source of the functions that ran meanwhile shows which of them add to something and never
-    empty it: the surest of these lines is named, as likely (see `growing.py`). Of a file that
-    was written after the run began none is: it need not be what ran.
+    empty it: the surest of these lines is named, as likely (see `leak_candidates.py`). No line
+    of a file that was written after the run began is named: it may not be what ran.
     """
     if not evidence.enough or evidence.steps.span_ns is None:
         return None
     begin, end = evidence.steps.span_ns
     middle = (begin + end) // 2
     growing = [
-        (rate, number, float(seconds[-1]), whose)
-        for number, (whose, t_ns, used) in enumerate(_series(evidence))
+        (rate, number, float(seconds[-1]), owner)
+        for number, (owner, t_ns, used) in enumerate(_series(evidence))
         if (half := (t_ns >= middle) & (t_ns <= end)).sum() >= _FEWEST_ROWS
         and (seconds := (t_ns[half] - t_ns[half][0]) / 1e9)[-1] > 0
         and (rate := _rate(seconds, used[half].astype(np.float64))) is not None
     ]
     if not growing:
         return None
-    rate, _, watched_s, whose = max(growing, key=lambda each: each[:2])
-    seen = _samples_since(evidence, whose, middle)
-    what, cause = _likely_leak(seen, holds_loop=whose.worker < 0) or ("", None)
+    rate, _, watched_s, owner = max(growing, key=lambda each: each[:2])
+    seen = _samples_since(evidence, owner, middle)
+    what, cause = _likely_leak(seen, holds_loop=owner.worker < 0) or ("", None)
     newer = sorted(_newer_files(seen)) if cause is None else []
     where = f", likely kept in {what} at {cause.place}" if cause is not None else ""
     return Finding(
         rule=MEMORY_GROWTH,
         severity="serious",
-        title=f"memory of {whose.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
+        title=f"memory of {owner.name} grows by {rate * 60 / 2**20:,.0f} MiB a minute{where}",
         seconds_lost=0.0,
         evidence={
             "growth_mb_per_min": rate * 60 / 1e6,
@@ -83,12 +83,12 @@ def check_memory_growth(evidence: Evidence) -> Finding | None:
             "line_at_fault": _certainty_text(cause, newer),
         },
         cause=cause,
-        remedies=(Remedy(name="keep-less", change="", how=_advice(whose, what, newer)),),
+        remedies=(Remedy(name="keep-less", change="", how=_advice(owner, what, newer)),),
     )
 
 
 def _series(evidence: Evidence) -> Iterator[tuple[_MemoryOwner, Floats, Floats]]:
-    """Yield what may grow: whose it is, times in ns, bytes in use."""
+    """Yield the series that may grow: owner, times in ns, bytes in use."""
     usage, system = evidence.usage, evidence.system
     for pid in np.unique(usage["pid"]) if row_count(usage) else ():
         rows = select_rows(usage, usage["pid"] == pid)
@@ -110,32 +110,32 @@ def _memory_owner(processes: Columns, pid: int) -> _MemoryOwner:
     return _MemoryOwner(name=name, rank=rank, worker=worker)
 
 
-def _samples_since(evidence: Evidence, whose: _MemoryOwner, since_ns: int) -> list[StackSample]:
-    """Return where that process was seen from a time on; workers of a rank run the same code."""
-    seen = evidence.making if whose.worker >= 0 else evidence.rank_seen
-    mine = [each for each in seen if whose.is_device or each.rank == whose.rank]
-    later = [each.only(end_ns_of(each.rows) >= since_ns) for each in mine]
-    return [each for each in later if row_count(each.rows)]
+def _samples_since(evidence: Evidence, owner: _MemoryOwner, since_ns: int) -> list[StackSample]:
+    """Return the owner's samples since a time; all workers of a rank run the same code."""
+    seen = evidence.making if owner.worker >= 0 else evidence.rank_seen
+    mine = [sample for sample in seen if owner.is_device or sample.rank == owner.rank]
+    later = [sample.only(end_ns_of(sample.rows) >= since_ns) for sample in mine]
+    return [sample for sample in later if row_count(sample.rows)]
 
 
 def _likely_leak(seen: list[StackSample], *, holds_loop: bool) -> tuple[str, Cause] | None:
-    """Return what most likely grows, and the line that adds to it; None where none is found.
+    """Return what most likely grows, and the line that adds to it; None if none is found.
 
     Args:
-        seen: Where the process was seen.
-        holds_loop: Whether some function of the script runs all the time; a worker's are called
-            anew for each sample.
+        seen: The samples of the process.
+        holds_loop: Whether some function of the script runs all the time; a worker's functions
+            are called for each sample.
     """
-    total = sum(sighting.wall_ns for sighting in seen)
+    total = sum(sample.wall_ns for sample in seen)
     functions: dict[tuple[str, str], _SeenFunction] = {}
-    for sighting in seen:
-        for depth, frame in enumerate(sighting.frames):
+    for sample in seen:
+        for depth, frame in enumerate(sample.frames):
             if frame.is_user and frame.line:
                 key = (frame.file, frame.function)
                 known = functions.setdefault(
                     key, _SeenFunction(frame=frame, depth=depth, phases=set())
                 )
-                known.note(sighting)
+                known.note(sample)
     found = [
         (growth.certainty, -function.depth, -growth.line, growth.what, function.frame)
         for function in functions.values()
@@ -156,9 +156,9 @@ def _newer_files(seen: list[StackSample]) -> set[str]:
     """Return the names of the script's files that were written after the run began."""
     return {
         Path(frame.file).name
-        for sighting in seen
-        for frame in sighting.frames
-        if frame.is_user and is_newer(frame.file, sighting.ran_since_s)
+        for sample in seen
+        for frame in sample.frames
+        if frame.is_user and is_newer(frame.file, sample.ran_since_s)
     }
 
 
@@ -170,14 +170,14 @@ def _certainty_text(cause: Cause | None, newer: list[str]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _SeenFunction:
-    """A function of the script in which a process was seen.
+    """A function of the script in which a process was sampled.
 
     Attributes:
         frame: A line of it.
-        depth: How many frames were around it.
+        depth: Number of frames around it.
         phases: What the process did meanwhile.
-        wall_ns: For how long.
-        sighting: Seen last in it: a function that calls itself counts once.
+        wall_ns: Time that the samples represent.
+        sighting: The last sample in it: a recursive function counts once.
     """
 
     frame: StackFrame
@@ -187,18 +187,18 @@ class _SeenFunction:
     sighting: StackSample | None = None
 
     def note(self, sighting: StackSample) -> None:
-        """Add what was seen, once."""
+        """Add a sample, once."""
         if sighting is not self.sighting:
             self.sighting = sighting
             self.wall_ns += sighting.wall_ns
             self.phases.add(sighting.phase)
 
     def stays(self, total_ns: float) -> bool:
-        """Whether a call of it lasts about as long as the process was seen."""
+        """Return whether one call of it lasts about as long as the samples."""
         return self.wall_ns >= _WHOLE_RUN_SHARE * total_ns and len(self.phases) >= _PHASES
 
 
-def _advice(whose: _MemoryOwner, what: str, newer: list[str]) -> str:
+def _advice(owner: _MemoryOwner, what: str, newer: list[str]) -> str:
     if what:
         return (
             "Keep numbers and not tensors (loss.item()): a loss keeps the graph of its step, with "
@@ -207,7 +207,7 @@ def _advice(whose: _MemoryOwner, what: str, newer: list[str]) -> str:
     known = "No line of the script that ran meanwhile is seen to keep something. "
     if newer:
         known = f"What ran of {', '.join(newer)} is not known: it was written since. "
-    if whose.is_device:
+    if owner.is_device:
         return (
             f"{known}torch.cuda.memory._record_memory_history() and _dump_snapshot() tell who "
             "holds it."
@@ -219,12 +219,12 @@ def _advice(whose: _MemoryOwner, what: str, newer: list[str]) -> str:
     return (
         f"{known}Two snapshots of tracemalloc, some hundred steps apart, tell where Python's "
         "objects come from, and gc.get_objects() which tensors there "
-        f"are.{shared if whose.worker >= 0 else ''}"
+        f"are.{shared if owner.worker >= 0 else ''}"
     )
 
 
 def _rate(seconds: Floats, used: Floats) -> float | None:
-    """Return bytes a second where the growth is steady and large enough."""
+    """Return bytes a second if the growth is steady and large enough."""
     slope, base = np.polyfit(seconds, used, 1)
     growth = slope * (seconds[-1] - seconds[0])
     if growth < max(_GROWTH_BYTES, _GROWTH_SHARE * used.mean()):

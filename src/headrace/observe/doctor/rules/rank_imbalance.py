@@ -98,17 +98,17 @@ def _kind_of(phase: str) -> str:
 def _all_slower(
     own: float, usual: float, mean_of: Mapping[str, float], excess_of: Mapping[str, float]
 ) -> bool:
-    """Tell whether each phase that computes is slower, and by about as much."""
+    """Return whether each phase that computes is slower, and by about as much."""
     slower = own / max(usual, 1.0) - 1.0
-    told = [name for name in _COMPUTING if mean_of.get(name, 0.0) >= _MATTERS * own]
-    return len(told) > 1 and all(
+    phases = [name for name in _COMPUTING if mean_of.get(name, 0.0) >= _MATTERS * own]
+    return len(phases) > 1 and all(
         excess_of.get(name, 0.0) >= _ALIKE * slower * (mean_of[name] - excess_of.get(name, 0.0))
-        for name in told
+        for name in phases
     )
 
 
 def _even_ranks_remedy(evidence: Evidence, rank: int, kind: str, share: float) -> Remedy:
-    # All ranks wait for it, so each step gets shorter by what it takes longer.
+    # All ranks wait for it, so each step gets shorter by the difference.
     saved = evidence.steps.wall_ns * min(share, 0.99)
     change = f"rank {rank} as fast as the others"
     return predicted_remedy("even-ranks", change, predict_without(evidence, saved), _HOW[kind])
@@ -123,12 +123,12 @@ def _mean(steps: TrainSteps, phase: str) -> float:
 
 
 def _slow_rank_cause(evidence: Evidence, rank: int, phase: str) -> Cause | None:
-    """Where the slow rank stands in that phase; where it waits for data, what makes them."""
+    """Return where the slow rank is in that phase; if it waits for data, where batches are made."""
     if phase == "data_wait" and evidence.making:
-        place = find_hotspot(sighting for sighting in evidence.making if sighting.rank == rank)
+        place = find_hotspot(sample for sample in evidence.making if sample.rank == rank)
         return place.cause() if place is not None else None
-    seen = [sighting for sighting in evidence.rank_seen if sighting.phase == phase]
-    ours = [sighting for sighting in seen if sighting.rank == rank]
+    seen = [sample for sample in evidence.rank_seen if sample.phase == phase]
+    ours = [sample for sample in seen if sample.rank == rank]
     place = find_hotspot(ours)
     return place.cause() if place is not None else None
 

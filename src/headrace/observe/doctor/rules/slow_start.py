@@ -16,11 +16,11 @@ _LITTLE = 0.01
 def check_slow_start(evidence: Evidence) -> Finding | None:
     """It takes long until training begins.
 
-    Fires where more than 60 s pass from a rank's start until its steps are as short as they
-    stay, what the steps before would take at that pace left out, or more than 20 s in waiting
+    Fires where more than 60 s pass from a rank's start until its steps have their steady
+    length, without the time of the steps before at that length, or more than 20 s in waiting
     for its first batch: imports and the start of workers take less. In a short run, such as a
-    trial or a sweep's, less counts: 5 s for the first batch where that is a tenth of all its
-    time. In a run of which it is less than 1 % it is told for information.
+    trial of a sweep, less counts: 5 s for the first batch if that is a tenth of the run's time.
+    In a run of which it is less than 1 % its severity is "info".
     """
     processes, steps = evidence.processes, evidence.steps
     span = steps.span_ns
@@ -49,7 +49,7 @@ def check_slow_start(evidence: Evidence) -> Finding | None:
 
 
 def _first_batch_s(evidence: Evidence) -> float:
-    """Return how long the first batch that training takes was waited for; 0 where not recorded."""
+    """Return the wait for the first training batch, in seconds; 0 if not recorded."""
     fetches, loader = evidence.fetches, evidence.loader
     if loader is None or not len(fetches.get("batch", ())):
         return 0.0
@@ -57,7 +57,7 @@ def _first_batch_s(evidence: Evidence) -> float:
     return float(fetches["wait_ns"][first].max(initial=0)) / 1e9
 
 
-# What they give depends on how long the run is to be, so nothing is predicted.
+# Their effect depends on the length of the run, so nothing is predicted.
 _SOONER_FIRST_BATCH = Remedy(
     name="sooner-first-batch",
     change="a first batch that comes sooner",

@@ -18,18 +18,18 @@ _SEND_SHARE = 1.0
 def check_slow_transfer(evidence: Evidence) -> Finding | None:
     """Handing batches over takes long: pickling, copies to shared memory, unpacking in the rank.
 
-    Fires where data wait is at least 5 % of step time and either a worker takes longer to hand
-    a batch over than to make one (a thread does it beside the making, so less does not hold it
-    up), and is busy or needs more than 2 ms for it, or a rank that finds a batch ready still
-    waits 5 % of a step for it. Tensors go by handle in well under a millisecond; lists of
-    Python objects do not. Where other jobs fill the host's cores, the wait for a ready batch
-    may be one for a core, and says nothing; where they leave less than one core idle, the
-    calmest tenth of these waits counts. Where the accelerator's own clock is recorded, such a
-    wait costs no more than what the accelerator waits a batch.
+    Fires where data wait is at least 5 % of step time and either a worker takes longer to send
+    a batch than to make one (a thread sends while the next is made, so less does not delay it),
+    and is busy or needs more than 2 ms for it, or a rank that finds a batch ready still waits
+    5 % of a step for it. Tensors go by handle in well under a millisecond; lists of Python
+    objects do not. Where other jobs fill the host's cores, the wait for a ready batch may be
+    one for a core, and does not count; where they leave less than one core idle, the calmest
+    tenth of these waits counts. Where the accelerator's own clock is recorded, such a wait
+    costs no more than the accelerator waits a batch.
 
-    Up to 2 ms a batch is what handing over may take at best (see `handing_over.py`): that is
-    told from 10 % of a step on, and never as more than a warning; below, `data-wait` says that
-    steps are short.
+    Up to 2 ms a batch is the handoff at its best (see `batch_handoff.py`): that is reported
+    from 10 % of a step on, and never as more than a warning; below, `data-wait` says that steps
+    are short.
     """
     work, loader = evidence.work, evidence.loader
     if not evidence.starved or work is None or loader is None or loader.workers == 0:
@@ -67,7 +67,7 @@ def check_slow_transfer(evidence: Evidence) -> Finding | None:
 
 
 def _tensor_remedies(evidence: Evidence, work: BatchWork) -> tuple[Remedy, ...]:
-    """Tensors in place of objects: handing over takes at most half as long, at best nothing."""
+    """Return the effect of tensors in place of objects: handoffs take at most half as long."""
     simulator = evidence.simulator
     if simulator is None:
         return ()

@@ -23,10 +23,10 @@ STEP_OUTLIERS = "step-outliers"
 _TIMES_MEDIAN, _DEVIATIONS = 1.5, 5.0
 _MODEL_PHASES = ("forward", "backward", "sync", "optimizer")
 _WAITS_FOR_OTHERS = ("backward", "sync")
-"""Phases in which a rank waits for what another one does."""
+"""Phases in which a rank waits for another one."""
 _FEWEST_IN_RHYTHM = 3
 _EXACT_BELOW = 10
-"""A rhythm shorter than this must hold exactly; a longer one may be off by a step."""
+"""A period shorter than this must hold exactly; a longer one may be off by a step."""
 
 
 def check_step_outliers(evidence: Evidence) -> Finding | None:
@@ -35,15 +35,15 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
     A step is an outlier when it takes at least 1.5 times the median and is five robust
     deviations (1.48 times the median deviation) above it; steps in which a loader begins do not
     count. Fires with at least two of them that cost at least 5 % of all step time. Where others
-    fill the host's cores, irregular ones in the model's own phases are their doing, and are not
-    told.
+    fill the host's cores, they cause irregular outliers in the model's own phases, which are
+    not reported.
 
-    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: what
-    kind of step it is, its rhythm and its line are those of the rank that spent most of such
-    steps itself, outside of backward and sync.
+    Ranks that sync gradients wait in backward for the one of them that evaluates or saves: the
+    phase, the period and the line are those of the rank that spent most of such steps itself,
+    outside of backward and sync.
 
     The line is the one that ran then and does not run in every step: an evaluation calls the
-    model, as training does, and the line that calls it there is what is special.
+    model, as training does, so the line that calls it is named.
     """
     steps = evidence.steps
     if not evidence.enough or steps.starts_loader.all():
@@ -61,7 +61,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
         return None
     theirs = outliers & (steps.rows["rank"] == _rank_at_fault(steps, outliers))
     phase = _phase(steps, theirs)
-    if phase == "data_wait":  # the loader's matter: other rules look at it
+    if phase == "data_wait":  # other rules look at the loader
         return None
     every = _period(steps, theirs, phase)
     if every is None and evidence.others_fill_cores and phase in _MODEL_PHASES:
@@ -97,7 +97,7 @@ def check_step_outliers(evidence: Evidence) -> Finding | None:
 
 
 def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
-    """Return the rank that took most longer in such steps, but for what it waits for others."""
+    """Return the rank whose own time in such steps is longest, without waits for others."""
     own = [phase for phase in PHASES if phase not in _WAITS_FOR_OTHERS]
     spent = np.sum([steps.phase_ns(phase) for phase in own], axis=0)
     longer = spent - np.median(spent[~outliers])
@@ -109,9 +109,9 @@ def _rank_at_fault(steps: TrainSteps, outliers: Flags) -> int:
 
 
 def _phase(steps: TrainSteps, outliers: Flags) -> str:
-    """The phase that carries most of the excess of one rank's outliers."""
+    """Return the phase with most of the excess of one rank's outliers."""
     usual = (steps.rows["rank"] == steps.rows["rank"][outliers][0]) & ~outliers
-    if not usual.any():  # all of this rank's are long
+    if not usual.any():  # all steps of this rank are long
         usual = ~steps.starts_loader
     excess = {
         phase: float(
@@ -123,12 +123,12 @@ def _phase(steps: TrainSteps, outliers: Flags) -> str:
 
 
 def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
-    """Return every how many steps one rank's outliers come; None where there is no rhythm."""
+    """Return every how many steps one rank's outliers come; None if irregular."""
     spent = steps.phase_ns(phase)
-    # A step that was slow by chance lies between the others: elsewhere, or not as long there.
+    # A step that was slow by chance differs: in another phase, or not as long in this one.
     late = steps.wall_ns - np.median(steps.wall_ns[~outliers])
     there = outliers & (spent - np.median(spent[~outliers]) >= 0.5 * late)
-    if there.sum() < _FEWEST_IN_RHYTHM:  # what they take is spread over phases
+    if there.sum() < _FEWEST_IN_RHYTHM:  # their time is spread over phases
         there = outliers
     long = there & (spent >= 0.5 * float(np.median(spent[there])))
     numbers = steps.rows["step"][long]
@@ -136,7 +136,7 @@ def _period(steps: TrainSteps, outliers: Flags, phase: str) -> int | None:
     if len(gaps) < _FEWEST_IN_RHYTHM - 1:
         return None
     usual = int(np.median(gaps))
-    # An outlier may hide in a step that does not count, so gaps of several periods are fine.
+    # An outlier may be in a step that does not count, so gaps may be several periods.
     off = np.abs(gaps / max(usual, 1) - np.round(gaps / max(usual, 1))) * usual
     regular = off <= (1.0 if usual >= _EXACT_BELOW else 0.01)
     return usual if usual > 1 and bool(np.mean(regular) >= 0.8) else None
@@ -146,22 +146,24 @@ def _outlier_cause(evidence: Evidence, outliers: Flags, phase: str) -> Cause | N
     slow = evidence.steps.of(outliers)
     begin_ns = {rank: slow.times_of(rank)[0] for rank in slow.ranks}
     end_ns = {rank: slow.times_of(rank)[1] for rank in slow.ranks}
-    in_phase = [each for each in evidence.rank_seen if each.phase == phase]
-    usual = {frame for each in evidence.rank_seen if each.phase != phase for frame in each.frames}
+    in_phase = [sample for sample in evidence.rank_seen if sample.phase == phase]
+    usual = {
+        frame for sample in evidence.rank_seen if sample.phase != phase for frame in sample.frames
+    }
     seen = samples_during(in_phase, begin_ns, end_ns)
-    place = find_hotspot([_cut_to_special_line(each, usual) for each in seen])
+    place = find_hotspot([_cut_to_special_line(sample, usual) for sample in seen])
     return place.cause() if place is not None else None
 
 
-def _cut_to_special_line(sighting: StackSample, usual: set[StackFrame]) -> StackSample:
-    """Return a sighting without the inner lines that run in a step's other phases too."""
-    if sighting.own_frame not in usual:
-        return sighting
+def _cut_to_special_line(sample: StackSample, usual: set[StackFrame]) -> StackSample:
+    """Return a sample without the inner lines that run in a step's other phases, too."""
+    if sample.own_frame not in usual:
+        return sample
     special = [
         depth
-        for depth, frame in enumerate(sighting.frames)
+        for depth, frame in enumerate(sample.frames)
         if frame.is_user and frame.line and frame not in usual
     ]
     if not special:
-        return sighting
-    return replace(sighting, frames=sighting.frames[: special[-1] + 1])
+        return sample
+    return replace(sample, frames=sample.frames[: special[-1] + 1])

@@ -28,10 +28,10 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
 
     Fires where data wait is at least 5 % of step time, the workers are busy making batches but
     off the CPU for at least 40 % of that time in code that reads, and the run itself does not
-    fill the cores (else they wait for those). Libraries may read where nothing in the source
-    says so: without a line that reads, bytes must tell, 100 kB a second or more while they wait
-    (the probe's own looks read a twentieth of that), with a core to spare; a line that sleeps
-    or takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
+    fill the cores (otherwise they wait for those). Libraries may read where the source does not
+    show it: without a line that reads, bytes must, at 100 kB a second or more while they wait
+    (the probe itself reads a twentieth of that), with a core to spare; a line that sleeps or
+    takes a lock is no read. A worker that got less than 50 MB/s while it waited is bound by
     latency, which more workers hide; above that by bandwidth, which they share.
     """
     work = evidence.work
@@ -43,7 +43,7 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
     read_bytes = float(work.column("read_bytes").sum())
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     bytes_per_s = read_bytes / max(waited_s, 1e-9)
-    told_by_source = any(is_reading(sighting) for sighting in reading)
+    told_by_source = any(is_reading(sample) for sample in reading)
     told_by_bytes = bytes_per_s >= _READS_BYTES_PER_S and not evidence.cores_short
     if waiting < _WAITING_SHARE or not (told_by_source or told_by_bytes):
         return None
@@ -75,25 +75,25 @@ def check_slow_storage(evidence: Evidence) -> Finding | None:
 
 
 def _column_share(work: BatchWork, part: str, whole: str) -> float | None:
-    """Return what share of a column another one is, in batches that have it; None: none has."""
+    """Return a column's share of another one, in batches that have it; None if none has."""
     known = work.rows[part] >= 0
     seen = float(work.column(part)[known].sum())
     return min(seen / max(float(work.column(whole)[known].sum()), 1.0), 1.0) if seen else None
 
 
 def _reading_samples(evidence: Evidence) -> tuple[tuple[StackSample, ...], float]:
-    """Return where workers read, or else where they may, and the share of time they wait there."""
+    """Return samples of reading, or else of possible reading, and their share of waiting time."""
     if not evidence.making:
         return (), 1.0 - evidence.work.cpu_share if evidence.work is not None else 0.0
-    total = max(sum(sighting.wall_ns for sighting in evidence.making), 1.0)
+    total = max(sum(sample.wall_ns for sample in evidence.making), 1.0)
     others = tuple(
-        sighting for sighting in evidence.making if not (is_lock(sighting) or is_sleep(sighting))
+        sample for sample in evidence.making if not (is_lock(sample) or is_sleep(sample))
     )
-    reading = tuple(sighting for sighting in others if is_reading(sighting))
+    reading = tuple(sample for sample in others if is_reading(sample))
     waiting = off_cpu_ns(reading) / total
     if waiting >= _WAITING_SHARE:
         return reading, waiting
-    rest = tuple(sighting for sighting in others if not is_reading(sighting))
+    rest = tuple(sample for sample in others if not is_reading(sample))
     return rest, off_cpu_ns(rest) / total
 
 
@@ -127,12 +127,12 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     Fires where data wait is at least 5 % of step time and the workers are busy making batches,
     but off the CPU for at least 40 % of that time in code that opens files and reads them,
     while the run itself does not fill the cores. The files must be small and many: a read
-    brings less than 256 KiB, a sample takes one or more and holds less than 1 MiB. And fewer
-    than 50 MB/s come while they wait: then it is requests that take the time, not bytes. All
-    else that workers read is `slow-storage`'s: big files, one file that is read piece by piece,
-    pipes, sockets; it is not told beside this.
+    returns less than 256 KiB, a sample takes one or more and has less than 1 MiB. And fewer
+    than 50 MB/s arrive while they wait: then requests take the time, not bytes. All other reads
+    of workers belong to `slow-storage`, which is not reported besides this: big files, one file
+    that is read piece by piece, pipes, sockets.
 
-    Reads are the process's read calls, so records of before they were counted say nothing here.
+    Reads are the process's read calls, so the rule does not fire for records without them.
     """
     work = evidence.work
     if not (evidence.starved and evidence.workers_busy) or work is None or not work.cpu_measured:
@@ -141,7 +141,7 @@ def check_small_files(evidence: Evidence) -> Finding | None:
     if reads is None or evidence.cores_full:
         return None
     files = _waiting_for_files(evidence)
-    total_ns = sum(sighting.wall_ns for sighting in evidence.making)
+    total_ns = sum(sample.wall_ns for sample in evidence.making)
     waiting = off_cpu_ns(files) / max(total_ns, 1.0)
     waited_s = waiting * float(work.column("wall_ns").sum()) / 1e9
     if waiting < _WAITING_SHARE or not reads.small:
@@ -173,11 +173,11 @@ def check_small_files(evidence: Evidence) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _FileReads:
-    """What the workers read for their batches.
+    """Reads of the workers for their batches.
 
     Attributes:
         calls: Read calls.
-        bytes: What these brought.
+        bytes: Bytes read.
         samples: Samples in the batches.
     """
 
@@ -192,12 +192,12 @@ class _FileReads:
 
     @property
     def bytes_a_read(self) -> float:
-        """Bytes that a call brought, on average."""
+        """Mean bytes of a read call."""
         return self.bytes / self.calls
 
     @property
     def small(self) -> bool:
-        """Whether there are many reads, and little in each and in each sample."""
+        """Whether there are many reads, each small, of small samples."""
         return (
             self.a_sample >= _READS_A_SAMPLE
             and self.bytes_a_read < _READ_BYTES
@@ -214,18 +214,18 @@ def _file_reads(work: BatchWork) -> _FileReads | None:
 
 def _waiting_for_files(evidence: Evidence) -> tuple[StackSample, ...]:
     return tuple(
-        sighting
-        for sighting in evidence.making
-        if reads_own_files(sighting) and not (is_lock(sighting) or is_sleep(sighting))
+        sample
+        for sample in evidence.making
+        if reads_own_files(sample) and not (is_lock(sample) or is_sleep(sample))
     )
 
 
 def _small_files_remedies(evidence: Evidence, waiting: float) -> tuple[float, tuple[Remedy, ...]]:
-    """Return the seconds lost, and what helps, with what it would give.
+    """Return the seconds lost, and remedies with predictions.
 
-    A sample takes an open and a read now, two answers of the storage or more. From a shard it is
-    one read of a file that is open, so half of that waiting goes at least; and what comes next is
-    read ahead, so a tenth of it may be all that stays. Between these the gain is simulated: service
+    A sample takes an open and a read now, at least two requests to the storage. From a shard it is
+    one read of an open file, so at least half of that waiting goes; and later samples are read
+    ahead, so a tenth of it may be all that remains. The gain between these is simulated: service
     times keep their CPU part, their waiting part shrinks.
     """
     prediction = predict_less_waiting(evidence, waiting)

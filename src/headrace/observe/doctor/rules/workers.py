@@ -1,4 +1,4 @@
-"""Rules about a loader's workers: too few, too many threads, restarted, prefetch too shallow."""
+"""Rules about a loader's workers: too few, too many threads, restarted, shallow prefetch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TOO_FEW_WORKERS = "too-few-workers"
 def check_too_few_workers(evidence: Evidence) -> Finding | None:
     """More workers would make the accelerator wait less, and there are cores for them.
 
-    Fires where data wait is at least 5 % of step time, the workers are busy, and the simulation
-    says that more of them give at least 5 %: less than that lies within a run's own noise.
+    Fires where data wait is at least 5 % of step time, the workers are busy, and more of them
+    give at least 5 % in the simulation: less than that is within a run's own noise.
     """
     work, loader = evidence.work, evidence.loader
     if not (evidence.starved and evidence.workers_busy) or work is None or loader is None:
@@ -95,7 +95,7 @@ def check_oversubscribed_threads(evidence: Evidence) -> Finding | None:
             "cores": evidence.host.cores,
             "busy_cores": evidence.host.busy_cores,
         },
-        # The line whose work the threads share.
+        # the line whose work the threads share
         cause=making_cause(evidence, evidence.making) if threaded else None,
         remedies=_thread_remedies(evidence, threaded=threaded),
     )
@@ -124,7 +124,7 @@ WORKERS_RESTARTED = "workers-restarted"
 
 
 def check_workers_restarted(evidence: Evidence) -> Finding | None:
-    """Workers are started anew each epoch, and the ranks wait for them.
+    """Workers are restarted each epoch, and the ranks wait for them.
 
     Fires where workers of the loader that feeds training were started at least twice and the
     steps in which it began again waited, beyond other steps, for at least 5 % of all step time.
@@ -188,12 +188,12 @@ _DEEPER_FACTORS = (2, 4, 8)
 
 
 def check_shallow_prefetch(evidence: Evidence) -> Finding | None:
-    """Batches differ in cost: what is made ahead runs out, although workers are enough.
+    """Batches differ in cost: those made ahead run out, although there are enough workers.
 
     Fires where data wait is at least 5 % of step time, the workers together make batches at
     least 10 % faster than they are used, and the simulation gives at least 5 % for a deeper
     prefetch. Where the host has no core to spare, batches vary because workers wait for one,
-    and nothing is said.
+    and the rule does not fire.
     """
     work, loader, simulator = evidence.work, evidence.loader, evidence.simulator
     if not evidence.starved or work is None or loader is None or simulator is None:

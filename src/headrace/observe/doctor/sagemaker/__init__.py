@@ -1,9 +1,9 @@
-"""SageMaker Debugger's profiler rules: their registry, and the evaluation as ProfilerReport's.
+"""SageMaker Debugger's profiler rules: their registry, and their evaluation as by ProfilerReport.
 
-Names, thresholds and what they mean are those of Debugger, so that who comes from there has the
-same alarms: parameters of `smdebug_rulesconfig/profiler_rules/rules.py` in awslabs/sagemaker-
-debugger-rulesconfig, conditions of the rules' sources as they were published with `smdebug`. Where
-records differ from what Debugger sampled, the docstring of the check says so.
+Names, thresholds and meanings are Debugger's, so that its users get the same alarms: parameters of
+`smdebug_rulesconfig/profiler_rules/rules.py` in awslabs/sagemaker-debugger-rulesconfig, conditions
+of the rules' sources as published with `smdebug`. Where records differ from Debugger's samples, the
+docstring of the check says so.
 """
 
 from __future__ import annotations
@@ -62,22 +62,22 @@ SAGEMAKER_RULES: Mapping[str, DebuggerRuleCheck] = MappingProxyType(
         OVERALL_FRAMEWORK_METRICS: check_overall_framework_metrics,
     }
 )
-"""Every rule by its name; those that only report are last. None: nothing was found."""
+"""Every rule's check by its name, those that only report last. None: nothing was found."""
 
 
 def evaluate(tables: Tables, verdict: Verdict) -> Diagnosis:
-    """Return what Debugger's rules say of a run: alarms first, then what they only report.
+    """Return the results of Debugger's rules for a run: alarms first, then reports.
 
     Args:
         tables: The run's records.
-        verdict: What is said of the run in one sentence.
+        verdict: The verdict on the run.
     """
     recorded = read_debugger_metrics(tables)
     outcomes = {rule: check(recorded) for rule, check in SAGEMAKER_RULES.items()}
     findings = [outcome for outcome in outcomes.values() if isinstance(outcome, Finding)]
     return Diagnosis(
         verdict=verdict,
-        findings=tuple(sorted(findings, key=lambda each: each.severity == "info")),
+        findings=tuple(sorted(findings, key=lambda finding: finding.severity == "info")),
         rules="sagemaker",
         quiet=tuple(rule for rule, outcome in outcomes.items() if outcome is None),
         not_evaluated=tuple(

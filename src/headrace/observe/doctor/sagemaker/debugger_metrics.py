@@ -1,7 +1,8 @@
-"""The metrics that SageMaker Debugger's rules look at: system, steps and batches, as recorded.
+"""The metrics that SageMaker Debugger's rules use: system, steps and batches, as recorded.
 
-Debugger samples every 500 ms, as Headrace does by default, and its rules look at the samples once a
-minute while the job runs. So a rule here looks at the same moments: each minute, and the end.
+Debugger samples every 500 ms, as Headrace does by default, and its rules are evaluated once a
+minute while the job runs. So a rule here is evaluated for the same moments: each minute, and the
+end.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from headrace.observe.whatif.tables import (
 )
 
 PATIENCE = 1000
-"""A rule about the system says nothing before it has more samples than this: over eight minutes."""
+"""A rule about the system needs more samples than this: over eight minutes."""
 WINDOW = 500
-"""Quantiles are of so many samples."""
+"""Number of samples that quantiles are of."""
 _LOOK_NS = 60_000_000_000
 _CORE = re.compile(r"core_(\d+)_percent")
 _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
@@ -35,19 +36,19 @@ _GPU = re.compile(r"gpu_(\d+)_utilisation_percent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebuggerMetrics:
-    """What was recorded of a run; percentages are NaN where a sample lacks them.
+    """The recorded metrics of a run; percentages are NaN if a sample lacks them.
 
     Attributes:
         t_ns: When each sample of the system was taken, ascending.
         cores: Use of each core in percent: a row a sample, a column a core.
-        io_wait: Of all cores together, in percent; None where not recorded.
-        gpu_numbers: The numbers of the GPUs that told their use.
+        io_wait: I/O wait of all cores together, in percent; None if not recorded.
+        gpu_numbers: The numbers of the GPUs whose use was recorded.
         gpus: Use of each GPU in percent: a row a sample, a column a GPU.
-        gpu_memory: Use of each GPU's memory in percent, likewise; None where not recorded.
-        steps: The table.
-        batches: The table.
-        processes: The table.
-        system: The table.
+        gpu_memory: Use of each GPU's memory in percent, in that shape; None if not recorded.
+        steps: The table `steps`.
+        batches: The table `batches`.
+        processes: The table `processes`.
+        system: The table `system`.
     """
 
     t_ns: Ints
@@ -63,7 +64,7 @@ class DebuggerMetrics:
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """How many samples there were each time a rule looks, if more than its patience asks."""
+        """Sample counts at which rules are evaluated: each minute and the end, after PATIENCE."""
         if not len(self.t_ns):
             return ()
         minutes = np.arange(self.t_ns[0] + _LOOK_NS, self.t_ns[-1], _LOOK_NS)
@@ -72,34 +73,34 @@ class DebuggerMetrics:
 
     @property
     def started_ns(self) -> int | None:
-        """When the recording of the run began; None where nothing was recorded."""
+        """When the recording of the run began; None if nothing was recorded."""
         starts = (self.t_ns, self.processes["started_ns"])
         return min((int(times.min()) for times in starts if len(times)), default=None)
 
     def minutes(self, look: int) -> float:
-        """Return how many minutes of sampling lie before a look."""
+        """Return the minutes of sampling before an evaluation."""
         return float(self.t_ns[look - 1] - self.t_ns[0]) / _LOOK_NS
 
     def first_above(self, share: float, there: Flags) -> int | None:
-        """Return the first look by which more than a share of the samples had something.
+        """Return the first evaluation by which more than a share of the samples had a property.
 
         Args:
-            share: From 0 to 1.
-            there: Of each sample, whether it has it.
+            share: The share, 0 to 1.
+            there: For each sample, whether it has the property.
         """
         counts = np.cumsum(there)
         return next((look for look in self.looks if counts[look - 1] > share * look), None)
 
     def missing(self, rule: str, *, gpus: int = 1) -> NotEvaluated | None:
-        """Return why a rule about the system cannot be evaluated; None where it can.
+        """Return why a rule about the system cannot be evaluated; None if it can.
 
         Args:
-            rule: The rule.
-            gpus: How many GPUs it needs.
+            rule: The rule's name.
+            gpus: Number of GPUs that it needs.
         """
         if len(self.gpu_numbers) < gpus:
-            found = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
-            return NotEvaluated(rule, f"{found} was recorded")
+            count_text = "no GPU" if not self.gpu_numbers else f"only {len(self.gpu_numbers)} GPU"
+            return NotEvaluated(rule, f"{count_text} was recorded")
         if not self.looks:
             reason = (
                 f"{len(self.t_ns):,} samples of the system were recorded, and it begins after "
@@ -110,7 +111,7 @@ class DebuggerMetrics:
 
 
 def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
-    """Return what was recorded of a run.
+    """Return the recorded metrics of a run.
 
     Args:
         tables: The run's records.
@@ -139,14 +140,14 @@ def read_debugger_metrics(tables: Tables) -> DebuggerMetrics:
 def debugger_finding(
     rule: str, title: str, seconds_lost: float = 0.0, **evidence: float | str
 ) -> Finding:
-    """Return what a rule found: Debugger knows no degrees, so each is a warning."""
+    """Return a finding of Debugger's, which has no severities: each is a warning."""
     return Finding(
         rule=rule, severity="warning", title=title, seconds_lost=seconds_lost, evidence=evidence
     )
 
 
 def quantile(values: Floats, share: float) -> float:
-    """Return a quantile of the values that are known; NaN where none is."""
+    """Return a quantile of the finite values; NaN if there are none."""
     known = values[np.isfinite(values)]
     return float(np.quantile(known, share)) if len(known) else float("nan")
 

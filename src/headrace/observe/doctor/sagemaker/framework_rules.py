@@ -1,4 +1,4 @@
-"""SageMaker Debugger's rules about framework metrics: steps, loaders, and the time before them."""
+"""SageMaker Debugger's rules about framework metrics: steps, loaders, initialisation time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_dataloader(recorded: DebuggerMetrics) -> Finding | NotEvaluated | None
 
 
 def _processes_a_second(batches: Columns) -> Ints:
-    """Return for each second in which a batch was begun how many processes began one."""
+    """Return for each second in which a batch began the number of processes that began one."""
     begun = np.column_stack(
         [
             batches["start_ns"] // 1_000_000_000,

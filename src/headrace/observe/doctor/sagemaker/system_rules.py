@@ -192,7 +192,7 @@ def check_gpu_memory_increase(recorded: DebuggerMetrics) -> Finding | NotEvaluat
 
 
 def _memory_increase(used: Floats) -> Floats:
-    """Return for each sample from the eleventh on how far the mean rose."""
+    """Return the rise of the mean for each sample from the eleventh on."""
     if len(used) <= _MEMORY_WINDOW:
         return np.zeros(0)
     sums = np.concatenate([[0.0], np.cumsum(used)])
@@ -247,7 +247,7 @@ def _histogram(used: Floats) -> Floats:
 
 
 def _distance(one: Floats, other: Floats) -> float:
-    """Return the Jensen-Shannon distance, by the natural logarithm: 0 to 0.83."""
+    """Return the Jensen-Shannon distance with the natural logarithm: 0 to 0.83."""
     middle = (one + other) / 2
     return float(np.sqrt(max((_entropy(one, middle) + _entropy(other, middle)) / 2, 0.0)))
 
@@ -280,8 +280,8 @@ def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | NotEvalua
         for name, values in series.items()
         for percentile in _PERCENTILES
     }
-    told = [f"the cores {quantile(series['cpu'], 0.5):.0f}%"]
-    told += [
+    medians = [f"the cores {quantile(series['cpu'], 0.5):.0f}%"]
+    medians += [
         f"GPU {gpu} {quantile(recorded.gpus[:, place], 0.5):.0f}%"
         for place, gpu in enumerate(recorded.gpu_numbers)
         if np.isfinite(recorded.gpus[:, place]).any()
@@ -289,7 +289,7 @@ def check_overall_system_usage(recorded: DebuggerMetrics) -> Finding | NotEvalua
     return Finding(
         rule=OVERALL_SYSTEM_USAGE,
         severity="info",
-        title=f"used, at the median: {', '.join(told)}",
+        title=f"used, at the median: {', '.join(medians)}",
         seconds_lost=0.0,
         evidence=evidence,
     )
