@@ -65,7 +65,7 @@ class TimingBudget(NamedTuple):
     """Limits on the cost of timing one kind of calls.
 
     Attributes:
-        at_first: The first batches, all of which are timed; if 0, the very first is not.
+        at_first: How many batches at first are all timed; if 0, the very first is not timed.
         one_in: Least number of batches to one timed batch; 1 in deep mode.
         early_share: Largest share of the time of the first 256 batches that timing may take: a
             short run is seen closely.
