@@ -36,7 +36,7 @@ def second_attempt(
     """Two ranks: killed while they save, started again, and then one of them fails."""
     folder = tmp_path_factory.mktemp("killed")
     script = str(TESTS / "scripts" / "killed_rank.py")
-    flags = ["--nproc-per-node", "2", "--max-restarts", "1"]
+    flags = ["--profile", "off", "--nproc-per-node", "2", "--max-restarts", "1"]
     words = [*flags, script, str(folder / "checkpoints")]
     return folder, run(folder, *words, timeout_s=240, PYTHONPATH=str(TESTS))
 

@@ -105,14 +105,16 @@ def streets(tmp_path_factory) -> Path:
 def png_streets(tmp_path_factory) -> Path:
     """Scenes as Cityscapes has them: images are PNG, like their masks."""
     root = tmp_path_factory.mktemp("png-streets")
-    call(SEGMENTATION / "streets.py", root, "--train=0", "--val=6", "--workers=1", cwd=root)
+    call(SEGMENTATION / "streets.py", root, "--train=0", "--val=2", "--workers=1", cwd=root)
     return root
 
 
 def test_scenes_are_the_same_on_any_number_of_workers(streets, tmp_path):
-    call(SEGMENTATION / "streets.py", tmp_path / "b", "--train=12", "--val=6", "--workers=2",
+    call(SEGMENTATION / "streets.py", tmp_path / "b", "--train=7", "--val=5", "--workers=2",
          "--image-format=jpg", cwd=tmp_path)  # fmt: skip
-    assert contents(tmp_path / "b") == contents(streets)
+    on_two_workers = contents(tmp_path / "b")
+    assert len(on_two_workers) == 2 * (7 + 5)
+    assert on_two_workers.items() <= contents(streets).items()
 
 
 def test_scenes_lie_as_cityscapes_does_and_show_every_class(streets):

@@ -42,6 +42,19 @@ class Job:
         except HeadraceError:  # it has just begun
             return 0
 
+    def records_more(self, count: int, when: str) -> None:
+        """Wait for so many more recorded steps; records are read once those are made."""
+        recorded, made = self.recorded(), self.made()
+        eventually(
+            lambda: self.made() >= made + count and self.recorded() >= recorded + count,
+            f"{count} more recorded steps {when}",
+        )
+
+    def unrecorded(self) -> int:
+        """Return how many steps are not recorded, or not yet: at least those made while off."""
+        looks = ((self.recorded(), self.made()) for _ in range(10))
+        return min(made - recorded for recorded, made in looks)
+
     def numbers(self) -> list[int]:
         rows = open_records(self.folder).table("steps").to_pylist()
         return [row["step"] for row in rows if row["kind"] == "train"]
@@ -67,7 +80,7 @@ class Job:
 
     def made_some_time_ago(self) -> int:
         """Return how many steps the job had made a second ago: it has some 100 a second."""
-        eventually(lambda: self.recorded() >= 50, "50 recorded steps")
+        self.records_more(50, "at the start")
         made = self.made()
         eventually(lambda: self.made() >= made + 100, "100 more steps")
         return made
@@ -83,10 +96,9 @@ class Job:
         eventually(self.made, "the first step")
         for _ in range(2):
             killed = eventually(self.collector, "the collector")
-            before = self.recorded()
             os.kill(killed, signal.SIGKILL)
             eventually(lambda k=killed: self.collector() not in {0, k}, "another")
-            eventually(lambda b=before: self.recorded() > b + 50, "more steps")
+            self.records_more(50, "after the collector was killed")
 
 
 @contextmanager
@@ -101,26 +113,48 @@ def started(folder: Path, *flags: str) -> Iterator[Job]:
         job.process.communicate()
 
 
-def test_a_running_job_is_switched_off_on_and_deep(tmp_path: Path):
-    with started(tmp_path) as job:
-        eventually(lambda: job.recorded() >= 50, "50 recorded steps")
-        assert "off" in job.switch("--off")
-        # What was under way is written; from then on steps are made and none is recorded.
-        before = job.made()
-        eventually(lambda: job.made() >= before + 50, "50 steps after it was switched off")
-        recorded, made = job.recorded(), job.made()
-        eventually(lambda: job.made() >= made + 100, "100 steps while it is off")
-        assert job.recorded() == recorded
-        assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
-        eventually(lambda: job.recorded() >= recorded + 50, "50 recorded steps after it is on")
-        eventually(lambda: job.close_looks() >= 5, "looks at the system every 0.1 s")
-        assert "deep" in job.switch("--deep", "30s")
-        eventually(lambda: bool(job.events("trace")), "the trace of a deep look")
-        (trace,) = job.events("trace")
-        assert Path(trace).parent == job.folder / "traces"
-        assert Path(trace).stat().st_size > 0
+def check_collector_kills(job: Job, output: str) -> None:
+    assert output.count("collects records was killed by SIGKILL") == 2
+    assert output.count("another takes over") == 2
+    assert not list((job.folder / "records" / "attempt-1").glob("*.sqlite"))  # closed, all of it
+
+
+def switch_off_on_and_deep(job: Job) -> None:
+    job.records_more(50, "at the start")
+    assert "off" in job.switch("--off")
+    # What was under way is written; from then on steps are made and none is recorded.
+    before = job.made()
+    eventually(lambda: job.made() >= before + 50, "50 steps after it was switched off")
+    recorded, made = job.recorded(), job.made()
+    eventually(lambda: job.made() >= made + 100, "100 steps while it is off")
+    assert job.recorded() == recorded
+    assert "on, system every 0.1 s" in job.switch("--on", "--interval", "100ms")
+    job.records_more(50, "after it is on")
+    eventually(lambda: job.close_looks() >= 5, "looks at the system every 0.1 s")
+    assert "deep" in job.switch("--deep", "30s")
+    traces = job.folder / "traces"
+    eventually(
+        lambda: any(traces.glob("*")) and bool(job.events("trace")), "the trace of a deep look"
+    )
+    (trace,) = job.events("trace")
+    assert Path(trace).parent == traces
+    assert Path(trace).stat().st_size > 0
+
+
+def test_a_job_under_torchrun_is_switched_and_loses_nothing_when_collectors_are_killed(
+    tmp_path: Path,
+):
+    with started(tmp_path, "--nproc-per-node", "1") as job:
+        switch_off_on_and_deep(job)
+        unrecorded = job.unrecorded()
+        assert unrecorded >= 100
+        job.kill_collector_twice()
         output = job.stop()
         assert job.process.returncode == 0
+        # Those made while it was off have no number; all others are there, to the last one.
+        assert job.numbers() == list(range(len(job.numbers())))
+        assert job.made() - len(job.numbers()) <= unrecorded
+        check_collector_kills(job, output)
         assert job.events("probe-fault") == []
         assert job.events("switched") == ["off", "on"]
         assert "Recording was switched off once" in output
@@ -130,23 +164,6 @@ def test_a_running_job_is_switched_off_on_and_deep(tmp_path: Path):
         ended = run_here(tmp_path, "profile", str(job.folder), "--off")
         assert ended.returncode == 1
         assert "is not running" in ended.stderr
-
-
-def check_collector_kills(job: Job, output: str) -> None:
-    assert output.count("collects records was killed by SIGKILL") == 2
-    assert output.count("another takes over") == 2
-    assert not list((job.folder / "records" / "attempt-1").glob("*.sqlite"))  # closed, all of it
-
-
-def test_collectors_that_are_killed_under_torchrun_are_followed_by_others_that_lose_nothing(
-    tmp_path: Path,
-):
-    with started(tmp_path, "--nproc-per-node", "1") as job:
-        job.kill_collector_twice()
-        output = job.stop()
-        assert job.process.returncode == 0
-        assert job.numbers() == list(range(job.made()))
-        check_collector_kills(job, output)
 
 
 def test_what_a_rank_did_whose_collectors_and_then_itself_were_killed_is_there(tmp_path: Path):

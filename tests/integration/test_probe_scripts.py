@@ -277,16 +277,22 @@ def test_ranks_that_lightning_starts_are_told_apart_before_they_meet(tmp_path: P
     assert made == {0: 26, 1: 26}
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Look:
-    names = ["two_ranks_ddp", "sharded"]
-    folder = tmp_path_factory.mktemp("ranks")
-    run = record_several(folder, [[name] for name in names], ["--nproc-per-node", "2"])
-    check(run)
-    return looks(run, names)
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> Callable[[str], Run]:
+    """Record a script on two ranks: each in a job of its own.
+
+    A second process group at one torchrun's store may meet the addresses of the first, and hang.
+    """
+
+    def record_ranks(name: str) -> Run:
+        run = record(tmp_path, name, flags=["--nproc-per-node", "2"])
+        check(run)
+        return run
+
+    return record_ranks
 
 
-def test_ddp_tells_gradient_sync_from_backward(two_ranks: Look):
+def test_ddp_tells_gradient_sync_from_backward(two_ranks: Callable[[str], Run]):
     run = two_ranks("two_ranks_ddp")
     steps = run.steps("train")
     assert Counter(row["rank"] for row in steps) == {0: 20, 1: 20}
@@ -297,7 +303,7 @@ def test_ddp_tells_gradient_sync_from_backward(two_ranks: Look):
     assert {row["rank"] for row in run.rows("batches")} == {0, 1}
 
 
-def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Look):
+def test_sharded_models_tell_waits_for_other_ranks(two_ranks: Callable[[str], Run]):
     steps = two_ranks("sharded").steps("train")
     assert Counter(row["rank"] for row in steps) == {0: 24, 1: 24}
     assert all(row["sync_measured"] and row["sync_ns"] for row in steps)

@@ -10,7 +10,9 @@ import sys
 
 import pytest
 import torch
+import torch._dynamo  # what the first optimizer would import in every rank
 import torch.distributed as dist
+import torch.distributed.fsdp  # likewise, for `headrace.prepare`
 from torch import multiprocessing
 
 import headrace

@@ -15,7 +15,7 @@ net = model()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 steps = 0
 while not told.exists():
-    for x, y in DataLoader(Points(400, busy_s=0.0002), batch_size=8, num_workers=1):
+    for x, y in DataLoader(Points(1600, busy_s=0.0002), batch_size=8, num_workers=1):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
