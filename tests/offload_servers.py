@@ -18,6 +18,7 @@ from headrace.offload.hosts_file import AuxiliaryHost, HostsFile
 from jobs import clean_environment
 
 _ADDRESS = "127.0.0.1"
+_LONGEST_S = 600.0  # of a script, on a machine that does much else
 
 
 class OffloadServers:
@@ -99,7 +100,7 @@ class OffloadServers:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=_LONGEST_S,
             check=False,
         )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import sysconfig
+import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ def make_environment(folder: Path) -> Path:
     Returns:
         Its interpreter.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    venv.create(folder, symlinks=True)  # without pip
     (own,) = folder.glob("lib/python*/site-packages")
     outer = sysconfig.get_path("purelib")
     (own / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from jobs import eventually
+from jobs import DEADLINE_S, eventually
 from network_hosts import NetworkHost, network_hosts, sagemaker, why_not
 
 WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+pytestmark = [
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
+    pytest.mark.timeout(900),
+]
 
 HOSTS = ["algo-1", "algo-2", "algo-3"]
 HEAD = "algo-2"
@@ -76,7 +79,7 @@ def command_lines(host: NetworkHost) -> dict[int, str]:
 
 def nothing_is_left(hosts: dict[str, NetworkHost]) -> None:
     for host in hosts.values():
-        eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}", 20)
+        eventually(lambda host=host: not host.pids(), f"the end of all on {host.name}")
 
 
 def heeds_signals(pid: int) -> bool:
@@ -116,7 +119,7 @@ def start_all(
     return jobs
 
 
-def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
+def test_a_sagemaker_job_with_groups_loses_two_hosts_and_its_token_is_seen_nowhere(
     hosts: dict[str, NetworkHost], tmp_path: Path
 ):
     jobs = start_all(hosts, tmp_path, "--offload", "cpu", "--run-dir", "r", "train.py", "--lr", "3")
@@ -142,11 +145,16 @@ def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
         if "ray.scripts.scripts start" in line and "process_groups" not in line
     )
     os.kill(ray, signal.SIGKILL)
-    assert jobs["algo-3"].wait(30) == 1
+    assert jobs["algo-3"].wait(DEADLINE_S) == 1
     assert "Ray has ended on algo-3, so that this host has no" in hosts["algo-3"].said(tmp_path)
     eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
+    of_killed = ray_folders({"algo-1": hosts["algo-1"]})  # nobody will be left to remove it
+    jobs["algo-1"].kill()
+    eventually(lambda: not hosts["algo-1"].pids(), "the end of all on algo-1")
+    eventually(lambda: "algo-1 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
+    assert jobs[HEAD].poll() is None
     (tmp_path / "end").touch()
-    assert [jobs[name].wait(60) for name in (HEAD, "algo-1")] == [0, 0]
+    assert jobs[HEAD].wait(DEADLINE_S) == 0
     said = hosts[HEAD].said(tmp_path)
     assert "a Ray cluster at 10.213.7.2:6379, hosts: gpu 1, cpu 2\n" in said
     assert "[gpu/algo-2:0] the script has ended, argv ['--lr', '3']\n" in said
@@ -155,7 +163,7 @@ def test_a_sagemaker_job_with_groups_loses_a_host_and_its_token_is_seen_nowhere(
     assert not any(token in host.said(tmp_path) for host in hosts.values())
     assert not any(token in path.read_text() for path in (tmp_path / "r").rglob("rank-*"))
     nothing_is_left(hosts)
-    assert not any(folder.exists() for folder in folders)
+    assert not any(folder.exists() for folder in folders - of_killed)
 
 
 def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywhere(
@@ -173,7 +181,7 @@ def test_by_hand_ranks_of_two_hosts_meet_and_a_failing_one_fails_the_job_everywh
         )
         for host in (other, head)
     ]  # fmt: skip
-    assert [job.wait(90) for job in jobs] == [5, 5], head.said(tmp_path)
+    assert [job.wait(DEADLINE_S) for job in jobs] == [5, 5], head.said(tmp_path)
     assert f"[gpu/{other.address}:1] sum 3.0 of 2\n" in head.said(tmp_path)
     assert "headrace: rank 1 failed: exit code 5\n" in head.said(tmp_path)
     assert f"the job has failed on {head.address}: exit code 5\n" in other.said(tmp_path)
@@ -192,11 +200,11 @@ def test_a_host_that_does_not_come_or_has_left_is_named_at_the_deadline(
     leaving = hosts["algo-3"].start(tmp_path, *join, **in_groups(hosts["algo-3"]))
     eventually(lambda: heeds_signals(leaving.pid), "that it heeds signals")
     leaving.send_signal(signal.SIGINT)
-    assert leaving.wait(30) == 130
+    assert leaving.wait(DEADLINE_S) == 130
     jobs = [
         hosts[name].start(tmp_path, *join, **in_groups(hosts[name])) for name in (HEAD, "algo-1")
     ]
-    assert [job.wait(120) for job in jobs] == [1, 1]
+    assert [job.wait(DEADLINE_S) for job in jobs] == [1, 1]
     said = hosts[HEAD].said(tmp_path)
     assert "headrace: waiting for hosts: algo-3\n" in said
     assert "Not all hosts have come after 60 s; missing: algo-3. Run" in said
@@ -211,36 +219,38 @@ def test_sigterm_on_a_head_that_waits_for_hosts(hosts: dict[str, NetworkHost], t
     eventually(lambda: "raylet" in str(command_lines(hosts[HEAD])), "that Ray is starting")
     (folder,) = ray_folders(hosts)
     head.send_signal(signal.SIGTERM)
-    assert head.wait(30) == 143
+    assert head.wait(DEADLINE_S) == 143
     nothing_is_left(hosts)
     assert not folder.exists()
 
 
-def test_kill_9_of_a_launcher_ends_its_host_s_part_and_ctrl_c_on_the_head_ends_all(
-    hosts: dict[str, NetworkHost], tmp_path: Path
-):
-    jobs = start_all(hosts, tmp_path, "train.py")
+def start_two(
+    hosts: dict[str, NetworkHost], folder: Path
+) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """Start a job of two hosts, algo-1 its head and algo-3, and wait for its script."""
+    (folder / "train.py").write_text(STAY)
+    flags = ["cluster", "join", "--hosts", "algo-1,algo-3", "--group"]
+    head, other = (
+        hosts[name].start(folder, *flags, group, "train.py", RAY_AUTH_TOKEN_PATH="")
+        for name, group in (("algo-1", "gpu"), ("algo-3", "cpu"))
+    )
+    eventually((folder / "running").exists, "the script")
+    return head, other
+
+
+def test_ctrl_c_on_the_head_ends_all(hosts: dict[str, NetworkHost], tmp_path: Path):
+    head, other = start_two(hosts, tmp_path)
     folders = ray_folders(hosts)
-    kept = ray_folders({"algo-3": hosts["algo-3"]})  # nobody is left to remove it
-    jobs["algo-3"].kill()
-    eventually(lambda: not hosts["algo-3"].pids(), "the end of all on algo-3", 20)
-    eventually(lambda: "algo-3 (cpu) has left" in hosts[HEAD].said(tmp_path), "that it has left")
-    assert jobs[HEAD].poll() is None
-    jobs[HEAD].send_signal(signal.SIGINT)
-    assert jobs[HEAD].wait(60) == 130
-    assert jobs["algo-1"].wait(30) == 130
+    assert len(folders) == 2
+    head.send_signal(signal.SIGINT)
+    assert [head.wait(DEADLINE_S), other.wait(DEADLINE_S)] == [130, 130]
     nothing_is_left(hosts)
-    assert not any(folder.exists() for folder in folders - kept)
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_kill_9_of_the_head_s_launcher_ends_all(hosts: dict[str, NetworkHost], tmp_path: Path):
-    (tmp_path / "train.py").write_text(STAY)
-    head, other = hosts["algo-1"], hosts["algo-3"]
-    two = ["cluster", "join", "--hosts", "algo-1,algo-3", "--group"]
-    jobs = [head.start(tmp_path, *two, "gpu", "train.py", RAY_AUTH_TOKEN_PATH=""),
-            other.start(tmp_path, *two, "cpu", "train.py", RAY_AUTH_TOKEN_PATH="")]  # fmt: skip
-    eventually((tmp_path / "running").exists, "the script")
-    jobs[0].kill()
-    assert jobs[1].wait(30) == 1
-    assert "The head algo-1 is lost: " in other.said(tmp_path)
+    head, other = start_two(hosts, tmp_path)
+    head.kill()
+    assert other.wait(DEADLINE_S) == 1
+    assert "The head algo-1 is lost: " in hosts["algo-3"].said(tmp_path)
     nothing_is_left(hosts)

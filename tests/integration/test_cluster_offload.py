@@ -14,9 +14,10 @@ import pytest
 from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
-from jobs import attempts_of, clean_environment, eventually, started
+from jobs import DEADLINE_S, attempts_of, clean_environment, eventually, started
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+pytestmark = pytest.mark.timeout(900)
 ANOTHER_JOB = """
 import ray, sys
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
@@ -89,7 +90,7 @@ def test_hosts_that_join_or_are_free_again_are_used_and_lost_ones_stop_nothing(
         added.kill()
         eventually(lambda: says("auxiliary host cpu-9 is lost"), "its end told")
         (tmp_path / "enough").touch()
-        assert job.wait(60) == 0, (tmp_path / "terminal").read_text()
+        assert job.wait(DEADLINE_S) == 0, (tmp_path / "terminal").read_text()
     (attempt,) = attempts_of(tmp_path / "r")
     assert attempt["exit_code"] == 0
 
@@ -103,6 +104,6 @@ def test_iterable_datasets_are_shared_among_as_many_cores_as_were_asked_for(
         terminal = tmp_path / "terminal"
         eventually(lambda: "epoch whole, 2 hosts" in terminal.read_text(), "an epoch with both")
         (tmp_path / "enough").touch()
-        assert job.wait(60) == 0, terminal.read_text()
+        assert job.wait(DEADLINE_S) == 0, terminal.read_text()
     (first, *_) = [line for line in terminal.read_text().splitlines() if "epoch whole" in line]
     assert "2 hosts" in first, "the first epoch waits for hosts that are about to be there"

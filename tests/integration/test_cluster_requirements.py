@@ -15,9 +15,11 @@ from psutil import process_iter
 from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
-from jobs import alive, attempts_of, eventually, on_two_hosts, run, started
+from jobs import DEADLINE_S, alive, attempts_of, eventually, on_two_hosts, run, started
 from network_hosts import NetworkHost, network_hosts, why_not
 from pip_environments import make_environment, make_wheel, packages_of
+
+pytestmark = pytest.mark.timeout(900)
 
 TRAIN = """
 import os, pathlib, time, tinyhr
@@ -86,7 +88,8 @@ def test_what_cannot_be_installed_ends_the_job_before_any_rank(
     for host in named.split(", "):
         log = tmp_path / "r" / "logs" / "attempt-1" / f"requirements-{host}.log"
         assert "No matching distribution found for nosuchhr" in log.read_text()
-    ended = run(tmp_path, *on_two_hosts(cluster.address), "--requirements", "none", "train.py")
+    one_host = ["--engine", "ray", "--address", cluster.address, "--group", "gpu=1"]
+    ended = run(tmp_path, *one_host, "--requirements", "none", "train.py")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "rank").exists()
 
@@ -105,7 +108,7 @@ def test_a_stop_while_hosts_install_ends_all(cluster: EmulatedCluster, tmp_path:
             at_work = naming(tmp_path / "more.txt")
             assert any(" -m pip install " in line for line in at_work.values())
             job.send_signal(signal.SIGTERM)
-            assert job.wait(60) == 143
+            assert job.wait(DEADLINE_S) == 143
             eventually(lambda: not any(map(alive, at_work)), "the end of pip")
     assert not (tmp_path / "rank").exists()
 
@@ -156,7 +159,7 @@ def test_every_host_of_a_join_has_it_and_one_that_cannot_is_left_out_of_help(
         ):  # fmt: skip
             eventually(lambda told=told: told in network[0].said(job), told)
         (job / "enough").touch()
-        assert [each.wait(60) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
+        assert [each.wait(DEADLINE_S) for each in jobs] == [0, 0, 0, 0], network[0].said(job)
         said = network[0].said(job)
     for host in ("gpu-a", "gpu-b", "cpu-a"):
         assert packages_of(pythons[host]) >= {"tinyhr", "smallhr"}

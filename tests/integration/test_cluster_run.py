@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,23 +15,32 @@ from headrace.cluster.emulated_cluster import EmulatedCluster
 from headrace.cluster.ray_node import RayNodeSpec
 from headrace.platforms.instance_groups import GroupSpec
 from headrace.records.reader import open_records
-from jobs import alive, attempts_of, descendants, eventually, pids_in, run, started
+from jobs import DEADLINE_S, alive, attempts_of, descendants, eventually, pids_in, run, started
+
+pytestmark = pytest.mark.timeout(900)
 
 TRAIN = """
-import os, sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist, headrace
 dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank, restart = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
 total = torch.tensor([rank + 1.0])
 dist.all_reduce(total)
 print("rank", rank, "of", dist.get_world_size(), "sum", total.item(), "argv", sys.argv[1:],
-      "told", os.environ.get("TOLD"), flush=True)
+      "variable", os.environ.get("SET_FOR_DRIVER"), flush=True)
 print("to stderr", file=sys.stderr, flush=True)
-model = torch.nn.Linear(2, 2)
+model = torch.nn.Linear(1, 1)
+checkpointer = headrace.Checkpointer("checkpoints")
+restored = checkpointer.restore(model)
+print("restart", restart, restored and (restored.step, model.bias.item()), flush=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=4):
+for batch in torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=4):
     model(batch).sum().backward()
     optimizer.step()
+for step in (1, 2) if restored is None else ():
+    torch.nn.init.constant_(model.bias, step * 10)
+    checkpointer.save(step, model)
 dist.destroy_process_group()
+sys.exit(0 if restart != "0" or rank != 1 else 7)
 """
 STAY = """
 import os, pathlib, signal
@@ -52,20 +62,6 @@ while rank == "1":
     if pathlib.Path("pid-0-0").exists():
         raise ValueError("no")
 while True:"""
-RESUMES = """
-import os, sys, torch, torch.distributed as dist, headrace
-restart, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
-dist.init_process_group("gloo")
-model = torch.nn.Linear(1, 1)
-checkpointer = headrace.Checkpointer("checkpoints")
-restored = checkpointer.restore(model)
-print("restart", restart, restored and (restored.step, model.bias.item()), flush=True)
-for step in (1, 2) if restored is None else ():
-    torch.nn.init.constant_(model.bias, step * 10)
-    checkpointer.save(step, model)
-dist.destroy_process_group()
-sys.exit(0 if restart != "0" or rank == "0" else 7)
-"""
 DRIVES = """
 import os, ray
 import beside
@@ -73,43 +69,59 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Nod
 ray.init(log_to_driver=False)
 whole, free = ray.cluster_resources(), ray.available_resources()
 print("free", free["CPU"] == whole["CPU"], free.get("GPU") == whole.get("GPU"), flush=True)
-@ray.remote(num_cpus=2)
+nodes = [Node(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
+@ray.remote(num_cpus=whole["CPU"] // len(nodes))
 def task():
     import beside
     return beside.NAME, ray.get_runtime_context().get_node_id()
-nodes = [
-    Node(node["NodeID"], soft=False)
-    for node in ray.nodes()
-    if node["Alive"] and node["Labels"]["headrace.group"] != "spare"  # another test's
-]
 found = ray.get([task.options(scheduling_strategy=node).remote() for node in nodes])
 print(sorted(set(name for name, _ in found)), "on", len(set(node for _, node in found)), "hosts")
+"""
+TRAINS_BY_RAY = """
+import os
+print("token in", os.environ["RAY_AUTH_TOKEN_PATH"], "world", os.environ["WORLD_SIZE"], flush=True)
+import ray
+from ray.train import ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.torch import TorchTrainer
+ray.init("local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+one = ScalingConfig(num_workers=1, use_gpu=True)
+DataParallelTrainer(lambda: None, scaling_config=one).fit()
+ray.shutdown()
+print("its own Ray has one", flush=True)
+TorchTrainer(print, scaling_config=one).fit()
 """
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmulatedCluster]:
-    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2)], devices=[])
+    cluster = EmulatedCluster([GroupSpec(name="gpu", hosts=2, cpus=2, gpus=1)], devices=[])
     yield cluster
     cluster.close()
 
 
-def test_ranks_of_two_hosts_train_together_and_are_recorded(
+def test_ranks_of_two_hosts_train_are_recorded_and_start_anew_from_the_newest_checkpoint(
     cluster: EmulatedCluster, tmp_path: Path
 ):
     (tmp_path / "train.py").write_text(TRAIN)
     ended = run(
-        tmp_path, "--engine", "ray", "--group", "gpu=2", "--nproc-per-node", "2", "--run-dir", "r",
-        "train.py", "--lr", "3", TOLD="of the driver", RAY_ADDRESS=cluster.address,
+        tmp_path, "--engine", "ray", "--address", "auto", "--group", "gpu=2", "--group", "cpu=1",
+        "--nproc-per-node", "2", "--max-restarts", "3", "--run-dir", "r", "train.py", "--lr", "3",
+        SET_FOR_DRIVER="here", RAY_ADDRESS=cluster.address,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
+    logs = tmp_path / "r" / "logs" / "attempt-1"
     for host in range(2):
         for rank in (2 * host, 2 * host + 1):
-            said = f"rank {rank} of 4 sum 10.0 argv ['--lr', '3'] told of the driver"
-            assert f"[gpu/gpu-{host}:{rank}] {said}\n" in ended.stdout
+            line = f"rank {rank} of 4 sum 10.0 argv ['--lr', '3'] variable here\n"
+            assert ended.stdout.count(f"[gpu/gpu-{host}:{rank}] {line}") == 2, "at each start"
             assert f"[gpu/gpu-{host}:{rank}] to stderr\n" in ended.stderr
-            log = tmp_path / "r" / "logs" / "attempt-1" / f"rank-{rank}.stdout"
-            assert log.read_text() == f"{said}\n"
+            assert (logs / f"rank-{rank}.stdout").read_text() == f"{line}restart 0 None\n"
+            anew = (logs / "restart-1" / f"rank-{rank}.stdout").read_text()
+            assert anew == f"{line}restart 1 (2, 20.0)\n"
+    assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
+    assert re.search("rank 1 failed( first)?: exit code 7\n", ended.stderr), ended.stderr
+    assert "all ranks start anew; 2 restarts are left" in ended.stderr
     (attempt,) = attempts_of(tmp_path / "r")
     assert (attempt["world_size"], attempt["exit_code"]) == (4, 0)
     steps = open_records(tmp_path / "r").table("steps").to_pylist()
@@ -128,7 +140,7 @@ def client_address(cluster: EmulatedCluster) -> str:
     pytest.fail("Ray serves no client here: is grpcio installed?")
 
 
-def test_a_failing_rank_stops_the_other_host_and_is_told(client_address: str, tmp_path: Path):
+def test_a_failing_rank_stops_the_other_host_and_is_reported(client_address: str, tmp_path: Path):
     (tmp_path / "train.py").write_text(HEEDS_NO_TERM + STAY.replace("while True:", FAILS_ON_1))
     flags = ["--engine", "ray", "--address", client_address, "--group", "gpu=2"]
     ended = run(tmp_path, *flags, "--shutdown-timeout", "1", "--run-dir", "r", "train.py")
@@ -140,22 +152,6 @@ def test_a_failing_rank_stops_the_other_host_and_is_told(client_address: str, tm
     eventually(lambda: not any(map(alive, pids)), "the end of both ranks")
 
 
-def test_all_ranks_start_anew_from_the_newest_checkpoint_and_keep_their_logs_apart(
-    cluster: EmulatedCluster, tmp_path: Path
-):
-    (tmp_path / "train.py").write_text(RESUMES)
-    flags = ["--engine", "ray", "--address", "auto", "--group", "gpu=2", "--group", "cpu=1"]
-    flags += ["--max-restarts", "3", "--run-dir", "r"]
-    ended = run(tmp_path, *flags, "train.py", RAY_ADDRESS=cluster.address)  # there may be others
-    assert ended.returncode == 0, ended.stderr
-    assert "group cpu: its hosts have no part in this job; --offload cpu would" in ended.stderr
-    assert "rank 1 failed: exit code 7" in ended.stderr
-    assert "all ranks start anew; 2 restarts are left" in ended.stderr
-    logs = tmp_path / "r" / "logs" / "attempt-1"
-    assert (logs / "rank-0.stdout").read_text() == "restart 0 None\n"
-    assert (logs / "restart-1" / "rank-1.stdout").read_text() == "restart 1 (2, 20.0)\n"
-
-
 def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, tmp_path: Path):
     stuck = "if rank == '1':\n    os.kill(os.getppid(), signal.SIGSTOP)\npath ="  # its torchrun
     (tmp_path / "train.py").write_text(STAY.replace("path =", stuck, 1))
@@ -164,7 +160,7 @@ def test_ctrl_c_stops_every_host_and_nothing_is_left(cluster: EmulatedCluster, t
         ranks = pids_in(tmp_path, 2)
         everyone = descendants(job.pid)
         job.send_signal(signal.SIGINT)
-        assert job.wait(timeout=60) == 130
+        assert job.wait(timeout=DEADLINE_S) == 130
         eventually(lambda: not any(map(alive, [*ranks, *everyone])), "the end of all")
     assert (
         "headrace: gpu-1 did not stop within 11 s and is killed\n"
@@ -183,6 +179,41 @@ def test_kill_9_of_the_launcher_ends_the_ranks_on_every_host(
         eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
 
 
+def test_too_few_hosts_are_reported_with_what_is_there(cluster: EmulatedCluster, tmp_path: Path):
+    (tmp_path / "train.py").write_text(STAY)
+    flags = ["--engine", "ray", "--address", cluster.address, "--group", "tpu=3"]
+    ended = run(tmp_path, *flags, "--hosts-timeout", "1s", "train.py")
+    assert ended.returncode == 1
+    assert "too few hosts after 1 s: group tpu has 0 of 3" in ended.stderr
+    assert "gpu-0 (gpu)" in ended.stderr
+
+
+def test_a_cluster_that_is_not_there_is_reported_before_anything_starts(tmp_path: Path):
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    ended = run(tmp_path, "--engine", "ray", "--address", "127.0.0.1:1", "train.py")
+    assert ended.returncode == 1
+    assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
+    assert "started" not in ended.stderr
+
+
+def write_driver(folder: Path) -> None:
+    (folder / "code").mkdir()
+    (folder / "code" / "drive.py").write_text(DRIVES)
+    (folder / "code" / "beside.py").write_text("NAME = 'of the folder'\n")
+
+
+def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
+    cluster: EmulatedCluster, tmp_path: Path
+):
+    write_driver(tmp_path)
+    flags = ["--engine", "ray", "--group", "gpu=2", "--driver", "code/drive.py"]
+    ended = run(tmp_path, *flags, RAY_ADDRESS=cluster.address)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == (
+        "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 2 hosts\n"
+    )
+
+
 def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_for(
     cluster: EmulatedCluster, tmp_path: Path
 ):
@@ -196,83 +227,46 @@ def test_a_lost_host_has_the_ranks_start_anew_on_another_as_often_as_was_asked_f
         spare.kill()
         ranks = pids_in(tmp_path, 2)
         another.kill()
-        assert job.wait(timeout=120) == 1
+        assert job.wait(timeout=DEADLINE_S) == 1
         eventually(lambda: not any(map(alive, ranks)), "the end of the ranks")
     told = (tmp_path / "terminal").read_text()
     assert "spare-0: lost; all ranks start anew" in told
     assert "spare-1: lost, and no preemption is left (--max-preemptions)\n" in told
 
 
-def test_too_few_hosts_are_told_with_what_is_there(cluster: EmulatedCluster, tmp_path: Path):
-    (tmp_path / "train.py").write_text(STAY)
-    flags = ["--engine", "ray", "--address", cluster.address, "--group", "tpu=3"]
-    ended = run(tmp_path, *flags, "--hosts-timeout", "1s", "train.py")
-    assert ended.returncode == 1
-    assert "too few hosts after 1 s: group tpu has 0 of 3" in ended.stderr
-    assert "gpu-0 (gpu)" in ended.stderr
+def nothing_is_left_of(folder: Path) -> bool:
+    processes = psutil.process_iter(["cmdline"])
+    return not [one for one in processes if str(folder) in str(one.info["cmdline"])]
 
 
-def test_a_script_that_drives_the_cluster_runs_once_and_ray_has_all_to_give_out(
-    cluster: EmulatedCluster, tmp_path: Path
-):
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "drive.py").write_text(DRIVES)
-    (tmp_path / "code" / "beside.py").write_text("NAME = 'of the folder'\n")
-    for flags in (
-        ["--address", cluster.address, "--group", "gpu=2"],
-        ["--group", "gpu=1:cpus=2,gpus=1", "--group", "cpu=1:cpus=2"],
-    ):
-        ended = run(tmp_path, "--engine", "ray", *flags, "--driver", "code/drive.py")
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout == (
-            "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 2 hosts\n"
-        )
-
-
-def test_ray_train_does_not_wait_for_devices_that_the_ranks_have(tmp_path: Path):
-    (tmp_path / "train.py").write_text(
-        "import ray\n"
-        "from ray.train import ScalingConfig\n"
-        "from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer\n"
-        "from ray.train.torch import TorchTrainer\n"
-        "ray.init('local', num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)\n"
-        "one = ScalingConfig(num_workers=1, use_gpu=True)\n"
-        "DataParallelTrainer(lambda: None, scaling_config=one).fit()\n"
-        "ray.shutdown()\n"
-        "print('its own Ray has one', flush=True)\n"
-        "TorchTrainer(print, scaling_config=one).fit()\n"
+def test_without_a_cluster_one_is_emulated_for_a_driver(tmp_path: Path):
+    write_driver(tmp_path)
+    ended = run(tmp_path, "--engine", "ray", "--driver", "code/drive.py")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == (
+        "[gpu/gpu-0:0] free True True\n[gpu/gpu-0:0] ['of the folder'] on 1 hosts\n"
     )
+    assert nothing_is_left_of(tmp_path)
+
+
+def test_without_a_cluster_one_is_emulated_whose_devices_are_the_ranks_and_nothing_is_left(
+    tmp_path: Path,
+):
+    (tmp_path / "train.py").write_text(TRAINS_BY_RAY)
     flags = ["--engine", "ray", "--group", "gpu=1:cpus=2,gpus=1", "--profile", "off"]
     ended = run(tmp_path, *flags, "train.py")
     assert ended.returncode == 1
-    assert "its own Ray has one" in ended.stdout
+    assert "[gpu/gpu-0:0] its own Ray has one\n" in ended.stdout
     assert "TorchTrainer asks Ray for devices, and all of this group's are" in ended.stderr
     assert "`--driver`" in ended.stderr
-
-
-def test_without_a_cluster_one_is_emulated_and_nothing_of_it_is_left(tmp_path: Path):
-    (tmp_path / "train.py").write_text(TRAIN + "print(os.environ['RAY_AUTH_TOKEN_PATH'])\n")
-    ended = run(tmp_path, "--engine", "ray", "--run-dir", "r", "train.py")
-    assert ended.returncode == 0, ended.stderr
-    assert "[gpu/gpu-0:0] rank 0 of 1 sum 1.0" in ended.stdout
-    token = (tmp_path / "r" / "logs" / "attempt-1" / "rank-0.stdout").read_text().split()[-1]
-    assert token.endswith("/token")
-    assert not Path(token).parent.exists()
-    mine = str(tmp_path)
-    left = [one for one in psutil.process_iter(["cmdline"]) if mine in str(one.info["cmdline"])]
-    assert left == []
-
-
-def test_a_cluster_that_is_not_there_is_told_before_anything_starts(tmp_path: Path):
-    (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    ended = run(tmp_path, "--engine", "ray", "--address", "127.0.0.1:1", "train.py")
-    assert ended.returncode == 1
-    assert "no Ray cluster at 127.0.0.1:1" in ended.stderr
-    assert "started" not in ended.stderr
+    found = re.search(r"token in (\S+/token) world 1\n", ended.stdout)
+    assert found is not None, ended.stdout
+    assert not Path(found[1]).parent.exists()
+    assert nothing_is_left_of(tmp_path)
 
 
 @pytest.mark.parametrize("flags", [[], ["--address", "auto"]])
-def test_where_ray_is_missing_the_remedy_is_told(flags: list[str], tmp_path: Path):
+def test_where_ray_is_missing_the_remedy_is_reported(flags: list[str], tmp_path: Path):
     missing = "raise ModuleNotFoundError(\"No module named 'ray'\")"
     (tmp_path / "missing").mkdir()
     (tmp_path / "missing" / "ray.py").write_text(missing)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from jobs import alive, clean_environment, descendants, eventually, pids_in
+from jobs import DEADLINE_S, alive, clean_environment, descendants, eventually, pids_in
 from pip_environments import make_environment, make_wheel, packages_of
 
 NO_OTHER_INDEX = {"PIP_CONFIG_FILE": os.devnull}
@@ -67,7 +67,7 @@ class Host:
     def install(self, *command: str, **told: Any) -> tuple[int, dict[str, Any], str]:
         """Return how it ended, what it announced last, and what the command said."""
         with self.started(*command, **told) as (process, lines):
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=DEADLINE_S)
             return process.returncode, list(lines)[-1], said
 
 
@@ -130,7 +130,7 @@ def test_hosts_that_share_an_environment_take_turns(host: Host):
     host.require("tinyhr")
     with host.started(name="host-0") as one, host.started(name="host-1") as two:
         told = [list(lines)[-1] for _, lines in (one, two)]
-        assert [process.wait(60) for process, _ in (one, two)] == [0, 0]
+        assert [process.wait(DEADLINE_S) for process, _ in (one, two)] == [0, 0]
     assert sorted(each["by_another"] for each in told) == [False, True]
     assert {str(each["installed"]) for each in told} == {"['tinyhr==1.0']"}
 
@@ -252,7 +252,7 @@ def test_a_signal_ends_pip_and_what_it_builds_by(number: signal.Signals, host: H
         below += descendants(process.pid)
         assert len(below) > 3
         process.send_signal(number)
-        assert process.wait(30) == (143 if number == signal.SIGTERM else -number)
+        assert process.wait(DEADLINE_S) == (143 if number == signal.SIGTERM else -number)
         eventually(lambda: not any(map(alive, below)), "the end of pip")
 
 

@@ -21,6 +21,7 @@ from jobs import headrace, run
 from offload_servers import OffloadServers
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def recorded(
     command = headrace("run", "--run-dir", "r", *flags, script, "3")
     ended = subprocess.run(
         command, cwd=folder, env=servers.environment(), capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=600, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     told = re.search(r"made (\{.*\})", ended.stdout)
@@ -56,7 +57,10 @@ def test_batches_of_other_hosts_are_recorded_by_host_worker_and_transform(
     made = recorded(servers, tmp_path)
     run = open_run(tmp_path / "r")
     came = run.arrivals[run.arrivals["counted"] == 1].groupby("host").size()
-    assert {"one": came["one"], "two": came["two"]} == {k: made[k] for k in ("one", "two")}
+    # A batch that is long in coming is made here as well, and may arrive after that one.
+    twice = {host: came[host] - made[host] for host in ("one", "two")}
+    assert min(twice.values()) >= 0, (came, made)
+    assert sum(twice.values()) <= made["here"], (came, made)
     assert len(run.workers) >= made["here"]
 
     away = run.auxiliary_workers
